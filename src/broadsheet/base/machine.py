@@ -1,0 +1,48 @@
+"""The machine contract: facts in, wishes out, no IO (STYLE 2).
+
+A machine is stepped by exactly one host, on one thread. `step` is total and runs to completion. An exception
+other than `AssertionError` means that the *input* was illegal and that nothing changed; an `AssertionError` means that
+we are wrong, and the host ends the node.
+"""
+
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from broadsheet.base.time import Instant
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened. Named in the past tense, and never changed afterwards."""
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """Something that the host must now do. Named in the imperative."""
+
+
+class Tick(Event, frozen=True):
+    """The machine's deadline has come. Nothing else did, so a machine may be ticked at any time."""
+
+
+E_contra = TypeVar("E_contra", contravariant=True)
+F_co = TypeVar("F_co", covariant=True)
+
+
+class Machine(Protocol[E_contra, F_co]):
+    """A protocol as a deterministic function of its events."""
+
+    def step(self, event: E_contra, now: Instant) -> list[F_co]:
+        """Apply one event; return what the host must now do, in order.
+
+        Raises:
+            RemoteProtocolError: the event breaks the protocol. Nothing changed.
+        """
+        ...
+
+    def deadline(self) -> Instant | None:
+        """When `step(Tick())` is next wanted, computed from state; None for never."""
+        ...
+
+    def check(self) -> None:
+        """Assert every invariant. The simulator and the tests call it after each step."""
+        ...

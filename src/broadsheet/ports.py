@@ -1,0 +1,358 @@
+"""The ports: all that a node may ask of the world (STYLE 2).
+
+Each port has a production implementation (`runtime/`), a simulated one (`sim/`) and, for disk and objects, one
+that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine` comes with the KV.
+
+Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from broadsheet.base.time import Duration, Instant, WallTime
+from broadsheet.base.types import Buffer
+
+T = TypeVar("T")
+
+
+class Time(Protocol):
+    """The clocks of one node. (Not `Clock`: that word is a producer's, STYLE 5.)"""
+
+    def now(self) -> Instant:
+        """The monotonic clock, suspended time included."""
+        ...
+
+    def wall(self) -> WallTime:
+        """The wall clock, which may jump either way."""
+        ...
+
+    def boot_id(self) -> str:
+        """The kernel's id of this boot: equal ids mean that the page cache lived on."""
+        ...
+
+
+class Timer(Protocol):
+    """A pending call, as `Timers.call_after` returned it."""
+
+    def cancel(self) -> None:
+        """Make sure that the call does not come; harmless when it has."""
+        ...
+
+
+class Timers(Protocol):
+    """Calls on the node's loop, at its own clock's pace."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the callbacks that are ready now have run."""
+        ...
+
+    def call_after(self, delay: Duration, callback: Callable[[], None]) -> Timer:
+        """Call `callback` no earlier than `delay` from now."""
+        ...
+
+
+class Random(Protocol):
+    """Entropy. In production seeded by the operating system, in simulation by (world, node, boot, purpose)."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+    def getrandbits(self, k: int, /) -> int:
+        """An integer in [0, 2**k)."""
+        ...
+
+    def randrange(self, start: int, stop: int) -> int:
+        """An integer in [start, stop)."""
+        ...
+
+    def randbytes(self, n: int) -> bytes:
+        """`n` bytes."""
+        ...
+
+
+class File(Protocol):
+    """An open file. Every method but `persist` and `flush` blocks: on the loop only at start-up or below 1 ms.
+
+    Raises:
+        OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the last
+            good sync are in doubt, and a later sync that succeeds proves nothing: the process must end.
+            ENOSPC and EDQUOT are the exception: nothing may be assumed of the range, but the rest stands.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that it was opened by."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def read_at(self, at: int, length: int) -> bytes:
+        """The bytes of [at, at + length), fewer only at the end of the file."""
+        ...
+
+    def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
+        """Write `parts` back to back from `at` on, all of them; a short write is continued."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend with zeros to `length` bytes. Durable after the next sync."""
+        ...
+
+    def allocate(self, length: int) -> None:
+        """Make [0, length) zero-filled and resident, so that a later overwrite journals no metadata."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything written before this call durable."""
+        ...
+
+    async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
+        """`write_at`, then `sync`, in one hop off the loop. `parts` stay untouched until it returns."""
+        ...
+
+    async def flush(self) -> None:
+        """`sync`, off the loop."""
+        ...
+
+    def close(self) -> None:
+        """Release the file, unsynced; idempotent."""
+        ...
+
+
+class DiskLock(Protocol):
+    """Exclusive ownership of a lock file, which ends with the process."""
+
+    def release(self) -> None:
+        """Give it up; idempotent."""
+        ...
+
+
+class Disk(Protocol):
+    """One directory tree. Blocking, but for `run`."""
+
+    def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open for reading and writing.
+
+        A created file survives a crash only after `sync_dir` of its directory.
+
+        Raises:
+            FileNotFoundError: it is absent and `create` is false.
+            FileExistsError: it is there and `exclusive` is true.
+        """
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """The sorted names in `directory`; empty where that is absent."""
+        ...
+
+    def make_dir(self, name: str) -> None:
+        """Create the directory and its parents where absent, and sync each parent."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` by `old` atomically. Durable after `sync_dir` of both directories."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Durable after `sync_dir`."""
+        ...
+
+    def sync_dir(self, directory: str) -> None:
+        """Make creates, renames and removes in `directory` durable."""
+        ...
+
+    def free(self) -> int:
+        """Bytes that may still be written."""
+        ...
+
+    def lock(self, name: str) -> DiskLock:
+        """Take the lock file `name`, without waiting.
+
+        Raises:
+            BlockingIOError: another process holds it.
+        """
+        ...
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do blocking `work` off the loop: hashes over 1 MiB, recovery, long listings."""
+        ...
+
+
+class Transport(Protocol):
+    """The sending half of one connection: the part of `asyncio.Transport` that we use."""
+
+    def write(self, data: Buffer) -> None:
+        """Queue `data`; it is owned by the transport until sent."""
+        ...
+
+    def writelines(self, list_of_data: Sequence[Buffer]) -> None:
+        """Queue many buffers, as one write where possible."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes queued and not yet taken by the kernel."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Deliver no more bytes, so that the peer is held back."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Deliver bytes again."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        ...
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once, and drop what is queued."""
+        ...
+
+
+class ByteProtocol(Protocol):
+    """The receiving half: `asyncio.BufferedProtocol`, by which bytes arrive in buffers that we own."""
+
+    def connection_made(self, transport: Transport) -> None:
+        """The connection stands."""
+        ...
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go; never empty."""
+        ...
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` were put there."""
+        ...
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more."""
+        ...
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone; nothing follows."""
+        ...
+
+    def pause_writing(self) -> None:
+        """The send buffer is above its high mark."""
+        ...
+
+    def resume_writing(self) -> None:
+        """The send buffer fell below its low mark."""
+        ...
+
+
+class Listener(Protocol):
+    """A bound address."""
+
+    @property
+    def address(self) -> str:
+        """`host:port` as bound, with the real port where 0 was asked for."""
+        ...
+
+    async def close(self) -> None:
+        """Accept no more; connections that stand are not touched."""
+        ...
+
+
+class Network(Protocol):
+    """Byte streams between addresses `host:port`."""
+
+    async def listen(self, address: str, factory: Callable[[], ByteProtocol]) -> Listener:
+        """Accept connections, each with a protocol of its own.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        ...
+
+    async def dial(self, address: str, factory: Callable[[], ByteProtocol]) -> ByteProtocol:
+        """Open a connection; returns once it stands.
+
+        Raises:
+            OSError: refused or unreachable. The caller bounds the time.
+        """
+        ...
+
+
+class ObjectInfo(Protocol):
+    """What a listing says of an object."""
+
+    @property
+    def name(self) -> str:
+        """Its full name in the store."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        ...
+
+    @property
+    def modified(self) -> WallTime:
+        """When it was stored, by the store's clock."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """Immutable named objects: a local directory, S3, GCS, Azure, or our own files."""
+
+    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+        """Store `body` durably under `name`, whole or not at all.
+
+        Returns:
+            False where an object of that name was there already; it is untouched.
+
+        Raises:
+            OSError: unknown whether it is stored; repeat it.
+        """
+        ...
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The bytes of [begin, end) of an object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        ...
+
+    async def list(self, prefix: str) -> Sequence[ObjectInfo]:
+        """Every object whose name starts with `prefix`, sorted by name."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove an object; no error where it is absent."""
+        ...
+
+
+class Closeable(Protocol):
+    """What a `with` or a shutdown closes."""
+
+    async def __aenter__(self) -> Self:
+        """Enter."""
+        ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        ...
+
+
+Procedure = Callable[[], Awaitable[None]]
+"""A restartable to-do list: holds no protocol state and ends as exactly one event (STYLE 1.9)."""

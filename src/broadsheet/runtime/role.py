@@ -1,0 +1,74 @@
+"""Roles: what a node is made of. Each domain exports one, and `node.py` lists them in order (DESIGN 2)."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from broadsheet.ports import Disk, Network, ObjectStore, Random, Time, Timers
+from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.runtime.turn import Turn
+
+T = TypeVar("T")
+
+
+class Ports:
+    """The world of one node, as its roles see it."""
+
+    def __init__(
+        self,
+        *,
+        time: Time,
+        timers: Timers,
+        disk: Disk,
+        network: Network,
+        objects: Callable[[str], ObjectStore],
+        random: Callable[[str], Random],
+        crash: Crash,
+    ) -> None:
+        """Gather the ports.
+
+        Args:
+            objects: the store of a URL such as `file:///var/fragments/`.
+            random: a stream of entropy of its own for each purpose, new in each boot.
+            crash: ends the node.
+        """
+        self.time, self.timers, self.disk, self.network = time, timers, disk, network
+        self.objects, self.random, self.crash = objects, random, crash
+        self.turn = Turn(timers)
+
+
+class Services:
+    """What roles offer to later roles, found by its class."""
+
+    def __init__(self) -> None:
+        self._offered: dict[type, list[Any]] = {}
+
+    def offer(self, kind: type[T], thing: T) -> None:
+        """Let later roles find `thing` as a `kind`."""
+        self._offered.setdefault(kind, []).append(thing)
+
+    def one(self, kind: type[T]) -> T:
+        """The only `kind` offered so far; an assertion where there is none, or several."""
+        (thing,) = self._offered.get(kind, [])
+        return thing  # type: ignore[no-any-return]  # `offer` has checked its type.
+
+    def every(self, kind: type[T]) -> list[T]:
+        """Every `kind` offered so far, in order."""
+        return list(self._offered.get(kind, []))
+
+
+class Role(Protocol):
+    """One domain's part in a node."""
+
+    @property
+    def name(self) -> str:
+        """The domain's word, as in the configuration."""
+        ...
+
+    async def start(self, scope: Scope, ports: Ports, config: Any, services: Services) -> None:  # noqa: ANN401
+        """Recover, then offer services. `config` is the domain's own frozen struct.
+
+        Raises:
+            ConfigError: it cannot start with this configuration or data directory.
+            Corrupt: its data are damaged beyond what it may repair by itself.
+        """
+        ...
