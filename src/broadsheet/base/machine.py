@@ -25,13 +25,13 @@ class Tick(Event, frozen=True):
 
 
 E_contra = TypeVar("E_contra", contravariant=True)
-F_co = TypeVar("F_co", covariant=True)
+F = TypeVar("F")
 
 
-class Machine(Protocol[E_contra, F_co]):
+class Machine(Protocol[E_contra, F]):
     """A protocol as a deterministic function of its events."""
 
-    def step(self, event: E_contra, now: Instant) -> list[F_co]:
+    def step(self, event: E_contra, now: Instant) -> list[F]:
         """Apply one event; return what the host must now do, in order.
 
         Raises:
