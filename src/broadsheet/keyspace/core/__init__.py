@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The map, its transactions and its history, without IO."""

@@ -1,0 +1,166 @@
+"""Transactions over the key space: compares, then puts and deletes (control.17).
+
+Keys are text, ordered by code point, which is the order of their UTF-8 bytes. Values are bytes. A revision
+counts committed transactions from 1; 0 stands for absent. Plain values: nothing here has state.
+This module does not evaluate compares (`core.store`), and does no IO.
+Source: design/control.md control.16 and control.17; etcd's transactions, of which this is the part that
+brokers use.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broadsheet.base.types import Revision
+from broadsheet.errors import InvalidArgument, Refused, TooLarge, Unsupported
+
+
+class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A key as it stands at some revision."""
+
+    key: str
+    value: bytes
+    create_revision: Revision
+    """The revision that put the key where it was absent."""
+    mod_revision: Revision
+    """The revision that put it last."""
+
+
+class Absent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """Holds where `key` is not there."""
+
+    key: str
+
+
+class CreateRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """Holds where `key` was created at `revision`; revision 0 means absent."""
+
+    key: str
+    revision: Revision
+
+
+class ModRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
+    """Holds where `key` was last put at `revision`; revision 0 means absent."""
+
+    key: str
+    revision: Revision
+
+
+class ValueIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+    """Holds where `key` is there with exactly `value`."""
+
+    key: str
+    value: bytes
+
+
+Compare = Absent | CreateRevisionIs | ModRevisionIs | ValueIs
+
+
+class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """Set `key` to `value`, creating it where absent."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+    """A live lease that the key is attached to; 0 for none, which is all that `keyspace/local` supports."""
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """Remove `key`; changes nothing where it is absent."""
+
+    key: str
+
+
+Operation = Put | Delete
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What became of a transaction. Both outcomes are durable when they are answered."""
+
+    succeeded: bool
+    """Whether every compare held and every operation was done; otherwise nothing was."""
+    revision: Revision
+    """Of the transaction where it changed something, else of the state that it was compared with."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bounds of what one transaction, and the whole map, may hold."""
+
+    key_bytes_max: int = 4096
+    """UTF-8 bytes of one key."""
+    value_bytes_max: int = 1 << 20
+    """Bytes of one value."""
+    compares_max: int = 8192
+    """Compares of one transaction."""
+    operations_max: int = 8192
+    """Puts and deletes of one transaction; never below 4,096 (control.17)."""
+    transaction_bytes_max: int = 8 << 20
+    """Keys and values of one transaction."""
+    map_bytes_max: int = 64 << 20
+    """Keys and values of the whole map, so that a snapshot of it fits into the log."""
+    in_flight_max: int = 4096
+    """Transactions that wait for the disk."""
+
+    def __post_init__(self) -> None:
+        """Hold the relations between the limits."""
+        assert self.operations_max >= 4096, "control.17 promises 4,096 operations"
+        assert self.transaction_bytes_max <= self.map_bytes_max, "a transaction must fit into the map"
+        assert self.key_bytes_max + self.value_bytes_max <= self.transaction_bytes_max, "a pair must fit"
+
+
+def refusal(  # noqa: PLR0911 - a list of reasons, one return each.
+    compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits
+) -> Refused | None:
+    """Why a transaction may not even be tried, or None where it may. Nothing is changed either way.
+
+    A key stands in at most one operation, so that a transaction has no order within itself.
+    """
+    if len(compares) > limits.compares_max:
+        return TooLarge(f"{len(compares)} compares are above compares_max {limits.compares_max}: split them")
+    if len(operations) > limits.operations_max:
+        return TooLarge(
+            f"{len(operations)} operations are above operations_max {limits.operations_max}: split them"
+        )
+    total = 0
+    for compare in compares:
+        if (bad := _key_refusal(compare.key, limits)) is not None:
+            return bad
+        total += len(compare.key) + (len(compare.value) if isinstance(compare, ValueIs) else 0)
+    written: dict[str, None] = {}
+    for operation in operations:
+        if (bad := _key_refusal(operation.key, limits)) is not None:
+            return bad
+        if operation.key in written:
+            return InvalidArgument(f"key {operation.key!r} stands in two operations of one transaction")
+        written[operation.key] = None
+        total += len(operation.key)
+        if isinstance(operation, Put):
+            if operation.lease:
+                return Unsupported(
+                    f"lease {operation.lease}: leases come with the KV, put {operation.key!r} without"
+                )
+            if len(operation.value) > limits.value_bytes_max:
+                return TooLarge(
+                    f"value of {operation.key!r} has {len(operation.value)} bytes, "
+                    f"above value_bytes_max {limits.value_bytes_max}"
+                )
+            total += len(operation.value)
+    if total > limits.transaction_bytes_max:
+        return TooLarge(
+            f"{total} bytes are above transaction_bytes_max {limits.transaction_bytes_max}: split them"
+        )
+    return None
+
+
+def _key_refusal(key: str, limits: Limits) -> Refused | None:
+    if not key:
+        return InvalidArgument("a key must not be empty")
+    try:
+        length = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        return InvalidArgument(f"key {key!r} is not valid Unicode text")
+    if length > limits.key_bytes_max:
+        return TooLarge(
+            f"key of {length} bytes is above key_bytes_max {limits.key_bytes_max}: {key[:40]!r}..."
+        )
+    return None
