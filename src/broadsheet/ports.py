@@ -1,7 +1,8 @@
 """The ports: all that a node may ask of the world (STYLE 2).
 
-Each port has a production implementation (`runtime/`), a simulated one (`sim/`) and, for disk and objects, one
-that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine` comes with the KV.
+Each port has a production implementation (`runtime/`), a simulated one (`sim/`) and, for disk and objects,
+one that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine` comes with
+the KV.
 
 Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
 """
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class Time(Protocol):
-    """The clocks of one node. (Not `Clock`: that word is a producer's, STYLE 5.)"""
+    """The clocks of one node; not `Clock`, for that word is a producer's (STYLE 5)."""
 
     def now(self) -> Instant:
         """The monotonic clock, suspended time included."""
@@ -53,7 +54,7 @@ class Timers(Protocol):
 
 
 class Random(Protocol):
-    """Entropy. In production seeded by the operating system, in simulation by (world, node, boot, purpose)."""
+    """Entropy, seeded by the operating system; in simulation by (world, node, boot, purpose)."""
 
     def random(self) -> float:
         """A float in [0, 1)."""
@@ -73,10 +74,11 @@ class Random(Protocol):
 
 
 class File(Protocol):
-    """An open file. Every method but `persist` and `flush` blocks: on the loop only at start-up or below 1 ms.
+    """An open file. All but `persist` and `flush` block: on the loop only at start-up or below 1 ms.
 
     Raises:
-        OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the last
+        OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the
+        last
             good sync are in doubt, and a later sync that succeeds proves nothing: the process must end.
             ENOSPC and EDQUOT are the exception: nothing may be assumed of the range, but the rest stands.
     """

@@ -1,7 +1,7 @@
 """Buggify: places where a simulation may do the unlikely but legal thing (FoundationDB's word).
 
-Only hosts, services and simulated ports ask; machines never do. A production process never installs a chooser, and then the
-question costs one comparison.
+Only hosts, services and simulated ports ask; machines never do. A production process never installs a
+chooser, and then the question costs one comparison.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The machine contract: facts in, wishes out, no IO (STYLE 2).
 
 A machine is stepped by exactly one host, on one thread. `step` is total and runs to completion. An exception
-other than `AssertionError` means that the *input* was illegal and that nothing changed; an `AssertionError` means that
-we are wrong, and the host ends the node.
+other than `AssertionError` means that the *input* was illegal and that nothing changed; an `AssertionError`
+means that we are wrong, and the host ends the node.
 """
 
 from typing import Protocol, TypeVar

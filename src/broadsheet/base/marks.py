@@ -1,7 +1,7 @@
 """Marks: proof that a test went where it says (STYLE 4).
 
-`hit("limbo.late_answer")` is one dictionary increment, so it stays in production code. A test reads the count before
-and after; the long simulations fail if a mark was never hit.
+`hit("limbo.late_answer")` is one dictionary increment, so it stays in production code. A test reads the count
+before and after; the long simulations fail if a mark was never hit.
 """
 
 _counts: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Failpoints: labelled places at which a test ends the process, as kill -9 would.
 
-`BROADSHEET_FAILPOINT=label:count` in the environment kills the process at the count-th passage (from 1) of `label`.
-Hosts, services and procedures pass through them; machines never do.
+`BROADSHEET_FAILPOINT=label:count` in the environment kills the process at the count-th passage (from 1) of
+`label`. Hosts, services and procedures pass through them; machines never do.
 """
 
 import os

@@ -1,7 +1,8 @@
 """The host: gives one machine its events, performs its effects in order, and arms its one timer (STYLE 2).
 
 `deliver` is never re-entrant: effects that produce events at once enqueue them. The host stands below what it
-drives; a table from effect type to performer is all that it knows. Batching is the performers' (`runtime.turn`).
+drives; a table from effect type to performer is all that it knows. Batching is the performers'
+(`runtime.turn`).
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Effect)
 
 Performers = Mapping[type[Effect], Callable[[Any], None]]
-"""How each kind of effect is performed. A performer never raises for what the world does: it reports an event."""
+"""How each kind of effect is performed. A performer never raises for what the world does: it reports it."""
 
 INBOX_MAX: Final = 1_000_000
 """Events that one delivery may cause before we call it an endless loop."""
@@ -114,7 +115,7 @@ class Host(Generic[E, F]):
             performers[type(effect)](effect)
 
     def _arm(self, now: Instant) -> None:
-        """Have one timer at or before the machine's deadline. A later deadline waits for the armed one to fire."""
+        """Have one timer at or before the deadline. A later deadline waits for the armed one to fire."""
         deadline = None if self._is_closed else self.machine.deadline()
         if deadline is None or (self._armed_at is not None and self._armed_at <= deadline):
             return

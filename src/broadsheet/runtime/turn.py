@@ -1,7 +1,7 @@
 """What happens once per turn of the loop, however many events the turn brought.
 
-Performers mark themselves dirty while effects are performed; when the turn ends each dirty one flushes once, in rank
-order: logs before wires, so that a batch is on its way to the disk while its turn's replies leave.
+Performers mark themselves dirty while effects are performed; when the turn ends each dirty one flushes once,
+in rank order: logs before wires, so that a batch is on its way to the disk while its turn's replies leave.
 """
 
 from collections.abc import Callable
