@@ -1,0 +1,124 @@
+"""Spec: what a journal is told to be, and which names and numbers are legal.
+
+Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a lease,
+hold
+the pipeline epoch and the registers (journals.1). Nothing here knows where a journal is or what it holds.
+Source: journals.1, journals.13, journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import JournalName
+from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.fragment import Codec
+
+NAME_CHARS_MAX: Final = 512
+SEGMENT_CHARS_MAX: Final = 255
+FRAGMENT_BYTES_MIN: Final = 1 << 10
+FRAGMENT_BYTES_MAX: Final = 1 << 34
+LABELS_MAX: Final = 64
+LABEL_NAME_CHARS_MAX: Final = 64
+LABEL_VALUE_CHARS_MAX: Final = 1024
+RESERVED_SEGMENTS: Final = ("-", "metrics", "healthz")
+"""First segments that the HTTP door keeps for itself (DESIGN 2)."""
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_=+%-][A-Za-z0-9._=+%-]*")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9_+/.-]{2,64}")
+
+FRAMING_LABEL: Final = "broadsheet.dev/framing"
+DURABILITY_LABEL: Final = "broadsheet.dev/durability"
+CONTENT_TYPE_LABEL: Final = "content-type"
+
+
+class FragmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a journal's bytes are cut into fragments and stored."""
+
+    length: int = 64 << 20
+    """A fragment that is longer than this is closed before the next append; an append is never split."""
+    codec: Codec = Codec.NONE
+    """How stored fragments are compressed, from the next roll on."""
+    store: str = ""
+    """URL of the fragment store; empty: the node's own."""
+
+
+class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A journal's specification."""
+
+    name: JournalName
+    fragment: FragmentSpec = FragmentSpec()
+    labels: dict[str, str] = {}
+    is_deleting: bool = False
+    """Set by a delete, which then removes the content; such a journal serves nothing."""
+
+
+def validate_name(name: str) -> JournalName:
+    """Return `name` as a journal's name.
+
+    Raises:
+        InvalidArgument: it is not relative and clean, too long, or reserved.
+    """
+    if not name or len(name) > NAME_CHARS_MAX:
+        raise InvalidArgument(f"journal name of {len(name)} characters: 1 to {NAME_CHARS_MAX} are allowed")
+    segments = name.split("/")
+    for segment in segments:
+        if len(segment) > SEGMENT_CHARS_MAX or not _SEGMENT.fullmatch(segment):
+            raise InvalidArgument(
+                f"journal name {name!r}: segment {segment[:80]!r} must be 1 to {SEGMENT_CHARS_MAX} of"
+                " A-Z a-z 0-9 . _ = + % - and not start with a dot"
+            )
+    if segments[0] in RESERVED_SEGMENTS:
+        raise InvalidArgument(
+            f"journal name {name!r}: a first segment {segments[0]!r} is reserved for the HTTP door"
+        )
+    return JournalName(name)
+
+
+def validate_spec(spec: JournalSpec) -> JournalSpec:
+    """Return `spec` where it is legal.
+
+    Raises:
+        InvalidArgument: names the field, its value and what is allowed.
+    """
+    validate_name(spec.name)
+    length = spec.fragment.length
+    if not FRAGMENT_BYTES_MIN <= length <= FRAGMENT_BYTES_MAX:
+        raise InvalidArgument(
+            f"fragment.length {length}: {FRAGMENT_BYTES_MIN} to {FRAGMENT_BYTES_MAX} bytes allowed"
+        )
+    if len(spec.labels) > LABELS_MAX:
+        raise InvalidArgument(f"{len(spec.labels)} labels: at most {LABELS_MAX} are allowed")
+    for name, value in spec.labels.items():
+        if not _LABEL_NAME.fullmatch(name) or name in ("name", "prefix"):
+            raise InvalidArgument(
+                f"label name {name[:80]!r}: 2 to 64 of A-Z a-z 0-9 _ + / . -, not name or prefix"
+            )
+        if len(value) > LABEL_VALUE_CHARS_MAX or not value.isprintable():
+            raise InvalidArgument(
+                f"label {name}: printable text of at most {LABEL_VALUE_CHARS_MAX} characters allowed"
+            )
+    durability = spec.labels.get(DURABILITY_LABEL, "fsynced")
+    if durability != "fsynced":
+        raise InvalidArgument(
+            f"label {DURABILITY_LABEL}={durability!r}: only fsynced is served by a single replica"
+        )
+    if spec.is_deleting:
+        raise InvalidArgument("is_deleting is set by a delete only")
+    return spec
+
+
+def spec_key(name: JournalName) -> str:
+    """The Keyspace key of the spec."""
+    return f"items/{name}"
+
+
+def epoch_key(name: JournalName) -> str:
+    """The Keyspace key whose mod_revision is the pipeline epoch (journals.1)."""
+    return f"epoch/{name}"
+
+
+def registers_key(name: JournalName) -> str:
+    """The Keyspace key of the registers (journals.11)."""
+    return f"registers/{name}"

@@ -1,0 +1,208 @@
+"""Messages: what the journal methods of the native door carry.
+
+Integers are byte offsets and revisions as `base.types` has them; times are nanoseconds. The method table is
+in
+`journal/service.py`; payload bytes never pass through these structs. Fields are only ever added, with a
+default.
+"""
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset, Epoch, JournalName, Revision
+from broadsheet.journal.core.spec import JournalSpec
+
+
+class JournalInfo(msgspec.Struct, frozen=True):
+    """A journal as the Keyspace has it."""
+
+    spec: JournalSpec
+    create_revision: Revision
+    """Tells a journal from one of the same name that was deleted."""
+    mod_revision: Revision
+    """Of the spec's last change."""
+
+    @property
+    def name(self) -> JournalName:
+        """The journal's name."""
+        return self.spec.name
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The span `[begin, end)` that one append got. Equal ends: a barrier, which tells the committed end."""
+
+    begin: ByteOffset
+    end: ByteOffset
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Committed bytes, from `offset` on."""
+
+    offset: ByteOffset
+    data: bytes
+
+    @property
+    def end(self) -> ByteOffset:
+        """The offset after the last byte."""
+        return ByteOffset(self.offset + len(self.data))
+
+
+class Registers(msgspec.Struct, frozen=True):
+    """A journal's registers, behind every append that was acknowledged before the read."""
+
+    values: dict[str, str]
+    version: int
+    """How often they changed since the journal was made; 0: never."""
+    at: ByteOffset
+    """The end of the append that changed them last."""
+
+
+class FragmentInfo(msgspec.Struct, frozen=True):
+    """A fragment that the store holds, or (`is_stored` false) one that is on its way there."""
+
+    name: str
+    """Content name, as in the store."""
+    begin: ByteOffset
+    end: ByteOffset
+    is_stored: bool
+
+
+class JournalStatus(msgspec.Struct, frozen=True):
+    """Where a journal stands."""
+
+    name: JournalName
+    state: str
+    """`open`, `opening`, `full`, `behind-index`, `damaged`, `deleting`, `lost`."""
+    begin: ByteOffset
+    """The first byte that can still be read."""
+    end: ByteOffset
+    """The committed end."""
+    epoch: Epoch
+    create_revision: Revision
+    registers_version: int
+    fragment_count: int
+    spool_bytes: int
+    """Bytes of the open fragment."""
+    reason: str = ""
+    """Why it is not `open`, with the remedy."""
+
+
+class CreateRequest(msgspec.Struct, frozen=True):
+    """Make a journal."""
+
+    spec: JournalSpec
+
+
+class NameRequest(msgspec.Struct, frozen=True):
+    """Ask about, or delete, one journal."""
+
+    journal: JournalName
+    create_revision: Revision | None = None
+    """Only if it is this journal, and not one of the same name that was made later."""
+
+
+class ListRequest(msgspec.Struct, frozen=True):
+    """Journals whose name starts with `prefix`, in order of name."""
+
+    prefix: str = ""
+    after: str = ""
+    """Only names above this one: the next page."""
+    count_max: int = 1_000
+
+
+class ListReply(msgspec.Struct, frozen=True):
+    """One page."""
+
+    journals: list[JournalInfo]
+    has_more: bool
+
+
+class FragmentsReply(msgspec.Struct, frozen=True):
+    """A journal's fragments, by offset."""
+
+    fragments: list[FragmentInfo]
+
+
+class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What must hold for an append, and what it sets."""
+
+    offset: ByteOffset | None = None
+    """The committed and adopted end must be exactly here; None: wherever it is."""
+    check: dict[str, str | None] | None = None
+    """Each register must have this value; None: must be absent."""
+    union: dict[str, str] | None = None
+    """Registers set with the append, after `subtract`."""
+    subtract: dict[str, str] | None = None
+    """Registers removed with the append where they have exactly this value."""
+    is_strict: bool = True
+    """False: Gazette's rule, by which a journal that never had registers passes every check (journals.12)."""
+
+
+class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One append. Its content is the payload (unary), or the messages of the stream up to its end."""
+
+    journal: JournalName
+    condition: Condition | None = None
+    create_revision: Revision | None = None
+
+
+class AppendStreamMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A chunk of content, or (`is_last`) the word that all was sent; without it nothing is appended."""
+
+    is_last: bool = False
+
+
+class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Open a stream of unconditional appends to one journal, each at most `inline_bytes_max` long."""
+
+    journal: JournalName
+    create_revision: Revision | None = None
+
+
+class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Read committed bytes of `[offset, end)`."""
+
+    journal: JournalName
+    offset: ByteOffset | None = None
+    """None: from the committed end on."""
+    end: ByteOffset | None = None
+    block: bool = False
+    """Whether to wait at the committed end for more."""
+    create_revision: Revision | None = None
+
+
+class ReadMessage(msgspec.Struct, frozen=True):
+    """The payload is the committed bytes from `offset` on."""
+
+    offset: ByteOffset
+    committed_end: ByteOffset
+
+
+class ReadReply(msgspec.Struct, frozen=True):
+    """The read has ended."""
+
+    offset: ByteOffset
+    """The offset after the last byte sent."""
+    committed_end: ByteOffset
+
+
+class ProducerIndexRequest(msgspec.Struct, frozen=True):
+    """The producer index at the last index point at or below `offset` (journals.29)."""
+
+    journal: JournalName
+    offset: ByteOffset
+    create_revision: Revision | None = None
+
+
+class ProducerIndexReply(msgspec.Struct, frozen=True):
+    """The index itself is the payload, as `message/producer_state` encodes it."""
+
+    offset: ByteOffset
+    """The index point: a frame boundary."""
+    previous: ByteOffset | None
+    """The index point before it."""
+
+
+class IndexPointsReply(msgspec.Struct, frozen=True):
+    """Every index point of a journal, ascending."""
+
+    offsets: list[ByteOffset]
