@@ -74,9 +74,9 @@ class Keyspace(Protocol):
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[Update]:
         """Every transaction from `from_revision` on that touches `prefix`: whole, once each, in order.
 
-        Starts with a reload where `from_revision` is 0 or older than the kept history: so 0 means "the present,
-        then everything after". Revisions that do not touch the prefix come as updates without changes, many
-        in one. A slow watcher holds nobody up: it is reloaded. Ends when the key space closes.
+        Starts with a reload where `from_revision` is 0 or older than the kept history: so 0 means "the
+        present, then everything after". Revisions that do not touch the prefix come as updates without
+        changes, many in one. A slow watcher holds nobody up: it is reloaded. Ends when the key space closes.
         """
         ...
 

@@ -108,9 +108,7 @@ class Limits(msgspec.Struct, frozen=True):
         assert self.key_bytes_max + self.value_bytes_max <= self.transaction_bytes_max, "a pair must fit"
 
 
-def refusal(  # noqa: PLR0911 - a list of reasons, one return each.
-    compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits
-) -> Refused | None:
+def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits) -> Refused | None:
     """Why a transaction may not even be tried, or None where it may. Nothing is changed either way.
 
     A key stands in at most one operation, so that a transaction has no order within itself.

@@ -1,0 +1,80 @@
+"""Records: what the key space writes to its log stream.
+
+One byte of format version, then MessagePack. A transaction is one record. A snapshot is `count` chunks of
+one revision; it counts only when all are there, so that one which a crash cut short is as if it were not.
+Source: design/control.md control.15 ("answers a flush request by a snapshot record"); DESIGN 3 (formats are
+versioned).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import Revision
+from broadsheet.errors import Corrupt
+from broadsheet.keyspace.core.transaction import KeyValue
+
+FORMAT: Final = 1
+"""Version of the record format; a greater one is refused."""
+CHUNK_BYTES: Final = 1 << 20
+"""A snapshot chunk is closed once it holds so many bytes of keys and values."""
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """One committed transaction."""
+
+    revision: Revision
+    puts: tuple[tuple[str, bytes], ...]
+    deletes: tuple[str, ...]
+
+
+class SnapshotChunk(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """Part `index` of `count` of the whole map as of `revision`."""
+
+    revision: Revision
+    index: int
+    count: int
+    pairs: tuple[KeyValue, ...]
+
+
+Record = TransactionRecord | SnapshotChunk
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_VERSION = bytes((FORMAT,))
+
+
+def encoded(record: Record) -> bytes:
+    """The bytes of `record` in the log."""
+    return _VERSION + _encoder.encode(record)
+
+
+def decoded(payload: bytes) -> Record:
+    """The record in `payload`.
+
+    Raises:
+        Corrupt: it is of a newer format, or no record at all.
+    """
+    if payload[:1] != _VERSION:
+        raise Corrupt(f"keyspace record of format {payload[:1]!r}: this version reads format {FORMAT}")
+    try:
+        return _decoder.decode(memoryview(payload)[1:])
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"keyspace record of {len(payload)} bytes cannot be read: {error}") from error
+
+
+def snapshot(revision: Revision, pairs: Iterable[KeyValue]) -> tuple[bytes, ...]:
+    """The encoded chunks of a snapshot; at least one, also of an empty map. Long work: not for the loop."""
+    chunks: list[list[KeyValue]] = [[]]
+    room = CHUNK_BYTES
+    for pair in pairs:
+        if room <= 0:
+            chunks.append([])
+            room = CHUNK_BYTES
+        chunks[-1].append(pair)
+        room -= len(pair.key) + len(pair.value)
+    return tuple(
+        encoded(SnapshotChunk(revision=revision, index=index, count=len(chunks), pairs=tuple(chunk)))
+        for index, chunk in enumerate(chunks)
+    )

@@ -1,0 +1,327 @@
+"""Store: the key space of one node, committed by its log.
+
+Revisions count committed transactions from 1; offsets are the log stream's, one per record. A transaction is
+judged against the head (everything appended), and answered and shown once it is durable; a refused compare
+is answered once what it was compared with is durable. A flush request becomes a snapshot of the shown map,
+then a trim.
+Automaton: one state; a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE beside it.
+It does not wait, read a clock, encode snapshots (long work, the host's) or serve watchers (`keyspace.local`).
+Source: design/control.md control.15-17; STYLE 2.5 for durability as an event.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, ClassVar
+
+from broadsheet.base.machine import Effect, Event, Tick
+from broadsheet.base.marks import hit
+from broadsheet.base.time import Instant
+from broadsheet.base.types import Offset, RequestId, Revision, Token
+from broadsheet.errors import Status
+from broadsheet.keyspace.core.history import Changes, History
+from broadsheet.keyspace.core.map import OrderedMap, size
+from broadsheet.keyspace.core.record import TransactionRecord, encoded
+from broadsheet.keyspace.core.transaction import (
+    Absent,
+    Compare,
+    CreateRevisionIs,
+    KeyValue,
+    Limits,
+    ModRevisionIs,
+    Operation,
+    Outcome,
+    Put,
+    ValueIs,
+    refusal,
+)
+
+
+class TransactRequest(Event, frozen=True):
+    """A client wants `operations` done where `compares` hold."""
+
+    request: RequestId
+    compares: Sequence[Compare]
+    operations: Sequence[Operation]
+
+
+class Persisted(Event, frozen=True):
+    """Every record through `token` is durable."""
+
+    token: Token
+
+
+class PersistRefused(Event, frozen=True):
+    """The log had no room for the record of `token`: nothing was written of it, or of any later one."""
+
+    token: Token
+
+
+class FlushAsked(Event, frozen=True):
+    """This stream holds old segments of the log: make them superfluous."""
+
+
+class SnapshotEncoded(Event, frozen=True):
+    """The snapshot that was asked for, as records."""
+
+    chunks: tuple[bytes, ...]
+
+
+class Persist(Effect, frozen=True):
+    """Append `record` at `offset`; refuse it where the log's next offset is another."""
+
+    token: Token
+    offset: Offset
+    record: bytes
+
+
+class Answer(Effect, frozen=True):
+    """Answer a request. `outcome` is there where `status` is OK, `message` where it is not."""
+
+    request: RequestId
+    status: Status
+    outcome: Outcome | None = None
+    message: str = ""
+
+
+class Show(Effect, frozen=True):
+    """The map is at `revision` now: wake those who watch or wait."""
+
+    revision: Revision
+
+
+class EncodeSnapshot(Effect, frozen=True):
+    """Encode `pairs` as of `revision`, off the loop, and report `SnapshotEncoded`."""
+
+    revision: Revision
+    pairs: tuple[KeyValue, ...]
+
+
+class TrimLog(Effect, frozen=True):
+    """Records below `below` are needed no more."""
+
+    below: Offset
+
+
+class SnapshotState(Enum):
+    """How far a snapshot has come."""
+
+    IDLE = "idle"
+    ENCODING = "encoding"
+    WRITING = "writing"
+
+
+class _Pending:
+    """An appended record that is not known to be durable, and who waits for it."""
+
+    __slots__ = ("answers", "changes", "offset", "revision", "token")
+
+    def __init__(self, token: Token, offset: Offset, revision: Revision, changes: Changes) -> None:
+        self.token, self.offset, self.revision, self.changes = token, offset, revision, changes
+        self.answers: list[Answer] = []
+
+
+StoreEvent = TransactRequest | Persisted | PersistRefused | FlushAsked | SnapshotEncoded
+StoreEffect = Persist | Answer | Show | EncodeSnapshot | TrimLog
+
+
+class Store:
+    """The map, what is on its way into it, and its history."""
+
+    def __init__(self, shown: OrderedMap, history: History, *, next_offset: Offset, limits: Limits) -> None:
+        """Start with what recovery found (`core.recovery`); the last shown revision is `history.end - 1`."""
+        self.shown, self.history, self.limits = shown, history, limits
+        self.revision = Revision(history.end - 1)
+        self.snapshot = SnapshotState.IDLE
+        self._head: dict[str, tuple[KeyValue | None, Revision]] = {}
+        self._head_revision, self._head_bytes = self.revision, shown.held_bytes
+        self._pending: deque[_Pending] = deque()
+        self._waiting_count = 0
+        self._next_offset, self._next_token = next_offset, Token(1)
+        self._keep_from, self._last_chunk = next_offset, Token(0)
+
+    def step(self, event: StoreEvent | Tick, now: Instant) -> list[StoreEffect]:
+        """Apply one event; return what the host must now do, in order."""
+        del now  # Nothing in here waits.
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(self, event)
+
+    def deadline(self) -> Instant | None:
+        """Never: nothing in here waits for time."""
+        return None
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.shown.check()
+        assert self.history.end == self.revision + 1, "history reaches to what is shown"
+        assert self._head_revision >= self.revision, "what is shown was appended"
+        assert self._waiting_count == sum(len(p.answers) for p in self._pending), "each waits for one record"
+        assert [p.offset for p in self._pending] == list(
+            range(self._next_offset - len(self._pending), self._next_offset)
+        ), "pending records are the dense end of the stream"
+        revisions = [p.revision for p in self._pending if p.changes]
+        assert revisions == list(range(self.revision + 1, self._head_revision + 1)), "revisions are dense"
+        expected = self.shown.held_bytes
+        for key, (pair, revision) in self._head.items():
+            assert revision > self.revision, f"{key} is shown, so it is no longer ahead"
+            old = self.shown.get(key)
+            expected += (size(pair) if pair else 0) - (size(old) if old else 0)
+        assert self._head_bytes == expected, "the head's bytes are counted right"
+
+    def _on_transact(self, event: TransactRequest) -> list[StoreEffect]:
+        if self._waiting_count >= self.limits.in_flight_max:
+            text = f"{self._waiting_count} transactions wait for the disk (in_flight_max)"
+            return [Answer(event.request, Status.THROTTLED, message=text)]
+        if (bad := refusal(event.compares, event.operations, self.limits)) is not None:
+            return [Answer(event.request, bad.status, message=str(bad))]
+        if not all(self._holds(compare) for compare in event.compares):
+            return self._answer_when_durable(event.request, succeeded=False)
+        revision = Revision(self._head_revision + 1)
+        changes = self._changes(event.operations, revision)
+        if not changes:
+            return self._answer_when_durable(event.request, succeeded=True)
+        grown = self._head_bytes + sum(self._growth(key, pair) for key, pair in changes)
+        if grown > max(self.limits.map_bytes_max, self._head_bytes):
+            text = f"the map would hold {grown} bytes, above map_bytes_max {self.limits.map_bytes_max}"
+            return [Answer(event.request, Status.TOO_LARGE, message=text)]
+        self._head_bytes, self._head_revision = grown, revision
+        self._head.update((key, (pair, revision)) for key, pair in changes)
+        record = TransactionRecord(
+            revision=revision,
+            puts=tuple((key, pair.value) for key, pair in changes if pair is not None),
+            deletes=tuple(key for key, pair in changes if pair is None),
+        )
+        persist = self._append(encoded(record), revision, changes)
+        self._wait(Answer(event.request, Status.OK, Outcome(succeeded=True, revision=revision)))
+        return [persist]
+
+    def _on_persisted(self, event: Persisted) -> list[StoreEffect]:
+        effects: list[StoreEffect] = []
+        before = self.revision
+        while self._pending and self._pending[0].token <= event.token:
+            pending = self._pending.popleft()
+            if pending.changes:
+                self._show(pending)
+            effects += pending.answers
+            self._waiting_count -= len(pending.answers)
+            if self.snapshot is SnapshotState.WRITING and pending.token == self._last_chunk:
+                self.snapshot = SnapshotState.IDLE
+                effects.append(TrimLog(below=self._keep_from))
+        if self.revision > before:
+            effects.insert(0, Show(self.revision))  # Who is answered already reads what it wrote.
+        return effects
+
+    def _on_persist_refused(self, event: PersistRefused) -> list[StoreEffect]:
+        if not self._pending or self._pending[-1].token < event.token:
+            return []  # A later record of a tail that was already taken back.
+        hit("keyspace.persist_refused")
+        effects: list[StoreEffect] = []
+        while self._pending and self._pending[-1].token >= event.token:
+            pending = self._pending.pop()
+            self._next_offset = pending.offset
+            self._waiting_count -= len(pending.answers)
+            effects += [
+                Answer(answer.request, Status.STORE_UNHEALTHY, message="the keyspace log is full: free space")
+                for answer in pending.answers
+            ]
+            if self.snapshot is SnapshotState.WRITING and not pending.changes:
+                self.snapshot = SnapshotState.IDLE  # The log asks again.
+        self._rewind_head()
+        return effects
+
+    def _on_flush_asked(self, _: FlushAsked) -> list[StoreEffect]:
+        if self.snapshot is not SnapshotState.IDLE:
+            return []  # The one under way will do.
+        self.snapshot = SnapshotState.ENCODING
+        self._keep_from = self._pending[0].offset if self._pending else self._next_offset
+        return [EncodeSnapshot(revision=self.revision, pairs=tuple(self.shown.pairs()))]
+
+    def _on_snapshot_encoded(self, event: SnapshotEncoded) -> list[StoreEffect]:
+        assert self.snapshot is SnapshotState.ENCODING, "nobody else encodes"
+        assert event.chunks, "a snapshot has at least one chunk"
+        self.snapshot = SnapshotState.WRITING
+        effects: list[StoreEffect] = [self._append(chunk, self._head_revision, ()) for chunk in event.chunks]
+        self._last_chunk = self._pending[-1].token
+        return effects
+
+    def _append(self, record: bytes, revision: Revision, changes: Changes) -> Persist:
+        persist = Persist(token=self._next_token, offset=self._next_offset, record=record)
+        self._pending.append(_Pending(persist.token, persist.offset, revision, changes))
+        self._next_token = Token(self._next_token + 1)
+        self._next_offset = Offset(self._next_offset + 1)
+        return persist
+
+    def _wait(self, answer: Answer) -> None:
+        self._pending[-1].answers.append(answer)
+        self._waiting_count += 1
+
+    def _answer_when_durable(self, request: RequestId, *, succeeded: bool) -> list[StoreEffect]:
+        """Answer a transaction that changed nothing, but not before what it saw is durable."""
+        answer = Answer(request, Status.OK, Outcome(succeeded=succeeded, revision=self._head_revision))
+        if not self._pending:
+            return [answer]
+        self._wait(answer)
+        return []
+
+    def _show(self, pending: _Pending) -> None:
+        assert pending.revision == self.revision + 1, "transactions are shown in order"
+        self.shown.apply(pending.changes)
+        self.history.add(pending.revision, pending.changes)
+        self.revision = pending.revision
+        for key, _ in pending.changes:
+            if self._head[key][1] == pending.revision:
+                del self._head[key]
+
+    def _rewind_head(self) -> None:
+        """Make the head what is shown plus what is still pending."""
+        self._head.clear()
+        self._head_revision = self.revision
+        for pending in self._pending:
+            if pending.changes:
+                self._head_revision = pending.revision
+                self._head.update((key, (pair, pending.revision)) for key, pair in pending.changes)
+        self._head_bytes = self.shown.held_bytes + sum(
+            (size(pair) if pair else 0) - (size(old) if (old := self.shown.get(key)) else 0)
+            for key, (pair, _) in self._head.items()
+        )
+
+    def _at_head(self, key: str) -> KeyValue | None:
+        ahead = self._head.get(key)
+        return self.shown.get(key) if ahead is None else ahead[0]
+
+    def _holds(self, compare: Compare) -> bool:
+        pair = self._at_head(compare.key)
+        match compare:
+            case Absent():
+                return pair is None
+            case CreateRevisionIs():
+                return compare.revision == (pair.create_revision if pair else 0)
+            case ModRevisionIs():
+                return compare.revision == (pair.mod_revision if pair else 0)
+            case ValueIs():
+                return pair is not None and pair.value == compare.value
+
+    def _changes(self, operations: Sequence[Operation], revision: Revision) -> Changes:
+        """What `operations` leave of each key, in key order, without deletes of absent keys."""
+        changes: list[tuple[str, KeyValue | None]] = []
+        for operation in operations:
+            old = self._at_head(operation.key)
+            if isinstance(operation, Put):
+                created = revision if old is None else old.create_revision
+                pair = KeyValue(operation.key, operation.value, created, revision)
+                changes.append((operation.key, pair))
+            elif old is not None:
+                changes.append((operation.key, None))
+        return tuple(sorted(changes, key=lambda change: change[0]))
+
+    def _growth(self, key: str, pair: KeyValue | None) -> int:
+        old = self._at_head(key)
+        return (size(pair) if pair else 0) - (size(old) if old else 0)
+
+    _handlers: ClassVar[dict[type[Event], Callable[["Store", Any], list[StoreEffect]]]] = {
+        TransactRequest: _on_transact,
+        Persisted: _on_persisted,
+        PersistRefused: _on_persist_refused,
+        FlushAsked: _on_flush_asked,
+        SnapshotEncoded: _on_snapshot_encoded,
+    }
