@@ -1,0 +1,101 @@
+"""Structured logs: one JSON object a line, or readable lines on a terminal.
+
+Event names are `noun.verb` (`node.ready`), keys are the words of STYLE 5. The timestamp is the node's own
+wall clock, so that the logs of a simulation show simulated time and diff cleanly. Nothing here is global: a
+node makes its `Logs` and hands them on. Machines do not log; their hosts do. Keys that hold secrets are not
+printed.
+"""
+
+import datetime as dt
+import sys
+from collections.abc import Callable, MutableMapping
+from enum import IntEnum
+from typing import Any, Final, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from broadsheet.base.time import MICROSECOND, SECOND, WallTime
+
+Logger = FilteringBoundLogger
+"""What a host or service writes to: `logger.info("journal.created", journal=name)`."""
+
+SECRET_KEYS: Final = ("token", "secret", "password", "authorization")
+
+
+class Level(IntEnum):
+    """What is written: this and everything above it."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+    CRITICAL = 50
+
+
+class Logs:
+    """The logs of one node."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        wall: Callable[[], WallTime],
+        level: Level = Level.INFO,
+        is_console: bool | None = None,
+        **bound: object,
+    ) -> None:
+        """Write to `stream`, standard output where it is None.
+
+        Args:
+            is_console: readable lines instead of JSON; None asks whether the stream is a terminal.
+            bound: keys on every line, such as the node's id.
+        """
+        stream = sys.stdout if stream is None else stream
+        is_console = stream.isatty() if is_console is None else is_console
+        render = structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer(_json)
+        logger: Logger = structlog.wrap_logger(
+            structlog.PrintLogger(stream),
+            processors=[
+                structlog.processors.add_log_level,
+                _Stamp(wall),
+                _hide_secrets,
+                structlog.processors.format_exc_info,
+                render,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+        )
+        self._root: Logger = logger.bind(**bound)
+
+    def of(self, part: str) -> Logger:
+        """The logger of one part of the node."""
+        logger: Logger = self._root.bind(part=part)
+        return logger
+
+
+class _Stamp:
+    """Adds the time, in UTC with microseconds."""
+
+    def __init__(self, wall: Callable[[], WallTime]) -> None:
+        self._wall = wall
+
+    def __call__(
+        self, _logger: object, _method: str, line: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        wall = self._wall()
+        at = dt.datetime.fromtimestamp(wall // SECOND, dt.UTC)
+        at += dt.timedelta(microseconds=wall % SECOND // MICROSECOND)
+        line["timestamp"] = at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return line
+
+
+def _hide_secrets(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key in SECRET_KEYS:
+        if key in line:
+            line[key] = "(hidden)"
+    return line
+
+
+def _json(line: object, **_options: object) -> str:
+    return msgspec.json.encode(line, enc_hook=repr).decode()

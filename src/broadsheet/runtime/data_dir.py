@@ -1,0 +1,156 @@
+"""The data directory: who owns it, in which format it is, and why it may not be opened.
+
+A directory is ours when it holds `broadsheet.json` (format version, node, when it was made), written once, by
+rename. One process holds its `LOCK`. What is foreign, half-written, newer, of another node or of another
+user, or in use, is refused and left untouched; a directory in which a first start was cut off before it wrote
+anything is begun again. Layout: one subdirectory for each role, below the same root. Source: DESIGN 3
+(formats are versioned), issue 3 line 7, reliability S1.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broadsheet.errors import ConfigError
+from broadsheet.ports import Disk, DiskLock
+
+FORMAT_VERSION: Final = 1
+"""Rises with every change that an older version could not read."""
+
+FORMAT_FILE: Final = "broadsheet.json"
+FORMAT_FILE_NEW: Final = "broadsheet.json.new"
+LOCK_FILE: Final = "LOCK"
+OURS_BEFORE_FORMAT: Final = (LOCK_FILE, FORMAT_FILE_NEW)
+"""What a first start may leave behind before it has written the format file: nothing that anyone needs."""
+MODE: Final = 0o700
+FORMAT_BYTES_MAX: Final = 4096
+
+
+class Format(msgspec.Struct, frozen=True):
+    """The content of `broadsheet.json`. Unknown fields pass: only a newer `format` is refused."""
+
+    format: int
+    """`FORMAT_VERSION` of who wrote it."""
+    node: str
+    """The node whose data these are."""
+    version: str
+    """The release that made the directory."""
+
+
+def prepare(root: Path) -> None:
+    """Make the directory, private to this user.
+
+    Raises:
+        ConfigError: it is no directory, another user's, or cannot be made.
+    """
+    try:
+        root.mkdir(mode=MODE, parents=True, exist_ok=True)
+        found = root.stat()
+    except OSError as error:
+        raise ConfigError(f"cannot make data directory {root}: {error.strerror}") from error
+    if found.st_uid != os.geteuid():
+        raise ConfigError(
+            f"data directory {root} belongs to uid {found.st_uid}, not {os.geteuid()}: "
+            "run as its owner, or chown it"
+        )
+    if found.st_mode & 0o077:
+        root.chmod(MODE)
+
+
+class DataDir:
+    """A data directory that this process owns until `release`."""
+
+    def __init__(self, form: Format, lock: DiskLock) -> None:
+        self.form = form
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let another process have it; idempotent."""
+        self._lock.release()
+
+
+def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
+    """Take the directory at the root of `disk`, and write its format file where it is new.
+
+    Args:
+        root: how messages call the directory.
+
+    Raises:
+        ConfigError: it may not be opened; nothing in it has changed.
+    """
+    names = disk.list("")
+    if FORMAT_FILE not in names and any(name not in OURS_BEFORE_FORMAT for name in names):
+        strangers = ", ".join([name for name in names if name not in OURS_BEFORE_FORMAT][:3])
+        raise ConfigError(
+            f"data directory {root} is not Broadsheet's: it holds {strangers} but no {FORMAT_FILE}. "
+            "Name an empty or absent directory, or restore the missing file"
+        )
+    if FORMAT_FILE in names:
+        _read(disk, root, node)  # Refuse before so much as a lock file changes.
+    try:
+        lock = disk.lock(LOCK_FILE)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"data directory {root} is locked by another process: stop that one first (broadsheet down)"
+        ) from error
+    try:
+        if not disk.exists(FORMAT_FILE):
+            _write(disk, Format(format=FORMAT_VERSION, node=node, version=version))
+        form = _read(disk, root, node)
+    except BaseException:
+        lock.release()
+        raise
+    return DataDir(form, lock)
+
+
+def is_locked(disk: Disk) -> bool:
+    """Whether a process owns the directory right now."""
+    if not disk.exists(LOCK_FILE):
+        return False
+    try:
+        disk.lock(LOCK_FILE).release()
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _read(disk: Disk, root: str, node: str) -> Format:
+    file = disk.open(FORMAT_FILE)
+    try:
+        content = file.read_at(0, FORMAT_BYTES_MAX)
+    finally:
+        file.close()
+    try:
+        form = msgspec.json.decode(content, type=Format)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"data directory {root} is half-written: {FORMAT_FILE} is damaged ({error}). "
+            "Restore it from a backup"
+        ) from error
+    if form.format < FORMAT_VERSION:
+        raise ConfigError(
+            f"data directory {root} has format {form.format}, older than this version's {FORMAT_VERSION}: "
+            f"open it with the release that wrote it ({form.version})"
+        )
+    if form.format > FORMAT_VERSION:
+        raise ConfigError(
+            f"data directory {root} has format {form.format}, newer than this version's {FORMAT_VERSION}: "
+            f"it was written by {form.version} or later; start that release"
+        )
+    if form.node != node:
+        raise ConfigError(f"data directory {root} holds the data of node {form.node}, not of {node}")
+    return form
+
+
+def _write(disk: Disk, form: Format) -> None:
+    file = disk.open(FORMAT_FILE_NEW, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, [msgspec.json.encode(form) + b"\n"])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(FORMAT_FILE_NEW, FORMAT_FILE)
+    disk.sync_dir("")
