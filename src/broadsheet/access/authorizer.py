@@ -1,0 +1,55 @@
+"""Authorizer: the one check that stands in front of every door's method table (DESIGN 10).
+
+OFF (no keys; every caller is `ANYONE`; loopback only) or ON (a valid token or nothing), for the process's life.
+It does not look at what exists: a name outside the grant is refused before anybody looks it up, so that a
+refusal tells nothing.
+Source: DESIGN 10; reliability 5.2 S1, S3, S4.
+"""
+
+from broadsheet.access.capability import Capability
+from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.access.tokens import Tokens
+from broadsheet.errors import NotAllowed, Unauthenticated
+from broadsheet.ports import Time
+
+
+class Authorizer:
+    """Turns tokens into principals, and principals into yes or no."""
+
+    def __init__(self, tokens: Tokens | None, *, time: Time) -> None:
+        """Check against the keys of `tokens`; None turns authorization off."""
+        self._tokens, self._time = tokens, time
+
+    @property
+    def is_on(self) -> bool:
+        """Whether callers need a token."""
+        return self._tokens is not None
+
+    def authenticate(self, token: str) -> Principal:
+        """Whoever bears `token`; the empty string is no token.
+
+        Raises:
+            Unauthenticated: there is none, or it is expired, forged, or meant for another cluster.
+        """
+        if self._tokens is None:
+            return ANYONE
+        if not token:
+            raise Unauthenticated("this node wants a token: pass token=, or mint one with its key")
+        return self._tokens.verify(token, now=self._time.wall())
+
+    def authorize(self, principal: Principal, capability: Capability, name: str | None) -> None:
+        """Let `principal` use `capability` on `name`, or on no particular name.
+
+        Raises:
+            Unauthenticated: its token has expired since.
+            NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the same whether
+                `name` exists or not.
+        """
+        if principal is ANYONE:
+            return
+        if principal.expires is not None and self._time.wall() >= principal.expires:
+            raise Unauthenticated("the token has expired: send a newer one")
+        if capability & ~principal.capabilities:
+            raise NotAllowed(f"the token lacks {capability.name}")
+        if name is not None and not principal.covers(name):
+            raise NotAllowed("the name is outside of the token's grant")

@@ -1,0 +1,39 @@
+"""Capability: what a token lets its bearer do.
+
+The low bits are Gazette's, so that one token serves its door and ours; ours begin at 1 << 16, where Gazette leaves
+room for applications. A method needs one capability, or none, which means that any authenticated caller may use it.
+Source: reference/gazette.md, authorization.
+"""
+
+from enum import IntFlag
+from typing import Final
+
+
+class Capability(IntFlag):
+    """Bits of the `cap` claim."""
+
+    NONE = 0
+    """Asked of everybody: a valid token, where tokens are on, is enough."""
+    LIST = 1 << 1
+    """See names and specs."""
+    APPLY = 1 << 2
+    """Create, change and delete journals, shards and files."""
+    READ = 1 << 3
+    """Read content."""
+    APPEND = 1 << 4
+    """Write content."""
+    REPLICATE = 1 << 5
+    """Speak as a peer of this cluster."""
+    ADMIN = 1 << 16
+    """Operate the cluster: metastore, status of nodes, drains, resets."""
+
+
+EVERYTHING: Final = (
+    Capability.LIST
+    | Capability.APPLY
+    | Capability.READ
+    | Capability.APPEND
+    | Capability.REPLICATE
+    | Capability.ADMIN
+)
+"""What a caller may do where authorization is off."""

@@ -1,0 +1,63 @@
+"""Limits of the wire: one frozen struct, agreed in the greeting (the smaller of both sides where it concerns both).
+
+Units are in the names; durations are nanoseconds.
+Source: reliability 5.2 S5, S6.
+"""
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+
+
+class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one side of a connection allows."""
+
+    frame_bytes_max: int = 4 << 20
+    """A frame after its header: body and payload. Checked before anything is allocated."""
+    body_bytes_max: int = 1 << 20
+    """The MessagePack body of a frame."""
+    greeting_bytes_max: int = 16 << 10
+    """A frame of a peer that has not been greeted."""
+    streams_max: int = 1024
+    """Streams (unary calls included) that a peer may have open at once."""
+    window_bytes: int = 4 << 20
+    """What a peer may send on one stream before we have consumed it; also unanswered bytes of a RUN stream."""
+    run_count_max: int = 65_536
+    """Records in one run frame."""
+    in_flight_bytes_max: int = 16 << 20
+    """Request bytes of one connection that are being worked on; above, we stop reading."""
+    node_in_flight_bytes_max: int = 256 << 20
+    """The same of all connections of a server together."""
+    send_buffer_bytes_max: int = 32 << 20
+    """Bytes queued to a peer that does not read them; above, it is disconnected."""
+    connections_max: int = 4096
+    """Connections of a server."""
+    connections_per_source_max: int = 256
+    """Connections of one remote host; loopback is exempt."""
+    ungreeted_max: int = 256
+    """Connections that have not yet said who they are."""
+    first_byte_timeout: Duration = Duration(5 * SECOND)
+    """How long a peer may be silent at the start."""
+    greeting_timeout: Duration = Duration(10 * SECOND)
+    """By when the greeting must be complete."""
+    write_timeout: Duration = Duration(10 * SECOND)
+    """How long a peer may take no byte of what is queued to it."""
+    keepalive_interval: Duration = Duration(10 * SECOND)
+    """Silence after which we ask whether the peer is there."""
+    keepalive_misses_max: int = 3
+    """Unanswered questions, one per interval, after which it is not."""
+    dial_timeout: Duration = Duration(5 * SECOND)
+    """How long a client waits for a connection and its greeting."""
+    drain_timeout: Duration = Duration(10 * SECOND)
+    """How long streams may take to end once a server goes away."""
+    call_timeout_max: Duration = Duration(600 * SECOND)
+    """The longest deadline of a unary call; also the one of a call that names none."""
+
+    def __post_init__(self) -> None:
+        """Refuse relations that cannot work."""
+        assert self.greeting_bytes_max <= self.frame_bytes_max, "a greeting is a frame"
+        assert self.body_bytes_max < 1 << 24, "the header has 24 bits for it"
+        assert self.frame_bytes_max < 1 << 31, "the header has 32 bits, and sums must fit"
+        assert self.window_bytes >= self.frame_bytes_max, "one whole frame must fit into a window"
+        assert self.in_flight_bytes_max >= self.frame_bytes_max, "one whole frame must be allowed to work"
+        assert self.keepalive_interval >= MILLISECOND, "a timer that fires all the time"
