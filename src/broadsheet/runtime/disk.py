@@ -1,0 +1,276 @@
+"""The production disk: files below one root, written with pwritev and made durable with fdatasync.
+
+`persist` is one hop: write and fdatasync in one go on a thread that belongs to the file's directory, so
+that a log, which is a directory, has one writer (DESIGN 3). `flush` and `run` use a pool that a log never
+waits for. Positions and lengths are bytes. Nothing is copied on the way down.
+
+A file whose sync failed is *failed* for good: the kernel marks the pages clean and the next fdatasync
+returns 0 without the data ever reaching the disk (reliability.md 0.4), so here every later write and sync
+raises EIO. ENOSPC and EDQUOT of a write do not fail the file; of a sync they do, and arrive as EIO, so that
+a caller may read ENOSPC as "refused, the rest stands".
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from broadsheet.base.types import Buffer
+from broadsheet.runtime.tree import FILE_MODE, Tree
+from broadsheet.runtime.workers import Workers
+
+T = TypeVar("T")
+
+IOV_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
+ZEROS_BYTES: Final = 1 << 20
+WRITERS_MAX: Final = 8
+"""Directories with a writer thread of their own, in order of first use; later ones share `SHARED_WRITERS`."""
+SHARED_WRITERS: Final = 2
+POOL_THREADS: Final = 4
+REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a write after which the file is as good as before, but for the range that was asked for."""
+
+
+class LocalFile:
+    """An open file of a `LocalDisk`."""
+
+    def __init__(self, fd: int, name: str, *, writer: Workers, pool: Workers) -> None:
+        """Take over the descriptor `fd`."""
+        self._fd, self._name, self._writer, self._pool = fd, name, writer, pool
+        self._on_way = 0
+        self._is_closed = False
+        self._failed_by: OSError | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that it was opened by."""
+        return self._name
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self._fd).st_size
+
+    def read_at(self, at: int, length: int) -> bytes:
+        """The bytes of [at, at + length), fewer only at the end of the file."""
+        first = os.pread(self._fd, length, at)
+        if len(first) == length or not first:
+            return first
+        parts, got = [first], len(first)
+        while got < length and (more := os.pread(self._fd, length - got, at + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
+        """Write `parts` back to back from `at` on, all of them."""
+        with self._failing(REFUSALS):
+            _write_all(self._fd, at, parts)
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend with zeros to `length` bytes. Durable after the next sync."""
+        with self._failing(REFUSALS):
+            os.ftruncate(self._fd, length)
+
+    def allocate(self, length: int) -> None:
+        """Write zeros over [0, length), so that a later overwrite journals no metadata."""
+        zeros = bytes(min(ZEROS_BYTES, length))
+        for at in range(0, length, ZEROS_BYTES):
+            self.write_at(at, (memoryview(zeros)[: length - at],))
+
+    def sync(self) -> None:
+        """Make everything written before this call durable."""
+        with self._failing(()):
+            os.fdatasync(self._fd)
+
+    async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
+        """`write_at`, then `sync`, in one hop to the directory's writer."""
+        await self._away(self._writer, partial(self._write_and_sync, at, parts))
+
+    async def flush(self) -> None:
+        """`sync`, on the pool."""
+        await self._away(self._pool, self.sync)
+
+    def close(self) -> None:
+        """Release the file, unsynced; once what is on its way has ended. Idempotent."""
+        self._is_closed = True
+        self._close_when_idle()
+
+    def _write_and_sync(self, at: int, parts: Sequence[Buffer]) -> None:
+        self.write_at(at, parts)
+        self.sync()
+
+    async def _away(self, workers: Workers, work: Callable[[], None]) -> None:
+        assert not self._is_closed, f"{self._name} is closed"
+        self._on_way += 1
+        try:
+            await workers.do(work)
+        finally:
+            self._on_way -= 1
+            self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        """Close if asked to and nothing is on its way: a descriptor closed under a write may be another file's."""
+        if self._is_closed and self._on_way == 0 and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @contextmanager
+    def _failing(self, harmless: tuple[int, ...]) -> Iterator[None]:
+        """Fail the file for good on any error but the `harmless`."""
+        if self._failed_by is not None:
+            raise OSError(errno.EIO, f"failed before, and must not be trusted: {self._failed_by}", self._name)
+        try:
+            yield
+        except OSError as error:
+            if error.errno in harmless:
+                raise
+            self._failed_by = error
+            raise OSError(errno.EIO, f"write or sync failed: {error}", self._name) from error
+
+
+class LocalLock:
+    """An flock on a lock file."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        """Give it up; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalDisk:
+    """One directory tree of this machine."""
+
+    def __init__(self, root: Path, *, pool_threads: int = POOL_THREADS) -> None:
+        """Hold `root`, made where absent.
+
+        Raises:
+            OSError: it cannot be made or opened.
+        """
+        self.tree = Tree(root)
+        self._pool = Workers("disk-pool", pool_threads)
+        self._shared = Workers("disk-writer-shared", SHARED_WRITERS)
+        self._writers: dict[str, Workers] = {}
+
+    def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> LocalFile:
+        """Open for reading and writing.
+
+        Raises:
+            FileNotFoundError: it is absent and `create` is false.
+            FileExistsError: it is there and `exclusive` is true.
+            OSError: it is a link, a directory or another thing that is no regular file.
+        """
+        assert create or not exclusive, "exclusive says how to create"
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0)
+        with self.tree.parent(name) as (parent, last):
+            fd = os.open(last, flags, FILE_MODE, dir_fd=parent)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return LocalFile(fd, name, writer=self._writer_of(name), pool=self._pool)
+
+    def exists(self, name: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        try:
+            with self.tree.parent(name) as (parent, last):
+                os.stat(last, dir_fd=parent, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, directory: str) -> list[str]:
+        """The sorted names in `directory`, the root where it is empty; none where it is absent."""
+        return self.tree.names(directory)
+
+    def make_dir(self, name: str) -> None:
+        """Create the directory and its parents where absent, and sync each parent."""
+        self.tree.make_dir(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace `new` by `old` atomically. Durable after `sync_dir` of both directories."""
+        with self.tree.parent(old) as (source, from_name), self.tree.parent(new) as (target, to_name):
+            os.rename(from_name, to_name, src_dir_fd=source, dst_dir_fd=target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Durable after `sync_dir`."""
+        with self.tree.parent(name) as (parent, last):
+            os.unlink(last, dir_fd=parent)
+
+    def sync_dir(self, directory: str) -> None:
+        """Make creates, renames and removes in `directory`, the root where it is empty, durable."""
+        self.tree.sync_dir(directory)
+
+    def free(self) -> int:
+        """Bytes that may still be written."""
+        return self.tree.free()
+
+    def lock(self, name: str) -> LocalLock:
+        """Take the lock file `name`, created where absent, without waiting.
+
+        Raises:
+            BlockingIOError: another process, or another holder in this one, has it.
+        """
+        with self.tree.parent(name) as (parent, last):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(last, flags, FILE_MODE, dir_fd=parent)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return LocalLock(fd)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do blocking `work` on the pool."""
+        return await self._pool.do(work)
+
+    def close(self) -> None:
+        """Let go of the root and the threads; open files stay usable for blocking calls. Idempotent."""
+        self.tree.close()
+        for workers in (self._pool, self._shared, *self._writers.values()):
+            workers.close()
+
+    def _writer_of(self, name: str) -> Workers:
+        directory = name.rpartition("/")[0]
+        if directory not in self._writers and len(self._writers) >= WRITERS_MAX:
+            return self._shared
+        return self._writers.setdefault(directory, Workers(f"disk-writer-{len(self._writers)}", 1))
+
+
+def _write_all(fd: int, at: int, parts: Sequence[Buffer]) -> None:
+    """Write `parts` at `at`, in as few calls as the kernel takes."""
+    for start in range(0, len(parts), IOV_MAX):
+        chunk = parts if len(parts) <= IOV_MAX else parts[start : start + IOV_MAX]
+        length = sum(map(len, chunk))
+        written = os.pwritev(fd, chunk, at) if length else 0
+        if written < length:
+            _write_rest(fd, at, chunk, written)
+        at += length
+
+
+def _write_rest(fd: int, at: int, parts: Sequence[Buffer], written: int) -> None:
+    """Go on after a short write: `written` bytes of `parts` stand."""
+    left = [memoryview(part) for part in parts]
+    while True:
+        at += written
+        skipped = 0
+        while skipped < len(left) and written >= len(left[skipped]):
+            written -= len(left[skipped])
+            skipped += 1
+        left = list(islice(left, skipped, None))
+        if not left:
+            return
+        left[0] = left[0][written:]
+        written = os.pwritev(fd, left, at)
+        if written == 0:
+            raise OSError(errno.EIO, f"the kernel takes no byte at {at}")

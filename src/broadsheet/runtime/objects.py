@@ -1,0 +1,165 @@
+"""The local object store: immutable objects as files of one directory, each stored whole or not at all.
+
+An object is written to a hidden partial file, synced, linked to its name (which fails where the name is
+taken) and its directory synced. Many processes may share a store. A crash leaves at most a partial file,
+which is swept after an hour. Names are paths of `base.names`; the first segment `.partial` is this store's
+own.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from broadsheet.base.names import check_file_name, check_prefix
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import Buffer
+from broadsheet.errors import ConfigError
+from broadsheet.runtime.disk import LocalDisk
+
+PARTIAL: Final = ".partial"
+PARTIAL_AGE_MAX_S: Final = 3_600
+TOKEN_BYTES: Final = 16
+POOL_THREADS: Final = 2
+
+
+class LocalObject(msgspec.Struct, frozen=True):
+    """What a listing says of an object."""
+
+    name: str
+    size_bytes: int
+    modified: WallTime
+
+
+class LocalObjects:
+    """Objects below one directory."""
+
+    def __init__(self, root: Path) -> None:
+        """Hold `root`, made where absent, and sweep what crashed writers left.
+
+        Raises:
+            OSError: it cannot be made or opened.
+        """
+        self._disk = LocalDisk(root, pool_threads=POOL_THREADS)
+        self._tree = self._disk.tree
+        self._durable_directories: dict[str, None] = {"": None}
+        self._disk.make_dir(PARTIAL)
+        self._sweep()
+
+    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+        """Store `body` durably under `name`, whole or not at all; False where that name is taken."""
+        _check_object_name(name)
+        return await self._disk.run(lambda: self._put(name, body))
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The bytes of [begin, end) of an object, fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        _check_object_name(name)
+        assert 0 <= begin <= (begin if end is None else end), f"[{begin}, {end}) is no range"
+        return await self._disk.run(lambda: self._get(name, begin, end))
+
+    async def list(self, prefix: str) -> Sequence[LocalObject]:
+        """Every object whose name starts with `prefix`, sorted by name."""
+        check_prefix(prefix)
+        return await self._disk.run(lambda: sorted(self._walk(prefix), key=lambda found: found.name))
+
+    async def delete(self, name: str) -> None:
+        """Remove an object, durably; no error where it is absent."""
+        _check_object_name(name)
+        await self._disk.run(lambda: self._delete(name))
+
+    def close(self) -> None:
+        """Let go of the directory; idempotent."""
+        self._disk.close()
+
+    def _put(self, name: str, body: Sequence[Buffer]) -> bool:
+        directory = name.rpartition("/")[0]
+        if directory not in self._durable_directories:
+            self._disk.make_dir(directory)
+            self._durable_directories[directory] = None
+        partial = f"{PARTIAL}/{os.urandom(TOKEN_BYTES).hex()}"
+        file = self._disk.open(partial, create=True, exclusive=True)
+        try:
+            file.write_at(0, body)
+            file.sync()
+            is_new = self._link(partial, name)
+        finally:
+            file.close()
+            self._disk.remove(partial)
+        self._disk.sync_dir(directory)  # Also where it was there: its writer may not have come this far.
+        return is_new
+
+    def _link(self, partial: str, name: str) -> bool:
+        with self._tree.parent(partial) as (source, from_name), self._tree.parent(name) as (target, to_name):
+            try:
+                os.link(from_name, to_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            except FileExistsError:
+                return False
+        return True
+
+    def _get(self, name: str, begin: int, end: int | None) -> bytes:
+        file = self._disk.open(name)
+        try:
+            stop = file.size() if end is None else min(end, file.size())
+            return file.read_at(begin, stop - begin) if begin < stop else b""
+        finally:
+            file.close()
+
+    def _delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.remove(name)
+            self._disk.sync_dir(name.rpartition("/")[0])
+
+    def _walk(self, prefix: str) -> Iterator[LocalObject]:
+        pending = [prefix.rpartition("/")[0]]
+        while pending:
+            directory = pending.pop()
+            for entry in self._tree.scan(directory):
+                name = f"{directory}/{entry.name}" if directory else entry.name
+                if name == PARTIAL:
+                    continue
+                if entry.is_directory and (f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")):
+                    pending.append(name)
+                elif not entry.is_directory and name.startswith(prefix):
+                    yield LocalObject(name, entry.size_bytes, entry.modified)
+
+    def _sweep(self) -> None:
+        oldest = WallTime(time.time_ns() - PARTIAL_AGE_MAX_S * 1_000_000_000)
+        for entry in self._tree.scan(PARTIAL):
+            if entry.modified < oldest:
+                with suppress(FileNotFoundError):
+                    self._disk.remove(f"{PARTIAL}/{entry.name}")
+
+
+def local_root(url: str, *, confined_to: Path | None = None) -> Path:
+    """The directory of a `file:///directory/` URL.
+
+    Args:
+        confined_to: the directory that it must stand in, so that a journal's spec, which a user writes,
+            reaches no other.
+
+    Raises:
+        ConfigError: it is another URL, or outside.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"store {url!r}: a local store is file:///directory/, without host or query")
+    if not parts.path.endswith("/"):
+        raise ConfigError(f"store {url!r}: its path must end in /")
+    root = Path(os.path.normpath(unquote(parts.path)))
+    if confined_to is not None and not root.resolve().is_relative_to(confined_to.resolve()):
+        raise ConfigError(f"store {url!r} is outside {confined_to}")
+    return root
+
+
+def _check_object_name(name: str) -> None:
+    check_file_name(name)
+    assert name.split("/", 1)[0] != PARTIAL, f"{PARTIAL} is the store's own"

@@ -1,0 +1,148 @@
+"""A directory tree that nothing leaves: names below one root, opened without following links.
+
+Every name is validated (`base.names`), then walked by directory descriptors with O_NOFOLLOW, so that
+neither `..` nor a symbolic link that somebody put there leads outside (reliability.md S7). Blocking. Used
+by the production disk and the local object store.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broadsheet.base.names import check_file_name
+from broadsheet.base.time import WallTime
+
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Entry(NamedTuple):
+    """A regular file or a directory, as a directory names it."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+    modified: WallTime
+
+
+class Tree:
+    """One root directory, held open."""
+
+    def __init__(self, root: Path) -> None:
+        """Create `root` and its parents where absent, each durable, and hold it.
+
+        Raises:
+            OSError: it cannot be made or opened.
+        """
+        self.root = root.absolute()
+        missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+            _sync_path(path.parent)
+        self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @contextmanager
+    def parent(self, name: str) -> Iterator[tuple[int, str]]:
+        """The descriptor of the directory that `name` stands in, and its last segment.
+
+        Raises:
+            InvalidArgument: `name` is not a clean relative path.
+            FileNotFoundError: a directory on the way is absent.
+            OSError: something on the way is no directory, or a link.
+        """
+        check_file_name(name)
+        *directories, last = name.split("/")
+        fd = self._walk(directories)
+        try:
+            yield fd, last
+        finally:
+            if fd != self._fd:
+                os.close(fd)
+
+    @contextmanager
+    def directory(self, name: str) -> Iterator[int]:
+        """The descriptor of the directory `name`; the empty name is the root. Raises as `parent`."""
+        if name:
+            check_file_name(name)
+        fd = self._walk(name.split("/") if name else [])
+        try:
+            yield fd
+        finally:
+            if fd != self._fd:
+                os.close(fd)
+
+    def names(self, name: str) -> list[str]:
+        """The sorted names in a directory; empty where it is absent."""
+        try:
+            with self.directory(name) as fd:
+                return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor, not a path.
+        except FileNotFoundError:
+            return []
+
+    def scan(self, name: str) -> list[Entry]:
+        """Files and directories in a directory, unsorted; no links or devices; none where absent."""
+        found = []
+        with suppress(FileNotFoundError), self.directory(name) as fd, os.scandir(fd) as entries:
+            for entry in entries:
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if not is_directory and not entry.is_file(follow_symlinks=False):
+                    continue
+                with suppress(FileNotFoundError):  # It went away while we looked.
+                    status = entry.stat(follow_symlinks=False)
+                    modified = WallTime(status.st_mtime_ns)
+                    found.append(Entry(entry.name, is_directory, status.st_size, modified))
+        return found
+
+    def make_dir(self, name: str) -> None:
+        """Create the directory and its parents where absent, and sync each parent.
+
+        A parent is synced also where the directory is there already: whoever made it may have crashed
+        before its sync.
+        """
+        check_file_name(name)
+        segments = name.split("/")
+        for count, segment in enumerate(segments):
+            with self.directory("/".join(segments[:count])) as fd:
+                with suppress(FileExistsError):
+                    os.mkdir(segment, DIRECTORY_MODE, dir_fd=fd)
+                os.fsync(fd)
+        with self.directory(name):
+            pass  # It may be a file or a link: say so now, not at the first use.
+
+    def sync_dir(self, name: str) -> None:
+        """Make creates, renames and removes in a directory durable."""
+        with self.directory(name) as fd:
+            os.fsync(fd)
+
+    def free(self) -> int:
+        """Bytes that a process without privileges may still write."""
+        status = os.fstatvfs(self._fd)
+        return status.f_bavail * status.f_frsize
+
+    def close(self) -> None:
+        """Let go of the root; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _walk(self, segments: list[str]) -> int:
+        fd = self._fd
+        for segment in segments:
+            try:
+                below = os.open(segment, _DIRECTORY_FLAGS, dir_fd=fd)
+            finally:
+                if fd != self._fd:
+                    os.close(fd)
+            fd = below
+        return fd
+
+
+def _sync_path(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,82 @@
+"""Threads that do blocking work for a loop: one queue, a fixed number of threads, one hop there and one back.
+
+A cancelled caller still waits until its work has ended: the work borrows the caller's buffers and
+descriptors, and they may be used again as soon as the caller goes on. Work that waits in the queue is
+bounded by its callers (one batch per log, one request per stream), not here.
+"""
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class Workers:
+    """`count` daemon threads, started with the first work."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._is_closed = False
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Call `work` on one of the threads; return or raise what it does, also after a cancellation."""
+        assert not self._is_closed, f"workers {self.name} are closed"
+        if len(self._threads) < self.count:
+            self._start_one()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._queue.put((work, loop, done))
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            while not done.done():
+                try:
+                    await asyncio.wait((done,))
+                except asyncio.CancelledError:
+                    continue  # Asked twice; the work still holds what we lent it.
+            if not done.cancelled():
+                done.exception()  # Retrieved, so that the loop does not report it: the caller is gone.
+            raise
+
+    def close(self) -> None:
+        """End the threads once the work that waits is done; idempotent, and waits for nobody."""
+        if not self._is_closed:
+            self._is_closed = True
+            for _ in self._threads:
+                self._queue.put(None)
+
+    def _start_one(self) -> None:
+        thread = Thread(target=self._run, name=f"{self.name}-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            work, loop, done = job
+            try:
+                result, error = work(), None
+            except BaseException as raised:  # noqa: BLE001 - handed to the caller whole.
+                result, error = None, raised
+            try:
+                loop.call_soon_threadsafe(_settle, done, result, error)
+            except RuntimeError:
+                return  # The loop is closed: the process is on its way out.
+            job = work = done = result = error = None  # type: ignore[assignment]  # keep no buffer alive while idle.
+
+
+def _settle(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(result)
+    elif isinstance(error, StopIteration):
+        done.set_exception(RuntimeError(f"work raised {error!r}"))  # A future refuses to carry this one.
+    else:
+        done.set_exception(error)
