@@ -1,0 +1,50 @@
+"""What an operator may set about a log. Bytes throughout."""
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, Duration
+
+KIB = 1024
+MIB = 1024 * KIB
+
+BLOCK_BYTES = 4 * KIB
+"""Batches start at multiples of this, and a segment is a multiple of it."""
+
+
+class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sizes and limits of one log. A log that exists keeps the size of the segments that it has."""
+
+    segment_bytes: int = 64 * MIB
+    """Size of a segment file, from 64 KiB to 2 GiB, a multiple of 4 KiB."""
+    segments_initial: int = 4
+    """Segments prefilled in the background of a first start; at least 3."""
+    segments_max: int = 64
+    """Segments that the pool may grow to before appends are refused."""
+    initial_fill_bytes: int = 16 * MIB
+    """How much of the very first segment a first start waits for."""
+    record_bytes_max: int = 16 * MIB
+    """The largest payload of one append; at most a quarter of a segment is taken."""
+    batch_bytes_max: int = 8 * MIB
+    """A batch takes no further frame above this."""
+    pending_bytes_max: int = 64 * MIB
+    """Bytes that may wait for the batch on its way; above it appends are throttled."""
+    streams_max: int = 65_536
+    """Logical streams of one log; each costs 40 bytes in the first batch of every segment."""
+    retry_delay: Duration = Duration(100 * MILLISECOND)
+    """How long to wait before space that was refused is asked for again."""
+
+    def __post_init__(self) -> None:
+        """Hold the relations between the fields."""
+        if not 64 * KIB <= self.segment_bytes <= 2048 * MIB or self.segment_bytes % BLOCK_BYTES:
+            raise ValueError(
+                f"segment_bytes must be a multiple of 4096 in 64 KiB..2 GiB, not {self.segment_bytes}"
+            )
+        if not 3 <= self.segments_initial <= self.segments_max:
+            raise ValueError(
+                f"segments_initial must be in 3..segments_max, not {self.segments_initial}..{self.segments_max}"
+            )
+        for name in ("initial_fill_bytes", "record_bytes_max", "batch_bytes_max", "pending_bytes_max"):
+            if getattr(self, name) < BLOCK_BYTES:
+                raise ValueError(f"{name} must be at least 4096, not {getattr(self, name)}")
+        if not 1 <= self.streams_max <= 1_000_000:
+            raise ValueError(f"streams_max must be in 1..1,000,000, not {self.streams_max}")
