@@ -1,0 +1,193 @@
+"""The record log of tier 1: what WAL promises, without its bytes.
+
+Positions count records from 0. Appends of one instant are one batch; one batch is on its way while the next
+collects.
+    record: COLLECTING --batch--> IN_FLIGHT --synced--> DURABLE; a crash keeps a prefix of what was in flight.
+A lying disk acknowledges what only a power cut's survivors keep. Damage below the durable end quarantines
+the log (W6). It does not do: sectors, checksums, segments; those are the WAL's own tests over `SimDisk`.
+Source: W1-W9; DESIGN 3.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.sim.entropy import Draws
+from broadsheet.sim.world import Life, World
+
+SYNC_NS: Final = 150_000
+"""What a healthy sync takes at least."""
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """A record that says: everything from `count` on is void."""
+
+    count: int
+
+
+class Health:
+    """What is wrong with one node's disk at the moment. Faults set it; both tiers' disks obey it."""
+
+    def __init__(self) -> None:
+        self.slow_ns = 0
+        self.is_full = self.is_lying = False
+        self.sync_errors = self.read_errors = self.short_writes = 0
+        self.stale_sectors = self.misdirected = 0
+        self.operations_left: int | None = None
+        """Disk operations until the power is cut in the middle of one."""
+
+    def heal(self) -> None:
+        """Nothing is wrong any more; what was damaged stays damaged."""
+        self.__init__()  # type: ignore[misc]  # Back to the beginning, exactly.
+
+
+class _Kept(msgspec.Struct):
+    """One log's contents, across lives."""
+
+    durable: list[Any] = []
+    """Safe records and truncations, in order."""
+    lied: int = 0
+    """How many at the end of `durable` a power cut may still take."""
+    damaged_at: int | None = None
+    """A record below the durable end that was damaged."""
+    is_tail_cut: bool = False
+
+
+class LogStore:
+    """All logs of one node, across its lives."""
+
+    def __init__(self, world: World, node: str, health: Health, crash: Callable[[Life, str], None]) -> None:
+        self.world, self.health, self._crash = world, health, crash
+        self.incarnation = 0
+        self.draws = Draws(world.seed, node, "log")
+        self._kept: dict[str, _Kept] = {}
+        self._open: dict[str, SimLog] = {}
+
+    def open(self, name: str, life: Life) -> "SimLog":
+        """The log `name`, recovered for `life`."""
+        log = self._open.get(name)
+        if log is None or log.life is not life:
+            log = self._open[name] = SimLog(self, self._kept.setdefault(name, _Kept()), life)
+        return log
+
+    def exit(self, life: Life, reason: str) -> None:
+        """The process of `life` ends itself."""
+        self._crash(life, reason)
+
+    def crash(self, *, power_cut: bool) -> None:
+        """Keep a prefix of each batch in flight; a power cut also takes what was lied about."""
+        for log in self._open.values():
+            log.crash(power_cut=power_cut)
+        self._open.clear()
+
+    def wipe(self) -> None:
+        """The disk is new."""
+        self._kept.clear()
+        self._open.clear()
+        self.incarnation += 1
+
+    def damage(self) -> bool:
+        """Damage one durable record of one log; False where there is none."""
+        found = [kept for kept in self._kept.values() if len(kept.durable) > kept.lied]
+        if not found:
+            return False
+        kept = found[self.draws.below(len(found))]
+        kept.damaged_at = self.draws.below(len(kept.durable))
+        return True
+
+
+class SimLog:
+    """One log in one life."""
+
+    def __init__(self, store: LogStore, kept: _Kept, life: Life) -> None:
+        self.life = life
+        self._store, self._kept = store, kept
+        self.is_quarantined = kept.damaged_at is not None
+        """A record that was durable is damaged: the node may not vote, lead or serve from this log (W6)."""
+        self.tail_cut = kept.is_tail_cut
+        """A record with a good header was cut: an acknowledged one may have been lost."""
+        self.records: list[Any] = _replay(kept.durable[: kept.damaged_at])
+        """What was recovered, truncations applied. It does not grow."""
+        self._collecting: list[tuple[Any, Callable[[], None]]] = []
+        self._flying: list[tuple[Any, Callable[[], None]]] = []
+
+    def append(self, record: object, done: Callable[[], None]) -> bool:
+        """Append; `done` is called when it and all before it are durable.
+
+        Returns:
+            False where the disk is full: nothing was written, and `done` will not be called.
+        """
+        if self._store.health.is_full:
+            return False
+        self._queue(record, done)
+        return True
+
+    def truncate(self, count: int, done: Callable[[], None]) -> None:
+        """Void every record from position `count` on, durably."""
+        self._queue(Truncate(count), done)
+
+    def reset(self) -> None:
+        """Forget everything, a quarantine included: this replica's data begin anew, by repair."""
+        self._kept.durable, self._kept.lied, self._kept.damaged_at = [], 0, None
+        self.records, self.is_quarantined = [], False
+
+    def crash(self, *, power_cut: bool) -> None:
+        """What the store does when the life ends."""
+        kept, draws = self._kept, self._store.draws
+        if power_cut and kept.lied:
+            del kept.durable[len(kept.durable) - draws.below(kept.lied + 1) :]
+            kept.is_tail_cut = True
+        if power_cut:
+            kept.lied = 0
+        survivors = draws.below(len(self._flying) + 1)
+        kept.durable.extend(record for record, _ in self._flying[:survivors])
+        if survivors < len(self._flying) and draws.chance(300_000):
+            kept.is_tail_cut = True
+        self._collecting, self._flying = [], []
+
+    def _queue(self, record: object, done: Callable[[], None]) -> None:
+        if self.life.is_dead:
+            return
+        self._collecting.append((record, done))
+        if not self._flying and len(self._collecting) == 1:
+            self._store.world.soon(self.life, self._fly)
+
+    def _fly(self) -> None:
+        if self._flying or not self._collecting:
+            return
+        store = self._store
+        self._flying, self._collecting = self._collecting, []
+        delay = SYNC_NS + store.draws.below(SYNC_NS) + store.health.slow_ns
+        store.world.at(store.world.now + delay, None, self._landed)
+
+    def _landed(self) -> None:
+        if self.life.is_dead:
+            return
+        store, kept = self._store, self._kept
+        health = store.health
+        if health.sync_errors:
+            health.sync_errors -= 1
+            store.exit(self.life, "fsync failed: EIO")
+            return
+        landed, self._flying = self._flying, []
+        kept.durable.extend(record for record, _ in landed)
+        kept.lied = kept.lied + len(landed) if health.is_lying else 0
+        store.world.soon(self.life, self._tell, landed)
+
+    def _tell(self, landed: list[tuple[Any, Callable[[], None]]]) -> None:
+        counts = self._store.world.trace.counts
+        for _, done in landed:
+            counts.disk += 1
+            done()
+        self._fly()
+
+
+def _replay(kept: list[Any]) -> list[Any]:
+    records: list[Any] = []
+    for record in kept:
+        if isinstance(record, Truncate):
+            del records[record.count :]
+        else:
+            records.append(record)
+    return records

@@ -1,0 +1,124 @@
+"""Workloads: what a domain writes to be simulated. A seed's plan runs one workload in one tier.
+
+Tier 1, `MachineWorkload`: `boot` builds the machine of one node from what its log kept, on a real
+`runtime.host.Host`, and wires effects to `seat.send`, `seat.log(...).append`; `client` is a coroutine of
+`ClientSeat` awaitables (no asyncio). Tier 2, `ServiceWorkload`: `serve` starts the real roles with
+`seat.ports` and `seat.scope`; `client` uses the real client.
+
+A client loops `while not seat.is_stopping`, records every operation in `run.history`, and bounds every
+wait. The runner then demands, besides `verify`: each client has an operation acknowledged that it began
+after healing (liveness).
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from broadsheet.base.types import NodeId
+from broadsheet.ports import Random
+from broadsheet.sim.history import History
+from broadsheet.sim.plan import Budget, Fault, Plan, Tier
+
+if TYPE_CHECKING:
+    from broadsheet.sim.seat import ClientSeat, Seat
+    from broadsheet.sim.services import ServiceSeat
+    from broadsheet.sim.world import World
+
+
+class Violation(Exception):  # noqa: N818 - the field's word.
+    """A property does not hold in this run. The message says which, with the values."""
+
+
+class Run(Protocol):
+    """One run, as a workload sees it."""
+
+    @property
+    def plan(self) -> Plan:
+        """What is being run."""
+        ...
+
+    @property
+    def world(self) -> "World":
+        """Time, network, disks."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """What clients asked and were told."""
+        ...
+
+    @property
+    def healed_at(self) -> int | None:
+        """When the last fault ended; None in the safety phase."""
+        ...
+
+
+class Workload(ABC):
+    """One domain under test. An instance is one run's: it may keep what its checks need."""
+
+    name: ClassVar[str]
+    """As in `broadsheet sim NAME`; the same in both tiers."""
+    tier: ClassVar[Tier]
+    budget: ClassVar[Budget] = Budget()
+    clients: ClassVar[int] = 4
+    """How many clients run at once.
+
+    Think times are the workload's; 100 acknowledged operations in 6 s are needed.
+    """
+
+    def knobs(self, draw: Random) -> dict[str, int]:  # noqa: ARG002 - for those that have some.
+        """Options of one run, drawn from the seed, stored in the plan.
+
+        `nodes` and `clients` are known to the runner.
+        """
+        return {}
+
+    @abstractmethod
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """The nodes' names, sorted."""
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:  # noqa: ARG002
+        """The domain's own: actions, and faults aimed where they hurt."""
+        return []
+
+    def act(self, run: Run, fault: Fault) -> None:
+        """Perform an `ACTION` fault."""
+        raise NotImplementedError(fault.action, run.plan.workload)
+
+    def watch(self, run: Run) -> None:  # noqa: B027 - most have nothing that must hold at all times.
+        """Check what must hold at all times; called every 100 virtual ms. Raises `Violation`."""
+
+    @abstractmethod
+    def verify(self, run: Run) -> None:
+        """Check the whole run after healing and quiet. Raises `Violation`."""
+
+
+class MachineWorkload(Workload):
+    """A domain in tier 1."""
+
+    tier = Tier.MACHINES
+
+    @abstractmethod
+    def boot(self, seat: "Seat") -> None:
+        """Start one boot of a node: its machine from `seat.log(...)`, its host, `seat.on_message`."""
+
+    @abstractmethod
+    async def client(self, seat: "ClientSeat", run: Run) -> None:
+        """One client. Await only what `seat` offers."""
+
+
+class ServiceWorkload(Workload):
+    """A domain in tier 2."""
+
+    tier = Tier.SERVICES
+
+    @abstractmethod
+    async def serve(self, seat: "ServiceSeat", run: Run) -> None:
+        """One boot of one node: recover, listen on `seat.address`, return; `seat.scope` holds the rest.
+
+        It may raise what a process may die of (`OSError` of a sick disk): the node is down then, and is
+        started again.
+        """
+
+    @abstractmethod
+    async def client(self, seat: "ServiceSeat", run: Run) -> None:
+        """One client with a world of its own: `seat.ports.network` dials `seat.address_of(node)`."""
