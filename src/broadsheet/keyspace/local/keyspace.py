@@ -1,0 +1,249 @@
+"""LocalKeyspace: the Keyspace port over one `Store` and one stream of the role's log.
+
+A host drives the store; its performers append to the log, answer callers, wake watchers and encode snapshots
+in a thread. Watchers read the store's history at their own pace, each from its own cursor: no queue, so
+nothing to bound.
+It does not judge transactions (`core.store`) or open the log (`local.role`).
+Source: design/control.md control.15-17.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.types import Buffer, LogStreamId, Offset, RequestId, Revision
+from broadsheet.errors import (
+    BY_STATUS,
+    DeadlineExceeded,
+    ShuttingDown,
+    Status,
+    StoreUnhealthy,
+    Unknown,
+)
+from broadsheet.keyspace.core.record import snapshot
+from broadsheet.keyspace.core.store import (
+    Answer,
+    EncodeSnapshot,
+    FlushAsked,
+    Persist,
+    Persisted,
+    PersistRefused,
+    Show,
+    SnapshotEncoded,
+    Store,
+    StoreEffect,
+    StoreEvent,
+    TransactRequest,
+    TrimLog,
+)
+from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Operation, Outcome
+from broadsheet.keyspace.port import WAIT_REVISION_TIMEOUT, Change, Update
+from broadsheet.observe.story import Story
+from broadsheet.ports import Disk, Time, Timers
+from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.host import Host
+from broadsheet.runtime.scope import Crash, Scope
+
+STREAM: Final = LogStreamId(1)
+"""The key space's only stream in its role's log."""
+
+
+class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of `keyspace/local`."""
+
+    limits: Limits = msgspec.field(default_factory=Limits)
+    """Bounds of transactions and of the map."""
+    history_transactions_max: int = 8192
+    """Transactions that a late watcher may still see one by one."""
+    history_bytes_max: int = 16 << 20
+    """Bytes of keys and values that the history holds."""
+
+
+class Appender(Protocol):
+    """The part of the role's log that a key space uses (`wal.Log`)."""
+
+    def append(self, stream: LogStreamId, parts: Sequence[Buffer], *, done: Callable[[], None]) -> Offset:
+        """Append one record; `done` is called once it is durable. Raises StoreUnhealthy with nothing
+        written."""
+        ...
+
+    def trim(self, stream: LogStreamId, below: Offset) -> None:
+        """Records below `below` are needed no more."""
+        ...
+
+
+class LocalKeyspace:
+    """The key space of one node. Made by `KeyspaceRole`, found as a `Keyspace`."""
+
+    def __init__(
+        self,
+        store: Store,
+        log: Appender,
+        *,
+        next_offset: Offset,
+        time: Time,
+        timers: Timers,
+        disk: Disk,
+        scope: Scope,
+        crash: Crash,
+        check: bool = False,
+    ) -> None:
+        """Serve `store`, whose next record goes to `next_offset` of the log."""
+        self._store, self._log, self._disk, self._scope = store, log, disk, scope
+        self._next_offset = next_offset
+        self._waiters: dict[RequestId, asyncio.Future[Outcome]] = {}
+        self._next_request = RequestId(1)
+        self._changed = asyncio.Event()
+        self._is_closed = False
+        self._host: Host[StoreEvent, StoreEffect] = Host(
+            store,
+            {
+                Persist: self._persist,
+                Answer: self._answer,
+                Show: self._show,
+                EncodeSnapshot: self._encode_snapshot,
+                TrimLog: self._trim,
+            },
+            time=time,
+            timers=timers,
+            crash=lambda error, _: crash(error),
+            story=Story("keyspace"),
+            check=check,
+        )
+        scope.defer(self.close)
+
+    @property
+    def story(self) -> Story:
+        """The store's last steps."""
+        return self._host.story
+
+    @property
+    def revision(self) -> Revision:
+        """The revision of what is shown."""
+        return self._store.revision
+
+    def get(self, key: str) -> KeyValue | None:
+        """The key as of `revision`, or None."""
+        return self._store.shown.get(key)
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        """Every key that starts with `prefix`, in key order, as of `revision`."""
+        return self._store.shown.range(prefix)
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Outcome:
+        """As `Keyspace.transact`. A caller that is cancelled does not know the outcome."""
+        if self._is_closed:
+            raise ShuttingDown("the key space is closed: nothing was done")
+        request = self._next_request
+        self._next_request = RequestId(request + 1)
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiters[request] = waiter
+        self._host.deliver(TransactRequest(request, tuple(compares), tuple(operations)))
+        try:
+            return await waiter
+        finally:
+            self._waiters.pop(request, None)
+
+    async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[Update]:
+        """As `Keyspace.watch`."""
+        cursor = from_revision
+        if cursor <= 0:
+            yield self._reload(prefix)
+            cursor = Revision(self.revision + 1)
+        while not self._is_closed:
+            history = self._store.history
+            if cursor < history.first:
+                yield (update := self._reload(prefix))
+                cursor = Revision(update.revision + 1)
+                continue
+            if (end := history.end) <= cursor:
+                await self._changed.wait()
+                continue
+            changes: tuple[Change, ...] = ()
+            while cursor < end and not changes:
+                changes = tuple(
+                    Change(key, pair) for key, pair in history.at(cursor) if key.startswith(prefix)
+                )
+                cursor = Revision(cursor + 1)
+            yield Update(Revision(cursor - 1), changes)
+
+    async def wait_revision(self, revision: Revision, within: Duration = WAIT_REVISION_TIMEOUT) -> None:
+        """As `Keyspace.wait_revision`."""
+        try:
+            async with asyncio.timeout(in_seconds(within)):
+                while self.revision < revision:
+                    if self._is_closed:
+                        raise ShuttingDown(f"the key space closed at revision {self.revision}, below
+                        {revision}")
+                    await self._changed.wait()
+        except TimeoutError:
+            text = f"revision {revision} did not come in {in_seconds(within)} s: this node is at
+            {self.revision}" raise DeadlineExceeded(text) from None
+
+    def flush_asked(self) -> None:
+        """The log wants this stream to let go of old segments."""
+        self._host.deliver(FlushAsked())
+
+    async def close(self) -> None:
+        """Answer Unknown to everyone who waits, and end the watches. Idempotent."""
+        self._is_closed = True
+        self._host.close()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(Unknown("the key space closed before the outcome was durable: look for
+                it"))
+        self._waiters.clear()
+        self._wake()
+
+    def _reload(self, prefix: str) -> Update:
+        changes = tuple(Change(pair.key, pair) for pair in self.range(prefix))
+        return Update(self.revision, changes, is_reload=True)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _persist(self, effect: Persist) -> None:
+        if effect.offset != self._next_offset:
+            self._host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
+            return
+        passed("keyspace.append")
+        durable = Persisted(effect.token)
+        try:
+            offset = self._log.append(STREAM, (effect.record,), done=lambda: self._durable(durable))
+        except StoreUnhealthy:
+            self._host.deliver(PersistRefused(effect.token))
+            return
+        assert offset == effect.offset, f"the log put the record at {offset}, not {effect.offset}"
+        self._next_offset = Offset(offset + 1)
+
+    def _durable(self, event: Persisted) -> None:
+        passed("keyspace.durable")
+        self._host.deliver(event)
+
+    def _answer(self, effect: Answer) -> None:
+        waiter = self._waiters.get(effect.request)
+        if waiter is None or waiter.done():
+            return  # Its caller was cancelled, and does not know the outcome.
+        if effect.status is Status.OK and effect.outcome is not None:
+            waiter.set_result(effect.outcome)
+        else:
+            waiter.set_exception(BY_STATUS[effect.status](effect.message))
+
+    def _show(self, _: Show) -> None:
+        self._wake()
+
+    def _encode_snapshot(self, effect: EncodeSnapshot) -> None:
+        self._scope.spawn(self._encode(effect), name="snapshot")
+
+    async def _encode(self, effect: EncodeSnapshot) -> None:
+        chunks = await self._disk.run(lambda: snapshot(effect.revision, effect.pairs))
+        passed("keyspace.snapshot")
+        self._host.deliver(SnapshotEncoded(chunks))
+
+    def _trim(self, effect: TrimLog) -> None:
+        passed("keyspace.trim")
+        self._log.trim(STREAM, effect.below)
