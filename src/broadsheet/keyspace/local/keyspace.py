@@ -66,8 +66,11 @@ class Appender(Protocol):
     """The part of the role's log that a key space uses (`wal.Log`)."""
 
     def append(self, stream: LogStreamId, parts: Sequence[Buffer], *, done: Callable[[], None]) -> Offset:
-        """Append one record; `done` is called once it is durable. Raises StoreUnhealthy with nothing
-        written."""
+        """Append one record and call `done` once it is durable.
+
+        Raises:
+            StoreUnhealthy: the log is full. Nothing was written.
+        """
         ...
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
@@ -176,12 +179,12 @@ class LocalKeyspace:
             async with asyncio.timeout(in_seconds(within)):
                 while self.revision < revision:
                     if self._is_closed:
-                        raise ShuttingDown(f"the key space closed at revision {self.revision}, below
-                        {revision}")
+                        text = f"the key space closed at revision {self.revision}, below {revision}"
+                        raise ShuttingDown(text)
                     await self._changed.wait()
         except TimeoutError:
-            text = f"revision {revision} did not come in {in_seconds(within)} s: this node is at
-            {self.revision}" raise DeadlineExceeded(text) from None
+            text = f"revision {revision} did not come in {in_seconds(within)} s: it is {self.revision} here"
+            raise DeadlineExceeded(text) from None
 
     def flush_asked(self) -> None:
         """The log wants this stream to let go of old segments."""
@@ -193,8 +196,7 @@ class LocalKeyspace:
         self._host.close()
         for waiter in self._waiters.values():
             if not waiter.done():
-                waiter.set_exception(Unknown("the key space closed before the outcome was durable: look for
-                it"))
+                waiter.set_exception(Unknown("the key space closed before the outcome was durable: look"))
         self._waiters.clear()
         self._wake()
 
