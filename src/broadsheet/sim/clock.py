@@ -64,7 +64,7 @@ class SimTime:
 
     __slots__ = ("_clock",)
 
-    def __init__(self, world: World, clock: NodeClock) -> None:  # noqa: ARG002 - all seats are built alike.
+    def __init__(self, world: World, clock: NodeClock) -> None:
         self._clock = clock
 
     def now(self) -> Instant:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from broadsheet.sim.entropy import Draws
+from broadsheet.sim.health import Health
 from broadsheet.sim.world import Life, World
 
 SYNC_NS: Final = 150_000
@@ -24,22 +25,6 @@ class Truncate(msgspec.Struct, frozen=True):
     """A record that says: everything from `count` on is void."""
 
     count: int
-
-
-class Health:
-    """What is wrong with one node's disk at the moment. Faults set it; both tiers' disks obey it."""
-
-    def __init__(self) -> None:
-        self.slow_ns = 0
-        self.is_full = self.is_lying = False
-        self.sync_errors = self.read_errors = self.short_writes = 0
-        self.stale_sectors = self.misdirected = 0
-        self.operations_left: int | None = None
-        """Disk operations until the power is cut in the middle of one."""
-
-    def heal(self) -> None:
-        """Nothing is wrong any more; what was damaged stays damaged."""
-        self.__init__()  # type: ignore[misc]  # Back to the beginning, exactly.
 
 
 class _Kept(msgspec.Struct):

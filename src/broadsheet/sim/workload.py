@@ -65,7 +65,7 @@ class Workload(ABC):
     Think times are the workload's; 100 acknowledged operations in 6 s are needed.
     """
 
-    def knobs(self, draw: Random) -> dict[str, int]:  # noqa: ARG002 - for those that have some.
+    def knobs(self, draw: Random) -> dict[str, int]:
         """Options of one run, drawn from the seed, stored in the plan.
 
         `nodes` and `clients` are known to the runner.
@@ -76,7 +76,7 @@ class Workload(ABC):
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """The nodes' names, sorted."""
 
-    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:  # noqa: ARG002
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """The domain's own: actions, and faults aimed where they hurt."""
         return []
 

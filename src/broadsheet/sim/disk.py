@@ -1,0 +1,289 @@
+"""The `Disk` port over a simulated medium, for one life of one node, or alone in a test on any event loop.
+
+Blocking calls take no time. `persist`, `flush` and `run` take a seeded while on the simulated loop, and go
+on where the awaiting task is cancelled, as a thread would. Nothing of an ended life reaches the medium: its
+calls raise `Gone`. It checks its callers: the parts of a `persist` must not change before it returns.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+from zlib import crc32
+
+from broadsheet.base.types import Buffer
+from broadsheet.ports import DiskLock, File
+from broadsheet.sim.medium import Inode, Medium, Resize, Write, parent
+from broadsheet.sim.world import Life
+
+T = TypeVar("T")
+
+WRITE_NS: Final = 20_000
+SYNC_NS: Final = 150_000
+SECOND: Final = 1_000_000_000
+
+
+class Gone(BaseException):
+    """The process that called is dead: it must not act. Not an `Exception`, so that nobody catches it."""
+
+
+class SimDisk:
+    """One node's disk, as one of its processes sees it."""
+
+    def __init__(
+        self,
+        medium: Medium | None = None,
+        *,
+        life: Life | None = None,
+        power_cut: Callable[[], None] | None = None,
+    ) -> None:
+        """Open the disk.
+
+        Args:
+            life: whose port this is; None in a test without a world.
+            power_cut: what cuts the power of this node when `CRASH_IN_IO` strikes.
+        """
+        self.medium = medium if medium is not None else Medium()
+        self._life, self._power_cut = life, power_cut
+        self._owner = life if life is not None else object()
+
+    def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
+        """Open a file; see the port."""
+        self.enter("open", name)
+        medium = self.medium
+        if name in medium.directories:
+            raise IsADirectoryError(errno.EISDIR, "is a directory", name)
+        inode = medium.files.get(name)
+        if inode is None:
+            if not create or parent(name) not in medium.directories:
+                raise FileNotFoundError(errno.ENOENT, "no such file", name)
+            inode = medium.create(name)
+        elif exclusive:
+            raise FileExistsError(errno.EEXIST, "file exists", name)
+        return SimFile(self, name, inode)
+
+    def exists(self, name: str) -> bool:
+        """Whether the name is there."""
+        self.gate()
+        return name in self.medium.files or name in self.medium.directories
+
+    def list(self, directory: str) -> list[str]:
+        """The sorted names in a directory."""
+        self.gate()
+        names = [*self.medium.files, *self.medium.directories]
+        return sorted(name.rpartition("/")[2] for name in names if name and parent(name) == directory)
+
+    def make_dir(self, name: str) -> None:
+        """Make a directory, durably."""
+        self.enter("make_dir", name)
+        self.medium.make_dir(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file."""
+        self.enter("rename", old, new)
+        if old not in self.medium.files or parent(new) not in self.medium.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", old, None, new)
+        self.medium.rename(old, new)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.enter("remove", name)
+        if name not in self.medium.files:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        self.medium.remove(name)
+
+    def sync_dir(self, directory: str) -> None:
+        """Make the directory's changes durable."""
+        self.enter("sync_dir", directory)
+        if directory not in self.medium.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        self.medium.sync_dir(directory)
+
+    def free(self) -> int:
+        """Bytes that may still be written."""
+        self.gate()
+        return 0 if self.medium.health.is_full else max(0, self.medium.quota_bytes - self.medium.used())
+
+    def lock(self, name: str) -> DiskLock:
+        """Take a lock file, which dies with the life."""
+        self.gate()
+        holder = self.medium.locks.get(name)
+        if holder is not None and not (isinstance(holder, Life) and holder.is_dead):
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process holds the lock", name)
+        if name not in self.medium.files:
+            self.medium.create(name)
+        self.medium.locks[name] = self._owner
+        return _Lock(self.medium, name, self._owner)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do blocking work, as if in a thread."""
+        return await self.later(self.medium.draws.below(WRITE_NS), work)
+
+    # -- for the file
+
+    def gate(self) -> None:
+        """Stop a dead process."""
+        if self._life is not None and self._life.is_dead:
+            raise Gone(repr(self._life))
+
+    def enter(self, operation: str, *what: object) -> None:
+        """Begin an operation that changes something: it may be the one in which the power fails."""
+        self.gate()
+        medium = self.medium
+        medium.note(operation, *what)
+        left = medium.health.operations_left
+        if left is not None and self._power_cut is not None:
+            medium.health.operations_left = left - 1
+            if left <= 1:
+                medium.health.operations_left = None
+                self._power_cut()
+                raise Gone(f"power cut in {operation} of {what}")
+
+    def later(self, delay_ns: int, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Do `work` after a while, unless this life has ended by then."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def do() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits.
+                if not future.done():
+                    future.set_exception(error)
+                return
+            if not future.done():
+                future.set_result(result)
+
+        if self._life is None:
+            loop.call_soon(do)
+        else:
+            loop.call_later(delay_ns / SECOND, do)
+        return future
+
+
+class _Lock:
+    """A held lock file."""
+
+    def __init__(self, medium: Medium, name: str, owner: object) -> None:
+        self._medium, self._name, self._owner = medium, name, owner
+
+    def release(self) -> None:
+        """Give it up."""
+        if self._medium.locks.get(self._name) is self._owner:
+            del self._medium.locks[self._name]
+
+
+class SimFile:
+    """An open file."""
+
+    def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
+        self._disk, self._name, self._inode = disk, name, inode
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        """The name that it was opened by."""
+        return self._name
+
+    def size(self) -> int:
+        """Length in bytes."""
+        self._check()
+        return len(self._inode.view)
+
+    def read_at(self, at: int, length: int) -> bytes:
+        """Bytes of the view."""
+        self._check()
+        if self._disk.medium.health.took("read_errors"):
+            raise OSError(errno.EIO, "read failed", self._name)
+        return bytes(memoryview(self._inode.view)[at : at + length])
+
+    def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
+        """Write into the page cache."""
+        self._check()
+        self._write(at, b"".join(parts))
+
+    def truncate(self, length: int) -> None:
+        """Set the length."""
+        self._check()
+        self._disk.enter("truncate", self._name, length)
+        self._reserve(length - len(self._inode.view))
+        self._disk.medium.change(self._inode, Resize(length))
+
+    def allocate(self, length: int) -> None:
+        """Make the file `length` zero bytes long."""
+        self._check()
+        self._disk.enter("allocate", self._name, length)
+        self._reserve(length - len(self._inode.view))
+        self._disk.medium.change(self._inode, Resize(0))
+        self._disk.medium.change(self._inode, Resize(length))
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        self._check()
+        self._sync(self._inode.sequence)
+
+    async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
+        """Write, then sync."""
+        self._check()
+        content = b"".join(parts)
+        disk, medium = self._disk, self._disk.medium
+
+        def write() -> int:
+            assert b"".join(parts) == content, f"{self._name}: a buffer changed while it was being written"
+            self._write(at, content)
+            return self._inode.sequence
+
+        def do() -> None:
+            sequence = write()
+            self._sync(sequence)
+
+        draws = medium.draws
+        if draws.below(4) and not medium.health.short_writes:
+            await disk.later(SYNC_NS + draws.below(SYNC_NS) + medium.health.slow_ns, do)
+            return
+        sequence = await disk.later(draws.below(WRITE_NS), write)
+        await disk.later(SYNC_NS + draws.below(SYNC_NS) + medium.health.slow_ns, lambda: self._sync(sequence))
+
+    async def flush(self) -> None:
+        """Sync, off the loop."""
+        self._check()
+        medium, sequence = self._disk.medium, self._inode.sequence
+        delay = SYNC_NS + medium.draws.below(SYNC_NS) + medium.health.slow_ns
+        await self._disk.later(delay, lambda: self._sync(sequence))
+
+    def close(self) -> None:
+        """Release it."""
+        self._is_closed = True
+
+    def _check(self) -> None:
+        self._disk.gate()
+        if self._is_closed:
+            raise ValueError(f"{self._name} is closed")
+
+    def _reserve(self, more: int) -> None:
+        medium = self._disk.medium
+        if more > 0 and (medium.health.is_full or medium.used() + more > medium.quota_bytes):
+            raise OSError(errno.ENOSPC, "no space left on device", self._name)
+
+    def _write(self, at: int, content: bytes) -> None:
+        self._disk.enter("write", self._name, at, len(content), crc32(content))
+        medium, inode = self._disk.medium, self._inode
+        growth = max(0, at + len(content) - len(inode.view))
+        try:
+            self._reserve(growth)
+        except OSError:
+            part = medium.draws.below(len(content) + 1) if medium.draws.below(2) else 0
+            if part and not medium.health.is_full:
+                medium.change(inode, Write(at, content[:part]))
+            raise
+        if len(content) > 1 and medium.health.took("short_writes"):
+            part = 1 + medium.draws.below(len(content) - 1)
+            medium.change(inode, Write(at, content[:part]))
+            at, content = at + part, content[part:]
+            self._disk.enter("write", self._name, at, len(content))
+        medium.change(inode, Write(at, content))
+
+    def _sync(self, through: int) -> None:
+        self._disk.enter("sync", self._name)
+        self._disk.medium.sync(self._inode, through)
+        self._disk.medium.note("synced", self._name)
