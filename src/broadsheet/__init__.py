@@ -1,1 +1,54 @@
-"""Placeholder."""
+"""Broadsheet: a durable, transactional streaming store.
+
+    async with broadsheet.connect("127.0.0.1:6640") as client:
+        await client.journals.append("events/clicks", row)
+
+Importing it loads nothing heavy: Spark workers and `broadsheet up` depend on that, and a test holds it
+(DESIGN 11).
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broadsheet import errors
+from broadsheet.errors import (
+    BroadsheetError,
+    ConfigError,
+    Corrupt,
+    DeadlineExceeded,
+    Refused,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from broadsheet.client import connect as connect
+    from broadsheet.client import connect_sync as connect_sync
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "BroadsheetError",
+    "ConfigError",
+    "Corrupt",
+    "DeadlineExceeded",
+    "Refused",
+    "Unknown",
+    "__version__",
+    "connect",
+    "connect_sync",
+    "errors",
+]
+
+_LAZY: Final = ("connect", "connect_sync")
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the types stand above, for type checkers.
+    """Load the client when it is first asked for."""
+    if name in _LAZY:
+        from broadsheet import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

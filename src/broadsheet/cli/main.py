@@ -1,0 +1,105 @@
+"""The command `broadsheet`: a table of commands, each loaded when it is used.
+
+`COMMANDS` is the only place that knows of every command. A command's module is imported for its own
+help or run, not for another's: `broadsheet serve` must not wait for what only `broadsheet bench` needs.
+Errors of ours are printed as one line, with what to do next, and end with an exit status that tells failed
+from unknown.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from broadsheet import __version__
+from broadsheet.errors import BroadsheetError, ConfigError, LocalProtocolError, Unknown
+
+COMMANDS: Final = {
+    "up": "broadsheet.cli.up",
+    "down": "broadsheet.cli.down",
+    "serve": "broadsheet.cli.serve",
+    "status": "broadsheet.cli.status",
+    "demo": "broadsheet.cli.demo",
+    "metastore": "broadsheet.cli.metastore",
+    "journals": "broadsheet.cli.journals",
+    "config": "broadsheet.cli.config",
+    "doctor": "broadsheet.cli.doctor",
+    "sim": "broadsheet.cli.sim",
+    "bench": "broadsheet.cli.bench",
+}
+"""Each module offers a Typer application `app`: a group, or, with one command and no callback, that co
+mmand."""
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = 3
+"""The outcome is undecided: look before you repeat it."""
+
+
+class Commands(TyperGroup):
+    """The commands of the table."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - Typer's own context is private.
+        """Names in the order of the table."""
+        return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Load one command, or None where there is none."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = get_command(import_module(COMMANDS[cmd_name]).app)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A durable, transactional streaming store: journals, and exactly-once PySpark pipelines over them.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"broadsheet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show it and exit."
+    ),
+) -> None:
+    """Options before the command."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app()
+    except BroadsheetError as error:
+        print(f"broadsheet: {_kind(error)}: {error}", file=sys.stderr)
+        sys.exit(_exit_status(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _kind(error: BroadsheetError) -> str:
+    return type(error).status.name.lower().replace("_", " ")
+
+
+def _exit_status(error: BroadsheetError) -> int:
+    match error:
+        case ConfigError() | LocalProtocolError():
+            return EXIT_USAGE
+        case Unknown():
+            return EXIT_UNKNOWN
+        case _:
+            return EXIT_FAILED

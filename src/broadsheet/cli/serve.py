@@ -1,0 +1,109 @@
+"""`broadsheet serve`: one node in this process, until a signal."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from broadsheet import __version__
+from broadsheet.config import load
+from broadsheet.errors import ConfigError
+from broadsheet.node import Node, Settings
+from broadsheet.observe.logs import Level, Logs
+from broadsheet.runtime.data_dir import claim, prepare
+from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.loop import run
+from broadsheet.runtime.process import end_process
+from broadsheet.runtime.system import system_ports
+
+app = typer.Typer(add_completion=False)
+
+UMASK: Final = 0o077
+CLOSE_SECONDS_MAX: Final = 30
+"""A node that has not closed by then ends anyway: what it acknowledged is durable."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says once it serves, as one line of JSON."""
+
+    node: str
+    pid: int
+    addresses: dict[str, str]
+    """Door to `host:port`."""
+
+
+@app.command()
+def serve(
+    *,
+    config: Annotated[Path | None, typer.Option(help="A TOML file.", dir_okay=False)] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where everything is kept.")] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Allow doors beyond loopback without TLS.")
+    ] = None,
+    ready_fd: Annotated[
+        int | None, typer.Option(help="Write one line of JSON there when ready.", hidden=True)
+    ] = None,
+    lifeline_fd: Annotated[
+        int | None, typer.Option(help="Stop when this descriptor ends.", hidden=True)
+    ] = None,
+) -> None:
+    """Run one node in the foreground."""
+    flags = {"node.data_dir": data_dir, "node.is_insecure": insecure}
+    settings = load(Settings, path=config, environment=os.environ, flags=flags).config
+    run(_serve(settings, ready_fd=ready_fd, lifeline_fd=lifeline_fd))
+
+
+async def _serve(settings: Settings, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
+    os.umask(UMASK)
+    root = Path(settings.node.data_dir)
+    prepare(root)
+    disk = LocalDisk(root)
+    owned = claim(disk, root=str(root), node=settings.node.id, version=__version__)
+    ports = system_ports(disk, crash=end_process)
+    logs = Logs(
+        wall=ports.time.wall,
+        level=_level(settings.node.log_level),
+        is_console={"json": False, "console": True}.get(settings.node.log_format),
+        node=settings.node.id,
+    )
+    stop = _stop_requested(lifeline_fd)
+    node = Node(settings, ports, logs=logs)
+    try:
+        addresses = await node.start()
+        if ready_fd is not None:
+            ready = Ready(node=settings.node.id, pid=os.getpid(), addresses=dict(addresses))
+            with os.fdopen(ready_fd, "wb") as pipe:
+                pipe.write(msgspec.json.encode(ready) + b"\n")
+        await stop.wait()
+        await asyncio.wait_for(node.close(), CLOSE_SECONDS_MAX)
+    finally:
+        owned.release()
+        disk.close()
+
+
+def _stop_requested(lifeline_fd: int | None) -> asyncio.Event:
+    """Set by SIGTERM, SIGINT, or the end of the lifeline."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if lifeline_fd is not None:
+
+        def ended() -> None:
+            loop.remove_reader(lifeline_fd)
+            stop.set()
+
+        loop.add_reader(lifeline_fd, ended)
+    return stop
+
+
+def _level(name: str) -> Level:
+    try:
+        return Level[name.upper()]
+    except KeyError:
+        names = ", ".join(level.name.lower() for level in Level)
+        raise ConfigError(f"node.log_level {name!r} is none of {names}") from None

@@ -1,0 +1,126 @@
+"""The node: a configuration, and a list of roles that start and end in order. The composition root (DESIGN
+2).
+
+STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order of `ROLES`, each with
+what the earlier ones offer, and close in the opposite order: doors first, so that nothing is accepted that
+nobody will finish. It opens no socket or file by itself, so that the simulator starts the same node over
+its own ports.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import Histogram
+
+import broadsheet
+from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.types import NodeId
+from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
+from broadsheet.doors.status import State, Status
+from broadsheet.observe.logs import Logs
+from broadsheet.observe.metrics import Metrics
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.lag import LoopLag
+from broadsheet.runtime.role import Ports, Role, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wire.method import Method
+
+ROLES: Final[tuple[type[Role], ...]] = (HTTPDoor,)
+"""What a node is made of, in the order of their start. Each finds its section of `Settings` by its name."""
+
+LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section `node` of the configuration."""
+
+    id: str = "n1"
+    """Unique in the cluster, and the same for the life of its data."""
+    data_dir: str = ".broadsheet/n1"
+    """Where everything is kept."""
+    peers: dict[str, str] = {}
+    """Every node of the cluster with the address of its native door; empty for a node alone."""
+    is_insecure: bool = False
+    """Whether doors may be bound beyond loopback without TLS."""
+    log_level: str = "info"
+    """debug, info, warning, error or critical."""
+    log_format: str = "auto"
+    """json, console, or auto: console on a terminal."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if not self.id.isidentifier() and not self.id.replace("-", "_").replace(".", "_").isalnum():
+            raise ValueError(f"node.id {self.id!r} is not made of letters, digits, dots, dashes")
+        if self.peers and self.id not in self.peers:
+            raise ValueError(f"node.peers names {', '.join(self.peers)}, but not node.id {self.id}")
+        if self.log_format not in ("auto", "json", "console"):
+            raise ValueError(f"node.log_format {self.log_format!r} is not auto, json or console")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration of a node: one section for each role."""
+
+    node: NodeConfig = NodeConfig()
+    http: HTTPConfig = HTTPConfig()
+
+
+class Node:
+    """One node over its ports."""
+
+    def __init__(self, settings: Settings, ports: Ports, *, logs: Logs) -> None:
+        """Make the node; nothing starts before `start`."""
+        node = NodeId(settings.node.id)
+        self.services = Services()
+        self._settings, self._ports, self._logs = settings, ports, logs
+        self._scope = Scope(node, crash=ports.crash)
+        self._metrics = Metrics(version=broadsheet.__version__, node=node)
+        lag_seconds = Histogram(
+            "broadsheet_loop_lag_seconds",
+            "How late the loop ran a timer that was due.",
+            buckets=LAG_BUCKETS,
+            registry=self._metrics.registry,
+        )
+        self._lag = LoopLag(ports.time, ports.timers, seen=lambda lag: lag_seconds.observe(in_seconds(lag)))
+        peers = {NodeId(name): address for name, address in settings.node.peers.items()} or {node: ""}
+        identity = Identity(node=node, peers=peers, version=broadsheet.__version__)
+        self.status = Status(identity, ports.time, self.services, lag=self._lag.worst)
+        self.services.offer(Identity, identity)
+        self.services.offer(Logs, logs)
+        self.services.offer(Metrics, self._metrics)
+        self.services.offer(Status, self.status)
+        self.services.offer(Method, self.status.method())
+
+    async def start(self) -> Mapping[str, str]:
+        """Start every role; returns where each door listens.
+
+        Raises:
+            ConfigError: a role cannot start so; the earlier ones are closed again.
+            Corrupt: a role's data are damaged; likewise.
+        """
+        self._lag.start()
+        logger = self._logs.of("node")
+        try:
+            for kind in ROLES:
+                role = kind()
+                config: Any = getattr(self._settings, role.name)
+                before = self._ports.time.now()
+                await role.start(self._scope.child(role.name), self._ports, config, self.services)
+                took = Duration(self._ports.time.now() - before)
+                logger.debug("role.started", role=role.name, seconds=in_seconds(took))
+        except BaseException:
+            await self.close()
+            raise
+        self.status.state = State.READY
+        addresses = self.status.read().addresses
+        logger.info("node.ready", version=broadsheet.__version__, **addresses)
+        return addresses
+
+    async def close(self) -> None:
+        """Close every role, last started first; idempotent."""
+        if self.status.state is State.STOPPING:
+            return
+        self.status.state = State.STOPPING
+        self._logs.of("node").info("node.stopping")
+        self._lag.close()
+        await self._scope.close()

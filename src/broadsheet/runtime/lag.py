@@ -1,0 +1,50 @@
+"""Loop lag: how late the loop runs a callback that was due (DESIGN 2: the loop is sacred).
+
+Durations are nanoseconds. One timer measures; whatever holds the loop up shows as lateness of its next call.
+It does not say which callback was slow: a story and a profiler do.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after, since
+from broadsheet.ports import Time, Timer, Timers
+
+INTERVAL: Final = Duration(50 * MILLISECOND)
+SAMPLES_MAX: Final = 1200
+"""A minute of samples at this interval."""
+
+
+class LoopLag:
+    """Measures the loop that `timers` belong to, until `close`."""
+
+    def __init__(
+        self, time: Time, timers: Timers, *, seen: Callable[[Duration], None], interval: Duration = INTERVAL
+    ) -> None:
+        """Call `seen` with every sample."""
+        self._time, self._timers, self._seen, self._interval = time, timers, seen, interval
+        self._samples: deque[Duration] = deque(maxlen=SAMPLES_MAX)
+        self._due = Instant(0)
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._due = after(self._time.now(), self._interval)
+        self._timer = self._timers.call_after(self._interval, self._fire)
+
+    def close(self) -> None:
+        """Measure no more; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def worst(self) -> Duration:
+        """The greatest lag of the last minute."""
+        return max(self._samples, default=Duration(0))
+
+    def _fire(self) -> None:
+        lag = since(self._due, self._time.now())
+        self._samples.append(lag)
+        self._seen(lag)
+        self.start()

@@ -1,0 +1,47 @@
+"""The production ports, gathered: the real clocks, files, sockets and entropy behind one node."""
+
+import asyncio
+from pathlib import Path
+
+from broadsheet.ports import ObjectStore
+from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.entropy import Entropy
+from broadsheet.runtime.network import TCPNetwork
+from broadsheet.runtime.objects import LocalObjects, local_root
+from broadsheet.runtime.role import Ports
+from broadsheet.runtime.scope import Crash
+from broadsheet.runtime.time import LoopTimers, SystemTime
+
+
+def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
+    """The ports of a process whose data directory is `disk`.
+
+    Call it on the loop that the node will run on.
+    """
+    return Ports(
+        time=SystemTime(),
+        timers=LoopTimers(asyncio.get_running_loop()),
+        disk=disk,
+        network=TCPNetwork(),
+        objects=LocalStores(),
+        random=Entropy(),
+        crash=crash,
+    )
+
+
+class LocalStores:
+    """Object stores by URL; those of one directory are one store."""
+
+    def __init__(self) -> None:
+        self._stores: dict[Path, LocalObjects] = {}
+
+    def __call__(self, url: str) -> ObjectStore:
+        """The store of a `file:///directory/` URL.
+
+        Raises:
+            ConfigError: the URL is of another kind; its adapter is not part of this release.
+        """
+        root = local_root(url)
+        if root not in self._stores:
+            self._stores[root] = LocalObjects(root)
+        return self._stores[root]
