@@ -43,13 +43,17 @@ class Loaded(Generic[T]):
         self.config = config
         self._origins = origins
 
+    def origin(self, name: str) -> str:
+        """Where the value of a dotted name came from."""
+        return self._origins.get(name, "default")
+
     def settings(self) -> list[Setting]:
         """Every value of the tree in its order; secrets are not shown."""
         found = []
         for name, value in _leaves(self.config, ""):
             is_secret = bool(value) and any(word in name.rpartition(".")[2] for word in SECRET_WORDS)
             shown = "(set)" if is_secret else value
-            found.append(Setting(name, shown, self._origins.get(name, "default")))
+            found.append(Setting(name, shown, self.origin(name)))
         return found
 
 
@@ -71,8 +75,7 @@ def load(
     """
     found = _Found(tree)
     if path is not None:
-        for name, value in _flat(_read(path), ""):
-            found.put(name, value, f"file {path}")
+        found.put_table(_read(path), "", f"file {path}")
     for variable, text in sorted(environment.items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and ENVIRONMENT_SEPARATOR in variable:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace(ENVIRONMENT_SEPARATOR, ".")
@@ -85,20 +88,6 @@ def load(
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise ConfigError(found.explain(error)) from error
     return Loaded(config, found.origins)
-
-
-def dump(config: msgspec.Struct) -> str:
-    """The TOML text that `load` reads back as `config`."""
-    sections: dict[str, list[str]] = {"": []}  # What stands in no section must come first.
-    for name, value in _leaves(config, ""):
-        section, _, field = name.rpartition(".")
-        if value is not None:
-            sections.setdefault(section, []).append(f"{field} = {_toml(value)}")
-    lines = []
-    for section, fields in sections.items():
-        lines += [f"[{section}]"] if section else []
-        lines += [*fields, ""] if fields else []
-    return "\n".join(lines)
 
 
 class _Found:
@@ -119,6 +108,15 @@ class _Found:
             table = table.setdefault(section, {})
         table[last] = value
         self.origins[name] = origin
+
+    def put_table(self, table: Mapping[str, Any], above: str, origin: str) -> None:
+        """Set what stands in a TOML table, section by section."""
+        for key, value in table.items():
+            name = f"{above}{key}"
+            if isinstance(value, dict) and _is_struct(self._kind(name, origin)):
+                self.put_table(value, f"{name}.", origin)
+            else:
+                self.put(name, value, origin)
 
     def put_text(self, name: str, text: str, origin: str) -> None:
         """Set one value from the environment: as it stands for a string, else a TOML value."""
@@ -166,14 +164,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
 
 
-def _flat(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
 def _is_struct(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
@@ -185,11 +175,3 @@ def _leaves(config: msgspec.Struct, above: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(value, f"{above}{field}.")
         else:
             yield f"{above}{field}", value
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(str(key))} = {_toml(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(_toml(each) for each in value) + "]"
-    return msgspec.json.encode(value).decode()

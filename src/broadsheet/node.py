@@ -1,10 +1,8 @@
-"""The node: a configuration, and a list of roles that start and end in order. The composition root (DESIGN
-2).
+"""The node: a configuration, and roles that start and end in order. The composition root (DESIGN 2).
 
 STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order of `ROLES`, each with
 what the earlier ones offer, and close in the opposite order: doors first, so that nothing is accepted that
-nobody will finish. It opens no socket or file by itself, so that the simulator starts the same node over
-its own ports.
+nobody will finish. It opens no socket or file by itself, so that the simulator starts it over its own ports.
 """
 
 from collections.abc import Mapping

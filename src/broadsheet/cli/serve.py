@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from broadsheet import __version__
+from broadsheet.cli.running import Running
 from broadsheet.config import load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Node, Settings
@@ -25,15 +26,6 @@ app = typer.Typer(add_completion=False)
 UMASK: Final = 0o077
 CLOSE_SECONDS_MAX: Final = 30
 """A node that has not closed by then ends anyway: what it acknowledged is durable."""
-
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says once it serves, as one line of JSON."""
-
-    node: str
-    pid: int
-    addresses: dict[str, str]
-    """Door to `host:port`."""
 
 
 @app.command()
@@ -53,13 +45,15 @@ def serve(
 ) -> None:
     """Run one node in the foreground."""
     flags = {"node.data_dir": data_dir, "node.is_insecure": insecure}
-    settings = load(Settings, path=config, environment=os.environ, flags=flags).config
-    run(_serve(settings, ready_fd=ready_fd, lifeline_fd=lifeline_fd))
+    loaded = load(Settings, path=config, environment=os.environ, flags=flags)
+    root = Path(loaded.config.node.data_dir)
+    if config is not None and loaded.origin("node.data_dir").startswith("file"):
+        root = config.parent / root  # So that a directory with its configuration may be moved.
+    run(_serve(loaded.config, root, ready_fd=ready_fd, lifeline_fd=lifeline_fd))
 
 
-async def _serve(settings: Settings, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
+async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
     os.umask(UMASK)
-    root = Path(settings.node.data_dir)
     prepare(root)
     disk = LocalDisk(root)
     owned = claim(disk, root=str(root), node=settings.node.id, version=__version__)
@@ -72,15 +66,18 @@ async def _serve(settings: Settings, *, ready_fd: int | None, lifeline_fd: int |
     )
     stop = _stop_requested(lifeline_fd)
     node = Node(settings, ports, logs=logs)
+    running = Running(node=settings.node.id, pid=os.getpid(), addresses={})
+    running.write(root)
     try:
-        addresses = await node.start()
+        running = msgspec.structs.replace(running, addresses=dict(await node.start()))
+        running.write(root)
         if ready_fd is not None:
-            ready = Ready(node=settings.node.id, pid=os.getpid(), addresses=dict(addresses))
             with os.fdopen(ready_fd, "wb") as pipe:
-                pipe.write(msgspec.json.encode(ready) + b"\n")
+                pipe.write(msgspec.json.encode(running) + b"\n")
         await stop.wait()
         await asyncio.wait_for(node.close(), CLOSE_SECONDS_MAX)
     finally:
+        Running.forget(root)
         owned.release()
         disk.close()
 

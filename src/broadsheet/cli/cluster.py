@@ -1,0 +1,213 @@
+"""Cluster: the directory that `broadsheet up` makes, and the processes of its nodes.
+
+    DIR/cluster.json     the nodes, in order
+    DIR/n1.toml          the configuration of one, to be edited at will
+    DIR/n1/              its data
+    DIR/n1.log           what it printed
+
+Node i listens at the default ports plus 100 * i plus the offset (DESIGN 2).
+"""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broadsheet.cli.running import Running, is_running
+from broadsheet.config import load
+from broadsheet.errors import ConfigError
+from broadsheet.node import NodeConfig, Settings
+from broadsheet.runtime.data_dir import prepare
+
+CLUSTER_FILE: Final = "cluster.json"
+CLUSTER_FORMAT: Final = 1
+NODES_MAX: Final = 9
+PORTS: Final = {
+    door: port for door, port in {"native": 6640, "http": 6680}.items() if door in Settings.__struct_fields__
+}
+PORT_STEP: Final = 100
+PORT_MAX: Final = 65_535
+READY_SECONDS_MAX: Final = 60
+LOG_LINES_SHOWN: Final = 15
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """The content of `cluster.json`."""
+
+    format: int
+    nodes: tuple[str, ...]
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A node's process that we started."""
+
+    node: str
+    popen: subprocess.Popen[bytes]
+    ready: int
+    """Read end of the pipe on which it says that it is ready."""
+    lifeline: int | None
+    """Write end of the pipe by which it lives; None where it is detached."""
+
+
+class Cluster:
+    """The nodes below one directory."""
+
+    def __init__(self, root: Path, nodes: Sequence[str]) -> None:
+        self.root, self.nodes = root, tuple(nodes)
+
+    @classmethod
+    def open(cls, root: Path) -> "Cluster":
+        """The cluster that stands there.
+
+        Raises:
+            ConfigError: there is none, or it is damaged or newer.
+        """
+        try:
+            found = msgspec.json.decode((root / CLUSTER_FILE).read_bytes(), type=ClusterFile)
+        except OSError as error:
+            raise ConfigError(
+                f"{root} is no data directory of `broadsheet up`: no {CLUSTER_FILE} there"
+            ) from error
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{root / CLUSTER_FILE} is damaged: {error}") from error
+        if found.format != CLUSTER_FORMAT:
+            raise ConfigError(
+                f"{root} has cluster format {found.format}, this version reads {CLUSTER_FORMAT}: "
+                "use the release that made it"
+            )
+        return cls(root, found.nodes)
+
+    @classmethod
+    def make(cls, root: Path, *, count: int, port_offset: int, has_any_port: bool) -> "Cluster":
+        """A new cluster in a new or empty directory.
+
+        Raises:
+            ConfigError: the directory holds something else, or a port is out of range.
+        """
+        prepare(root)
+        if strangers := sorted(path.name for path in root.iterdir()):
+            raise ConfigError(
+                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
+            )
+        nodes = [f"n{number}" for number in range(1, count + 1)]
+        addresses = {
+            node: _addresses(number, port_offset=port_offset, has_any_port=has_any_port)
+            for number, node in enumerate(nodes)
+        }
+        peers = {node: found.get("native", "") for node, found in addresses.items()} if count > 1 else {}
+        for node in nodes:
+            _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
+        content = ClusterFile(format=CLUSTER_FORMAT, nodes=tuple(nodes))
+        _write(
+            root / CLUSTER_FILE, msgspec.json.encode(content) + b"\n"
+        )  # Last: without it nothing was made.
+        return cls(root, nodes)
+
+    def data_dir(self, node: str) -> Path:
+        """Where a node keeps its data."""
+        loaded = load(Settings, path=self.root / f"{node}.toml", environment={}, flags={})
+        return self.root / loaded.config.node.data_dir
+
+    def running(self) -> dict[str, Running | None]:
+        """Every node with its process; None where there is none."""
+        return {node: Running.read(self.data_dir(node)) for node in self.nodes}
+
+    def start(self, *, is_detached: bool) -> list[Process]:
+        """Start every node that does not run, and wait until all are ready.
+
+        Raises:
+            ConfigError: one ended, or took too long.
+        """
+        started = [
+            self._spawn(node, is_detached=is_detached)
+            for node in self.nodes
+            if not is_running(self.data_dir(node))
+        ]
+        try:
+            until = time.monotonic() + READY_SECONDS_MAX
+            for process in started:
+                self._wait_ready(process, until)
+        except BaseException:
+            for process in started:
+                process.popen.terminate()
+            for process in started:
+                process.popen.wait()
+            raise
+        return started
+
+    def _spawn(self, node: str, *, is_detached: bool) -> Process:
+        ready_read, ready_write = os.pipe()
+        command = [sys.executable, "-m", "broadsheet", "serve", "--config", str(self.root / f"{node}.toml")]
+        command += ["--ready-fd", str(ready_write)]
+        inherited = [ready_write]
+        lifeline_read = lifeline_write = None
+        if not is_detached:
+            lifeline_read, lifeline_write = os.pipe()
+            command += ["--lifeline-fd", str(lifeline_read)]
+            inherited.append(lifeline_read)
+        with (self.root / f"{node}.log").open("ab") as log:
+            popen = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments.
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=inherited,
+                start_new_session=True,  # A terminal's Ctrl-C goes to `up`, which then stops nodes in order.
+            )
+        for fd in inherited:
+            os.close(fd)
+        return Process(node, popen, ready_read, lifeline_write)
+
+    def _wait_ready(self, process: Process, until: float) -> None:
+        with os.fdopen(process.ready, "rb") as pipe:
+            readable, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            line = pipe.readline() if readable else b""
+        if line:
+            return
+        ended = process.popen.poll() if readable else None
+        why = f"ended with status {ended}" if readable else f"was not ready after {READY_SECONDS_MAX} s"
+        printed = (self.root / f"{process.node}.log").read_text(errors="replace").splitlines()
+        raise ConfigError("\n".join([f"node {process.node} {why}; it printed:", *printed[-LOG_LINES_SHOWN:]]))
+
+
+def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str, str]:
+    if has_any_port:
+        return {door: f"127.0.0.1:{_free_port()}" for door in PORTS}
+    ports = {door: port + PORT_STEP * number + port_offset for door, port in PORTS.items()}
+    if not 0 < min(ports.values()) <= max(ports.values()) <= PORT_MAX:
+        raise ConfigError(
+            f"port offset {port_offset} gives ports {sorted(ports.values())}, not 1 to {PORT_MAX}"
+        )
+    return {door: f"127.0.0.1:{port}" for door, port in ports.items()}
+
+
+def _free_port() -> int:
+    """A port that nobody holds now; somebody may take it before the node does, which then says so."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) -> str:
+    """The file of one node: what differs from the defaults, and nothing else."""
+    section = NodeConfig(id=node, data_dir=node, peers=peers)
+    lines = ["[node]", f'id = "{section.id}"', f'data_dir = "{section.data_dir}"']
+    if peers:
+        lines += ["", "[node.peers]", *(f'{name} = "{address}"' for name, address in peers.items())]
+    for door, address in addresses.items():
+        lines += ["", f"[{door}]", f'address = "{address}"']
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, content: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(content)
+    new.replace(path)

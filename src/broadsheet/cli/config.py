@@ -1,0 +1,36 @@
+"""`broadsheet config`: what a node would run with, and where each value comes from."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from broadsheet.config import load
+from broadsheet.node import Settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Look at a configuration.")
+
+
+@app.callback()
+def _group() -> None:
+    """A group, even of one command."""
+
+
+@app.command()
+def show(
+    *,
+    config: Annotated[Path | None, typer.Option(help="A TOML file.", dir_okay=False)] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
+) -> None:
+    """Print every value that `serve` would use here."""
+    found = load(Settings, path=config, environment=os.environ, flags={}).settings()
+    if json:
+        rows = {each.name: {"value": each.value, "origin": each.origin} for each in found}
+        print(msgspec.json.encode(rows).decode())
+        return
+    for each in found:
+        shown = msgspec.json.encode(each.value).decode()
+        print(f"{each.name} = {shown}" + (f"    # {each.origin}" if origin else ""))

@@ -1,0 +1,81 @@
+"""`broadsheet up`: one node or a small cluster on this machine, ready in a moment."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from broadsheet.cli.cluster import CLUSTER_FILE, NODES_MAX, Cluster, Process
+from broadsheet.errors import ConfigError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def up(
+    *,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=NODES_MAX, help="How many; 1 where it is new.")
+    ] = None,
+    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(".broadsheet"),
+    port_offset: Annotated[int, typer.Option(help="Added to every port of a new directory.")] = 0,
+    any_port: Annotated[
+        bool, typer.Option("--any-port", help="Take free ports for a new directory.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once ready; stop with `down`.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
+) -> None:
+    """Start the nodes of a data directory, new or not; those that run already are left alone."""
+    if (data_dir / CLUSTER_FILE).exists():
+        cluster = Cluster.open(data_dir)
+        if nodes not in (None, len(cluster.nodes)):
+            raise ConfigError(
+                f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
+                "leave out --nodes, or name another directory"
+            )
+    else:
+        cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)
+    stop = _on_signal()
+    started = cluster.start(is_detached=detach)
+    _announce(cluster, is_json=json, is_detached=detach)
+    if not detach and started:
+        _attend(started, stop)
+
+
+def _announce(cluster: Cluster, *, is_json: bool, is_detached: bool) -> None:
+    found = [running for running in cluster.running().values() if running is not None]
+    if is_json:
+        report = {"data_dir": str(cluster.root.resolve()), "nodes": found}
+        print(msgspec.json.encode(report).decode(), flush=True)
+        return
+    doors = "; ".join(
+        f"{each.node} " + " ".join(f"{door} {address}" for door, address in sorted(each.addresses.items()))
+        for each in found
+    )
+    end = f"broadsheet down --data-dir {cluster.root}" if is_detached else "Ctrl-C"
+    print(f"ready: {doors} (stop with {end})", flush=True)
+
+
+def _on_signal() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _attend(started: list[Process], stop: threading.Event) -> None:
+    """Stay until a signal, or until every node has ended by itself."""
+    left = dict.fromkeys(started)
+    while left and not stop.wait(0.1):
+        for process in list(left):
+            if (status := process.popen.poll()) is not None:
+                print(f"node {process.node} ended with status {status}", flush=True)
+                del left[process]
+    for process in left:
+        process.popen.terminate()
+    statuses = [process.popen.wait() for process in started]
+    if any(statuses):
+        raise typer.Exit(1)
