@@ -1,14 +1,16 @@
 """The clock of one publisher: strictly rising, near wall time.
 
-Units: see `uuid.Clock`. One tick is one microsecond, as in Gazette since September 2025; a publisher that sends more than a million
-messages a second runs ahead of wall time. Readers assume neither. One automaton: `update` never goes back, `tick` always rises.
+Units: see `uuid.Clock`. One tick is one microsecond, as in Gazette since September 2025; a publisher that
+sends more than a million
+messages a second runs ahead of wall time. Readers assume neither. One automaton: `update` never goes back,
+`tick` always rises.
 It reads no clock itself: the caller passes wall time. Source: paper "Message UUIDs"; reference/gazette 3.1.
 """
 
 from typing import Final
 
 from broadsheet.base.time import WallTime
-from broadsheet.message.uuid import Clock
+from broadsheet.message.uuid import NO_CLOCK, Clock
 
 TICK: Final = 160
 UNIX_TO_GREGORIAN: Final = 122_192_928_000_000_000
@@ -29,7 +31,7 @@ def wall_at(clock: Clock) -> WallTime:
 class ProducerClock:
     """What a publisher stamps its messages with."""
 
-    def __init__(self, start: Clock = Clock(0)) -> None:
+    def __init__(self, start: Clock = NO_CLOCK) -> None:
         self.last = start
 
     def update(self, wall: WallTime) -> None:

@@ -1,11 +1,16 @@
 """Framing: where a message begins and ends in a journal, and where its UUID stands.
 
-JSON lines: one JSON object and a newline; the UUID is the string at `uuid_field` (`_meta.uuid`). Where our publisher wrote the line it
+JSON lines: one JSON object and a newline; the UUID is the string at `uuid_field` (`_meta.uuid`). Where our
+publisher wrote the line it
 comes first and is found by position; elsewhere the line is parsed. Blank lines are frames without data.
-Fixed frames: bytes 66 33 93 36, the length of the payload (unsigned 32 bits, little-endian), the payload: sixteen bytes of UUID, then
-the body. A payload below sixteen bytes, or one that does not begin with a version 1 UUID, is a message without UUID.
-After bytes that are no frame, reading goes on at the next magic word, so that one foreign append does not end a journal.
-Units: byte offsets of the journal, spans half open. Scanning is total: any bytes give frames. It decides nothing about commitment.
+Fixed frames: bytes 66 33 93 36, the length of the payload (unsigned 32 bits, little-endian), the payload:
+sixteen bytes of UUID, then
+the body. A payload below sixteen bytes, or one that does not begin with a version 1 UUID, is a message
+without UUID.
+After bytes that are no frame, reading goes on at the next magic word, so that one foreign append does not
+end a journal.
+Units: byte offsets of the journal, spans half open. Scanning is total: any bytes give frames. It decides
+nothing about commitment.
 Source: reference/gazette 3.3; journals.28; docs/protocols/messages.md.
 """
 
@@ -72,14 +77,17 @@ def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
         body: a JSON object for JSON lines, any bytes for fixed frames; empty for an acknowledgement.
 
     Raises:
-        InvalidArgument: not one JSON object on one line, or it has a field of the UUID's name, or it is too long.
+        InvalidArgument: not one JSON object on one line, or it has a field of the UUID's name, or it is
+        too long.
     """
     if framing.kind is Kind.FIXED:
         frame = HEADER.pack(MAGIC, UUID_BYTES + len(body)) + raw_uuid + body
     else:
         frame = _json_line(framing, raw_uuid, body)
     if len(frame) > FRAME_BYTES_MAX:
-        raise InvalidArgument(f"a message of {len(frame)} bytes is above the limit of {FRAME_BYTES_MAX} bytes")
+        raise InvalidArgument(
+            f"a message of {len(frame)} bytes is above the limit of {FRAME_BYTES_MAX} bytes"
+        )
     return frame
 
 
@@ -120,9 +128,9 @@ def line_id(framing: Framing, line: bytes) -> MessageId:
 
 def line_has_data(framing: Framing, line: bytes) -> bool:
     """Whether a JSON line holds anything but its UUID."""
-    text = line.strip()
     carrier = len(framing.prefix()) + TEXT_BYTES + len(framing.closing()) + 1
-    return bool(text) and not (len(text) == carrier and text.startswith(framing.prefix()) and text.endswith(b"}"))
+    is_carrier = len(line) == carrier and line.startswith(framing.prefix()) and line.endswith(b"}")
+    return bool(line.strip()) and not is_carrier
 
 
 def scan(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:
@@ -131,7 +139,9 @@ def scan(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:
     Raises:
         Corrupt: what may be a frame is longer than `FRAME_BYTES_MAX`. The frames before it were given.
     """
-    return _scan_lines(framing, content, base) if framing.kind is Kind.JSON_LINES else _scan_fixed(content, base)
+    return (
+        _scan_lines(framing, content, base) if framing.kind is Kind.JSON_LINES else _scan_fixed(content, base)
+    )
 
 
 def _scan_lines(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:

@@ -1,16 +1,20 @@
 """Producer states of a journal at an offset, and the index that stores them.
 
-An *index point* is a frame boundary at which the journal's owner stores the states: at each roll and every 16 MiB. The next one is a
-pure function of the one before and of the bytes between (`update`), and of the prune horizon (`pruned`, at index points only).
+An *index point* is a frame boundary at which the journal's owner stores the states: at each roll and every
+16 MiB. The next one is a
+pure function of the one before and of the bytes between (`update`), and of the prune horizon (`pruned`, at
+index points only).
 Units: clocks (100 ns / 16), byte offsets; `begin` is -1 where no span is open.
-The encoding is chained (it carries the checksum of the index before) and checksummed; `decode` raises `Corrupt`, and then nobody
+The encoding is chained (it carries the checksum of the index before) and checksummed; `decode` raises
+`Corrupt`, and then nobody
 starts from empty state. It stores nothing and reads no clock.
 Source: journals.29-30; docs/protocols/messages.md. How to use, at the owner:
 
     index = begun(JSON_LINES)                        # at offset 0
     index = update(index, content)                   # content: the journal's bytes from index.offset on
     index = pruned(index, horizon_at(hours=24))      # at an index point
-    stored, sum = encode(index, previous=sum)        # at index.offset, which is a frame boundary at or below the content's end
+    stored, sum = encode(index, previous=sum)        # at index.offset, which is a frame boundary at or
+    below the content's end
 """
 
 from struct import Struct
@@ -63,7 +67,8 @@ class ProducerIndex(msgspec.Struct, frozen=True):
     """The greatest clock that the journal ever held."""
     states: dict[ProducerId, ProducerState] = {}
     forgotten: dict[ProducerId, int] = {}
-    """Tombstone of each producer whose open span was given up: the upper half of its last acknowledged clock."""
+    """Tombstone of each producer whose open span was given up: the upper half of its last acknowledged
+    clock."""
 
 
 def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex:
@@ -74,15 +79,16 @@ def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex
 def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
     """The index after the whole frames of `content`, whose first byte stands at `index.offset`.
 
-    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on. Takes about 0.2 µs a
+    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on.
+    Takes about 0.2 µs a
     message and 1 ns a byte; above 64 KiB call it in a thread.
 
     Raises:
         Corrupt: no frame ends within the limit. The index that was passed still stands.
     """
-    from broadsheet.message import vector  # noqa: PLC0415 - numpy, which a client that only appends never loads.
+    from broadsheet.message.spans import advanced  # noqa: PLC0415 - numpy, which a plain client never loads.
 
-    return vector.advanced(index, content)
+    return advanced(index, content)
 
 
 def pruned(
@@ -90,7 +96,8 @@ def pruned(
 ) -> ProducerIndex:
     """The index without the producers that are gone for good (journals.30).
 
-    A closed producer goes when it is `horizon` behind the newest clock *and* absent from the last GiB; an open one leaves a tombstone
+    A closed producer goes when it is `horizon` behind the newest clock *and* absent from the last GiB; an
+    open one leaves a tombstone
     after `open_horizon`, and is absent as long: a single producer with a clock a year ahead ages out nobody.
     """
     states: dict[ProducerId, ProducerState] = {}
@@ -122,8 +129,8 @@ def refuse_forgotten(index: ProducerIndex, producer: ProducerId, clock: Clock, o
     mark = index.forgotten.get(producer)
     if mark is not None and clock >> 32 >= mark:
         raise SpanForgotten(
-            f"at offset {offset} producer {producer:012x} acknowledges a span that was forgotten after the open horizon: "
-            "read its messages uncommitted, then go on behind this offset"
+            f"at offset {offset} producer {producer:012x} acknowledges a span that was forgotten after the "
+            "open horizon: read its messages uncommitted, then go on behind this offset"
         )
 
 
@@ -151,7 +158,10 @@ def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
         _STATE.pack(producer.to_bytes(6, "big"), state.last_ack, state.last, state.begin, state.seen)
         for producer, state in sorted(index.states.items())
     ]
-    parts += [_TOMBSTONE.pack(producer.to_bytes(6, "big"), mark) for producer, mark in sorted(index.forgotten.items())]
+    parts += [
+        _TOMBSTONE.pack(producer.to_bytes(6, "big"), mark)
+        for producer, mark in sorted(index.forgotten.items())
+    ]
     body = b"".join(parts)
     total = crc32c(body)
     return body + _SUM.pack(total), total
@@ -191,6 +201,7 @@ def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
             for raw, ack, last, begin, seen in _STATE.iter_unpack(body[at:middle])
         },
         forgotten={
-            ProducerId(int.from_bytes(raw, "big")): mark for raw, mark in _TOMBSTONE.iter_unpack(body[middle:])
+            ProducerId(int.from_bytes(raw, "big")): mark
+            for raw, mark in _TOMBSTONE.iter_unpack(body[middle:])
         },
     )

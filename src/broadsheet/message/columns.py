@@ -1,0 +1,194 @@
+"""Frames of a journal as columns, in numpy.
+
+The same answer as `framing.scan` and `uuid.unpack`, which say what is right; Hypothesis compares them.
+Units: offsets are the journal's, spans half open, clocks unsigned 64 bits with 0 for "no UUID". It decides
+nothing about commitment.
+Source: reference/gazette 3.1, 3.3; reference/spark.md 2 (what decoding costs).
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadsheet.message.framing import (
+    FRAME_BYTES_MAX,
+    HEADER,
+    MAGIC,
+    Framing,
+    Kind,
+    line_has_data,
+    line_id,
+    next_fixed,
+    refuse_long,
+)
+from broadsheet.message.uuid import TEXT_BYTES, UUID_BYTES
+
+Int = NDArray[np.int64]
+Clocks = NDArray[np.uint64]
+Bool = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+
+_DASH_AT: Final = np.array([8, 13, 18, 23])
+_DIGIT_AT: Final = np.array([at for at in range(TEXT_BYTES) if at not in (8, 13, 18, 23)])
+_NO_DIGIT: Final = 0xFF
+_DIGITS: Final[Bytes] = np.full(256, _NO_DIGIT, np.uint8)
+_DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_DIGITS[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
+
+
+class Frames(NamedTuple):
+    """Frames of one journal as columns, in journal order."""
+
+    begin: Int
+    end: Int
+    producer: Int
+    clock: Clocks
+    flags: Int
+    has_data: Bool
+
+    def take(self, rows: Int | Bool) -> "Frames":
+        """The frames at `rows`."""
+        return Frames(
+            self.begin[rows],
+            self.end[rows],
+            self.producer[rows],
+            self.clock[rows],
+            self.flags[rows],
+            self.has_data[rows],
+        )
+
+    @staticmethod
+    def joined(parts: "list[Frames]") -> "Frames":
+        """One after the other."""
+        return Frames(
+            np.concatenate([part.begin for part in parts]),
+            np.concatenate([part.end for part in parts]),
+            np.concatenate([part.producer for part in parts]),
+            np.concatenate([part.clock for part in parts]),
+            np.concatenate([part.flags for part in parts]),
+            np.concatenate([part.has_data for part in parts]),
+        )
+
+
+def frames_of(framing: Framing, content: bytes | memoryview, base: int) -> Frames:
+    """The whole frames of `content`, whose first byte stands at `base`; a partial last one is left.
+
+    Raises:
+        Corrupt: no frame ends within the limit.
+    """
+    raw = np.frombuffer(content, np.uint8)
+    return (
+        _lines(framing, raw, base) if framing.kind is Kind.JSON_LINES else _fixed(bytes(content), raw, base)
+    )
+
+
+def ids_of(uuids: Bytes) -> tuple[Int, Clocks, Int]:
+    """Columns producer, clock and flags of an array of shape (count, 16); zeros where not of version 1."""
+    words = np.ascontiguousarray(uuids).view(">u8").astype(np.uint64)
+    high, low = words[:, 0], words[:, 1]
+    time = (high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32
+    sequence = low >> 48
+    clock = time << 4 | sequence >> 10 & 0xF
+    valid = (high >> 12 & 0xF == 1) & (sequence >> 14 == 2) & (clock != 0)
+    producer = (low & 0xFFFFFFFFFFFF).astype(np.int64)
+    flags = (sequence & 0x3FF).astype(np.int64)
+    return np.where(valid, producer, 0), np.where(valid, clock, np.uint64(0)), np.where(valid, flags, 0)
+
+
+def uuids_of(producer: int, clocks: Clocks, flags: int) -> Bytes:
+    """The inverse of `ids_of` for one publisher: shape (count, 16)."""
+    time = clocks >> 4
+    high = (time & 0xFFFFFFFF) << 32 | (time >> 32 & 0xFFFF) << 16 | time >> 48 & 0xFFF | 0x1000
+    low = (np.uint64(0x8000 | flags) | (clocks & 0xF) << 10) << 48 | np.uint64(producer)
+    words = np.empty((len(clocks), 2), ">u8")
+    words[:, 0], words[:, 1] = high, low
+    return words.view(np.uint8).reshape(-1, UUID_BYTES)
+
+
+def texts_of(uuids: Bytes) -> Bytes:
+    """The 36 characters of each UUID: shape (count, 36)."""
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    texts = np.full((len(uuids), TEXT_BYTES), ord("-"), np.uint8)
+    nibbles = np.empty((len(uuids), 2 * UUID_BYTES), np.uint8)
+    nibbles[:, 0::2], nibbles[:, 1::2] = uuids >> 4, uuids & 0xF
+    texts[:, _DIGIT_AT] = digits[nibbles]
+    return texts
+
+
+def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
+    ends = np.flatnonzero(raw == ord("\n")) + 1
+    begins = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(ends) else ends
+    _refuse_longest(ends - begins, base)
+    refuse_long(len(raw) - (int(ends[-1]) if len(ends) else 0), base + (int(ends[-1]) if len(ends) else 0))
+    prefix, closing = framing.prefix(), framing.closing()
+    head = len(prefix) + TEXT_BYTES + 1
+    texts = np.zeros((len(ends), head), np.uint8)
+    long_enough = np.flatnonzero(ends - begins > head)
+    if len(long_enough):
+        texts[long_enough] = np.lib.stride_tricks.sliding_window_view(raw, head)[begins[long_enough]]
+    text = texts[:, len(prefix) : -1]
+    nibbles = _DIGITS[text[:, _DIGIT_AT]]
+    producer, clock, flags = ids_of(
+        (nibbles[:, 0::2] << 4 | nibbles[:, 1::2] & 0xF).astype(np.uint8, copy=False)
+    )
+    by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
+    by_place &= (texts[:, -1] == ord('"')) & (clock != 0)
+    by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
+    carrier = len(prefix) + TEXT_BYTES + len(closing) + 2  # The object's brace and the newline.
+    has_data = ends - begins > carrier
+    for at in np.flatnonzero(~by_place | ~has_data).tolist():
+        line = raw[begins[at] : ends[at] - 1].tobytes()
+        producer[at], clock[at], flags[at] = line_id(framing, line)
+        has_data[at] = line_has_data(framing, line)
+    return Frames(begins + base, ends + base, producer, clock, flags, has_data)
+
+
+def _refuse_longest(lengths: Int, base: int) -> None:
+    if len(lengths):
+        refuse_long(int(lengths.max()), base)
+
+
+def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
+    begins, ends = _fixed_bounds(content, raw)
+    has_uuid = np.flatnonzero(ends - begins >= HEADER.size + UUID_BYTES)
+    uuids = np.zeros((len(begins), UUID_BYTES), np.uint8)
+    if len(has_uuid):
+        windows = np.lib.stride_tricks.sliding_window_view(raw, UUID_BYTES)
+        uuids[has_uuid] = windows[begins[has_uuid] + HEADER.size]
+    producer, clock, flags = ids_of(uuids)
+    bare = HEADER.size + np.where(clock != 0, UUID_BYTES, 0)
+    return Frames(begins + base, ends + base, producer, clock, flags, ends - begins > bare)
+
+
+def _fixed_bounds(content: bytes, raw: Bytes) -> tuple[Int, Int]:
+    """Every magic word, as far as they make one chain; from there one frame after the other."""
+    begins, ends = _chain(raw)
+    at = int(ends[-1]) if len(ends) else 0
+    more: list[tuple[int, int]] = []
+    while (begin := next_fixed(content, at)) >= 0:
+        end = begin + HEADER.size + HEADER.unpack_from(content, begin)[1]
+        if end > len(content):
+            break
+        more.append((begin, end))
+        at = end
+    if begin < 0:
+        refuse_long(len(content) - at, at)
+    if more:
+        rest = np.array(more, np.int64)
+        begins, ends = np.concatenate((begins, rest[:, 0])), np.concatenate((ends, rest[:, 1]))
+    return begins, ends
+
+
+def _chain(raw: Bytes) -> tuple[Int, Int]:
+    found = np.flatnonzero(raw[: max(0, len(raw) - HEADER.size + 1)] == MAGIC[0])
+    for at in (1, 2, 3):
+        found = found[raw[found + at] == MAGIC[at]]
+    lengths = np.zeros(len(found), np.int64)
+    for at in range(4):
+        lengths |= raw[found + 4 + at].astype(np.int64) << 8 * at
+    ends = found + HEADER.size + lengths
+    expected = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(found) else found
+    good = (found == expected) & (ends <= len(raw)) & (ends - found <= FRAME_BYTES_MAX)
+    count = len(good) if good.all() else int(np.argmin(good))
+    return found[:count], ends[:count]

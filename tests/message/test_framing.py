@@ -1,0 +1,121 @@
+"""Frames: one message at a time and by column give the same, for any bytes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, InvalidArgument
+from broadsheet.message import framing as module
+from broadsheet.message.columns import frames_of, ids_of, texts_of, uuids_of
+from broadsheet.message.framing import FIXED, HEADER, JSON_LINES, MAGIC, Frame, Framing, framed, scan
+from broadsheet.message.uuid import NO_ID, Clock, ProducerId, pack, to_text
+
+UUID = pack(ProducerId(0x010203040506), Clock(77777), 1)
+TEXT = to_text(UUID).encode()
+
+pieces = st.one_of(
+    st.sampled_from([
+        b"\n", b"{}", b"{", b'"', b'{"_meta":{"uuid":"', TEXT, TEXT.upper(),
+        TEXT.replace(b"-8001-", b"-0001-"),
+        b'"}', b'"}}\n', b'"},"a":1}\n', b'{"a":1,"_meta":{"uuid":"', b" ", b"null\n", b"\xff",
+        framed(JSON_LINES, UUID, b'{"x":1}'), framed(JSON_LINES, UUID, b""),
+        MAGIC, MAGIC[:2], HEADER.pack(MAGIC, 0), HEADER.pack(MAGIC, 3), HEADER.pack(MAGIC, 16), UUID,
+        HEADER.pack(MAGIC, 1 << 31), framed(FIXED, UUID, b"body"), framed(FIXED, UUID, b"other"),
+        framed(FIXED, UUID, MAGIC * 3), framed(FIXED, UUID, b""),
+    ]),
+    st.binary(max_size=8),
+)  # fmt: skip
+
+
+def by_columns(framing: Framing, content: bytes, base: int) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in frames_of(framing, content, base)), strict=True))
+
+
+def as_row(frame: Frame) -> tuple[int, ...]:
+    return (frame.begin, frame.end, *frame.id, frame.has_data)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from([JSON_LINES, FIXED, Framing(uuid_field="id")]), st.lists(pieces), st.integers(0, 9))
+def test_columns_say_what_the_scan_says(framing: Framing, parts: list[bytes], base: int) -> None:
+    """The fast path must not know another truth than the simple one, whatever stands in a journal."""
+    content = b"".join(parts)
+
+    assert by_columns(framing, content, base) == [
+        as_row(frame) for frame in scan(framing, content, ByteOffset(base))
+    ]
+
+
+@settings(max_examples=200)
+@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(pieces), st.data())
+def test_frames_do_not_depend_on_where_reads_are_cut(
+    framing: Framing, parts: list[bytes], data: st.DataObject
+) -> None:
+    """Producer state is a function of bytes, not of the read sizes of whoever looked at them."""
+    content = b"".join(parts)
+    cut = data.draw(st.integers(0, len(content)))
+    first = by_columns(framing, content[:cut], 0)
+    at = first[-1][1] if first else 0
+
+    assert first + by_columns(framing, content[at:], at) == by_columns(framing, content, 0)
+
+
+def test_a_json_line_carries_its_uuid_first() -> None:
+    """A reader then finds it by position, without parsing."""
+    assert framed(JSON_LINES, UUID, b'{"a": 1}') == b'{"_meta":{"uuid":"%s"},"a": 1}\n' % TEXT
+    assert framed(JSON_LINES, UUID, b"") == b'{"_meta":{"uuid":"%s"}}\n' % TEXT
+    assert framed(Framing(uuid_field="id"), UUID, b'{"a":1}') == b'{"id":"%s","a":1}\n' % TEXT
+
+
+def test_a_fixed_frame_has_the_published_header() -> None:
+    """Magic word 66 33 93 36, then the payload's length, little-endian."""
+    assert framed(FIXED, UUID, b"xyz") == bytes.fromhex("66339336 13000000") + UUID + b"xyz"
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'{"a":\n1}', b'{"_meta":{"uuid":"mine"}}', b"{"])
+def test_a_body_that_would_break_the_line_is_refused(body: bytes) -> None:
+    """Before it is in a journal, where nobody can take it out again."""
+    with pytest.raises(InvalidArgument):
+        framed(JSON_LINES, UUID, body)
+
+
+def test_after_foreign_bytes_reading_goes_on_at_the_next_frame() -> None:
+    """One append of garbage must not end a journal."""
+    good = framed(FIXED, UUID, b"ok")
+
+    assert [frame.begin for frame in scan(FIXED, b"junk" + good + MAGIC + good, ByteOffset(0))] == [4, 34]
+
+
+def test_a_truncated_message_with_a_uuid_is_still_sequenced() -> None:
+    """Its producer's ACK decides about it; that it does not parse is the reader's business."""
+    line = b'{"_meta":{"uuid":"%s"},"a":tru\n' % TEXT
+
+    assert next(scan(JSON_LINES, line, ByteOffset(0))).id.clock == 77777
+    assert next(scan(JSON_LINES, b"garbage\n", ByteOffset(0))).id == NO_ID
+
+
+def test_a_frame_above_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong framing label must not make a reader buffer a whole journal."""
+    monkeypatch.setattr(module, "FRAME_BYTES_MAX", 100)
+
+    with pytest.raises(Corrupt, match="offset 5"):
+        list(scan(JSON_LINES, b"x" * 101, ByteOffset(5)))
+    with pytest.raises(Corrupt, match="offset 5"):
+        frames_of(JSON_LINES, b"x" * 101, 5)
+    with pytest.raises(InvalidArgument, match="limit"):
+        framed(FIXED, UUID, b"x" * 100)
+
+
+@given(st.lists(st.integers(1, 2**64 - 1), min_size=1), st.integers(0, 0x3FF))
+def test_uuids_by_column_are_those_of_the_scalar(clocks: list[int], flags: int) -> None:
+    """The sink writes them by the thousand."""
+    import numpy as np
+
+    raw = uuids_of(0x010203040506, np.array(clocks, np.uint64), flags)
+
+    assert [row.tobytes() for row in raw] == [
+        pack(ProducerId(0x010203040506), Clock(each), flags) for each in clocks
+    ]
+    assert [row.tobytes().decode() for row in texts_of(raw)] == [to_text(row.tobytes()) for row in raw]
+    assert ids_of(raw)[1].tolist() == clocks

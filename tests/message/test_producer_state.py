@@ -1,0 +1,125 @@
+"""The producer index is a function of the journal's bytes, chained and checksummed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, SpanForgotten
+from broadsheet.message.columns import frames_of
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
+from broadsheet.message.producer_state import (
+    ABSENT_BYTES,
+    NOT_OPEN,
+    ProducerIndex,
+    ProducerState,
+    begun,
+    decode,
+    encode,
+    pruned,
+    ticks,
+    update,
+)
+from broadsheet.message.sequencer import Sequencer
+from broadsheet.message.spans import sequence
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
+
+message = st.tuples(st.integers(1, 3), st.integers(1, 30), st.sampled_from([0, 1, 1, 1, 2]))
+
+
+def content_of(framing: Framing, messages: list[tuple[int, int, int]]) -> bytes:
+    return b"".join(
+        framed(
+            framing, pack(ProducerId(producer), Clock(clock), flags), b"" if flags == Flag.ACK else b'{"n":1}'
+        )
+        for producer, clock, flags in messages
+    )
+
+
+@settings(max_examples=200)
+@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=40), st.data())
+def test_the_index_is_a_function_of_the_bytes(
+    framing: Framing, messages: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Whoever computes it, in whatever pieces, gets what the scalar sequencer gets."""
+    content = content_of(framing, messages)
+    sequencer = Sequencer(begun(framing))
+    for frame in scan(framing, content, ByteOffset(0)):
+        sequencer.step(frame)
+    index, at = begun(framing), 0
+    while at < len(content):
+        at = data.draw(st.integers(at + 1, len(content)))
+        index = update(index, content[index.offset : at])
+
+    assert index == sequencer.index()
+    stored, total = encode(index, previous=7)
+    assert decode(stored, previous=7) == index
+    assert encode(decode(stored), previous=7) == (stored, total)
+
+
+@given(st.data())
+def test_a_damaged_index_is_never_believed(data: st.DataObject) -> None:
+    """Starting from a wrong state would lose or repeat messages in silence."""
+    index = update(begun(JSON_LINES), content_of(JSON_LINES, [(1, 5, 1), (2, 6, 2)]))
+    stored = bytearray(encode(index, previous=0)[0])
+    stored[data.draw(st.integers(0, len(stored) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+
+    with pytest.raises(Corrupt):
+        decode(bytes(stored))
+
+
+def test_an_index_out_of_its_chain_is_refused() -> None:
+    """One of another history may have a good checksum."""
+    stored, _ = encode(begun(FIXED), previous=1)
+
+    with pytest.raises(Corrupt, match="follows"):
+        decode(stored, previous=2)
+    with pytest.raises(Corrupt, match="short"):
+        decode(stored[:10])
+
+
+def held(producers: dict[int, ProducerState], *, newest: int, offset: int) -> ProducerIndex:
+    return ProducerIndex(
+        framing=FIXED,
+        offset=ByteOffset(offset),
+        newest=Clock(newest),
+        states={ProducerId(each): state for each, state in producers.items()},
+    )
+
+
+def state(clock: int, *, begin: int = NOT_OPEN, seen: int = 0) -> ProducerState:
+    return ProducerState(
+        last_ack=Clock(clock), last=Clock(clock), begin=ByteOffset(begin), seen=ByteOffset(seen)
+    )
+
+
+def test_one_producer_a_year_ahead_ages_out_nobody() -> None:
+    """Clocks are the producers' own; only bytes are the journal's."""
+    year = ticks(Duration(365 * 24 * 3600 * SECOND))
+    old = {1: state(1 << 60), 2: state((1 << 60) + year)}
+
+    assert pruned(held(old, newest=(1 << 60) + year, offset=1000)).states.keys() == {1, 2}
+    assert pruned(held(old, newest=(1 << 60) + year, offset=ABSENT_BYTES + 1)).states.keys() == {2}
+
+
+def test_a_forgotten_open_span_leaves_a_tombstone() -> None:
+    """A late ACK must fail loudly: committing nothing would lose messages in silence (journals.30)."""
+    week = ticks(Duration(8 * 24 * 3600 * SECOND))
+    index = pruned(held({1: state(1 << 60, begin=50)}, newest=(1 << 60) + week, offset=ABSENT_BYTES + 1))
+    late = framed(FIXED, pack(ProducerId(1), Clock((1 << 60) + 5), Flag.ACK), b"")
+    stored, _ = encode(index, previous=0)
+
+    assert not index.states
+    with pytest.raises(SpanForgotten):
+        sequence(decode(stored), frames_of(FIXED, late, index.offset))
+    with pytest.raises(SpanForgotten):
+        Sequencer(index).step(next(scan(FIXED, late, index.offset)))
+
+
+def test_a_roll_back_of_a_forgotten_span_is_harmless() -> None:
+    """It says that nothing of the span counts, which is what forgetting did."""
+    index = ProducerIndex(framing=FIXED, offset=ByteOffset(9), forgotten={ProducerId(1): 1 << 28})
+    back = framed(FIXED, pack(ProducerId(1), Clock(1 << 50), Flag.ACK), b"")
+
+    assert not len(sequence(index, frames_of(FIXED, back, 9)).rows)

@@ -1,0 +1,48 @@
+"""A publisher's messages commit with its intents, and only with them."""
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.message.clock import TICK
+from broadsheet.message.framing import JSON_LINES, scan
+from broadsheet.message.producer_state import begun
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.sequencer import Sequencer
+from broadsheet.message.uuid import ProducerId
+
+A, B = JournalName("example/a"), JournalName("example/b")
+WALL = WallTime(1_700_000_000_000_000_000)
+
+
+def committed_count(content: bytes) -> int:
+    sequencer = Sequencer(begun(JSON_LINES))
+    return sum(len(sequencer.step(frame)[1]) for frame in scan(JSON_LINES, content, ByteOffset(0)))
+
+
+def test_pending_messages_commit_by_their_intent() -> None:
+    """Stored intents are what makes messages in several journals one transaction."""
+    publisher = Publisher(ProducerId(5))
+    content = b"".join(publisher.pending(A, JSON_LINES, b'{"n":%d}' % n, WALL) for n in range(3))
+    publisher.pending(B, JSON_LINES, b"{}", WALL)
+    intents = publisher.intents()
+
+    assert [intent.journal for intent in intents] == [A, B]
+    assert committed_count(content) == 0
+    assert committed_count(content + intents[0].content()) == 3
+    assert committed_count(content + intents[0].content() * 2) == 3
+    assert publisher.intents() == []
+
+
+def test_reserved_clocks_are_the_ones_that_single_messages_get() -> None:
+    """The sink frames a whole column at once with them."""
+    one, many = Publisher(ProducerId(5)), Publisher(ProducerId(5))
+    for _ in range(4):
+        one.pending(A, JSON_LINES, b"{}", WALL)
+    first = many.reserve(A, JSON_LINES, 4, WALL)
+
+    assert first + 3 * TICK == one.clock.last
+    assert many.intents() == one.intents()
+
+
+def test_a_message_outside_transactions_commits_by_itself() -> None:
+    """What most producers want."""
+    assert committed_count(Publisher(ProducerId(5)).committed(JSON_LINES, b'{"n":1}', WALL)) == 1
