@@ -7,10 +7,10 @@ that sends no reset. Bounds on time, number and size are the wire's.
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from broadsheet.errors import InvalidArgument
-from broadsheet.ports import ByteProtocol
+from broadsheet.ports import ByteProtocol, Transport
 
 BACKLOG: Final = 1024
 KEEPALIVE_IDLE_S: Final = 30
@@ -122,5 +122,4 @@ class Buffered(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-        assert isinstance(transport, asyncio.Transport)
-        self.inner.connection_made(transport)
+        self.inner.connection_made(cast(Transport, transport))  # uvloop's inherits from none of asyncio's.
