@@ -131,13 +131,9 @@ class SimDisk:
         self.gate()
         medium = self.medium
         medium.note(operation, *what)
-        left = medium.health.operations_left
-        if left is not None and self._power_cut is not None:
-            medium.health.operations_left = left - 1
-            if left <= 1:
-                medium.health.operations_left = None
-                self._power_cut()
-                raise Gone(f"power cut in {operation} of {what}")
+        if self._power_cut is not None and medium.health.power_fails():
+            self._power_cut()
+            raise Gone(f"power cut in {operation} of {what}")
 
     def later(self, delay_ns: int, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Do `work` after a while, unless this life has ended by then."""
@@ -262,7 +258,7 @@ class SimFile:
 
     def _reserve(self, more: int) -> None:
         medium = self._disk.medium
-        if more > 0 and (medium.health.is_full or medium.used() + more > medium.quota_bytes):
+        if more > 0 and (medium.health.refuses() or medium.used() + more > medium.quota_bytes):
             raise OSError(errno.ENOSPC, "no space left on device", self._name)
 
     def _write(self, at: int, content: bytes) -> None:

@@ -4,11 +4,15 @@ Faults set it, both tiers' disks obey it. Counters count down, flags and delays 
 they are healed. It does nothing by itself.
 """
 
+from collections.abc import Callable
+
 
 class Health:
     """What is wrong with one disk."""
 
     def __init__(self) -> None:
+        self.on_strike: Callable[[str], None] = _nobody
+        """Told the name of a fault each time that it strikes."""
         self.heal()
 
     def heal(self) -> None:
@@ -31,4 +35,26 @@ class Health:
         left: int = getattr(self, counter)
         if left:
             setattr(self, counter, left - 1)
+            self.on_strike(counter)
         return left > 0
+
+    def refuses(self) -> bool:
+        """Whether the disk is full for this write."""
+        if self.is_full:
+            self.on_strike("is_full")
+        return self.is_full
+
+    def power_fails(self) -> bool:
+        """Count one operation; whether it is the one in which the power fails."""
+        if self.operations_left is None:
+            return False
+        self.operations_left -= 1
+        if self.operations_left > 0:
+            return False
+        self.operations_left = None
+        self.on_strike("operations_left")
+        return True
+
+
+def _nobody(_counter: str) -> None:
+    """Nobody wants to know."""

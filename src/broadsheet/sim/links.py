@@ -5,7 +5,7 @@ Each link draws from its own counter-based stream. Partitions that overlap are c
 does not heal another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import log
 from typing import Final
 
@@ -29,12 +29,21 @@ class Profile(msgspec.Struct, frozen=True):
 class Link:
     """One direction between two names."""
 
-    __slots__ = ("cuts", "draws", "drop_ppm", "duplicate_ppm", "extra_ns", "profile")
+    __slots__ = ("cuts", "draws", "drop_ppm", "duplicate_ppm", "extra_ns", "on_mend", "profile")
 
     def __init__(self, profile: Profile, draws: Draws) -> None:
         self.profile, self.draws = profile, draws
         self.cuts = 0
+        self.on_mend: list[Callable[[], None]] = []
+        """Streams that wait for it to be whole again."""
         self.extra_ns = self.drop_ppm = self.duplicate_ppm = 0
+
+    def add(self, field: str, amount: int) -> None:
+        """Change one of its troubles by `amount`; streams go on when the last cut is mended."""
+        setattr(self, field, getattr(self, field) + amount)
+        if field == "cuts" and not self.cuts:
+            for wake in self.on_mend:
+                wake()
 
     def delay(self, bits: int) -> int:
         """A delay made of 20 random bits."""

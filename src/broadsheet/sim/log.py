@@ -42,8 +42,16 @@ class _Kept(msgspec.Struct):
 class LogStore:
     """All logs of one node, across its lives."""
 
-    def __init__(self, world: World, node: str, health: Health, crash: Callable[[Life, str], None]) -> None:
-        self.world, self.health, self._crash = world, health, crash
+    def __init__(
+        self,
+        world: World,
+        node: str,
+        health: Health,
+        *,
+        crash: Callable[[Life, str], None],
+        cut_power: Callable[[], None],
+    ) -> None:
+        self.world, self.health, self._crash, self.cut_power = world, health, crash, cut_power
         self.incarnation = 0
         self.draws = Draws(world.seed, node, "log")
         self._kept: dict[str, _Kept] = {}
@@ -103,7 +111,7 @@ class SimLog:
         Returns:
             False where the disk is full: nothing was written, and `done` will not be called.
         """
-        if self._store.health.is_full:
+        if self._store.health.refuses():
             return False
         self._queue(record, done)
         return True
@@ -142,6 +150,10 @@ class SimLog:
         if self._flying or not self._collecting:
             return
         store = self._store
+        if store.health.power_fails():
+            self._flying, self._collecting = self._collecting, []
+            store.cut_power()
+            return
         self._flying, self._collecting = self._collecting, []
         delay = SYNC_NS + store.draws.below(SYNC_NS) + store.health.slow_ns
         store.world.at(store.world.now + delay, None, self._landed)
@@ -151,8 +163,7 @@ class SimLog:
             return
         store, kept = self._store, self._kept
         health = store.health
-        if health.sync_errors:
-            health.sync_errors -= 1
+        if health.took("sync_errors"):
             store.exit(self.life, "fsync failed: EIO")
             return
         landed, self._flying = self._flying, []

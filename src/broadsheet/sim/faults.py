@@ -1,0 +1,137 @@
+"""Faults, drawn from a seed into a plan. `saboteur.py` performs them.
+
+Swarm: each kind of fault is on in a run with probability one half, then has its own number and strength, so
+that runs differ in kind and not only in degree. Each fault draws from its own stream: dropping one does not
+change another. A fault that finds nothing to hit (a kill of a node that is down) does nothing and is not
+counted.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from broadsheet.sim import plan as plans
+from broadsheet.sim.entropy import stream
+from broadsheet.sim.plan import Fault, Kind, Plan, Tier
+from broadsheet.sim.workload import Workload
+
+MS: Final = 1_000_000
+FIRST_NS: Final = 300 * MS
+TIER_KINDS: Final = {
+    Tier.MACHINES: (
+        *plans.CRASHES,
+        *plans.CLOCKS,
+        *(Kind.PARTITION, Kind.CLOG, Kind.DROP, Kind.DUPLICATE),
+        *(Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SLOW_SYNC, Kind.WIPE, Kind.LYING_SYNC, Kind.BIT_FLIP),
+    ),
+    Tier.SERVICES: tuple(kind for kind in Kind if kind not in (Kind.DROP, Kind.DUPLICATE, Kind.ACTION)),
+}
+"""What each tier can do. Streams hide loss and doubling, as TCP does; record logs have no sectors."""
+
+
+def draw_plan(workload: Workload, seed: int) -> Plan:
+    """The plan that `seed` means for `workload`, today."""
+    knobs = _knobs(workload, seed)
+    everybody = (*workload.nodes(knobs), *client_names(knobs))
+    possible = TIER_KINDS[workload.tier]
+    kinds = [kind for kind in workload.budget.kinds if kind in possible]
+    damage = [kind for kind in workload.budget.damage if kind in possible]
+    swarm = stream(seed, "swarm")
+    on = [kind for kind in kinds if swarm.random() < 0.5]
+    if not any(kind in plans.MEETS for kind in on):
+        on += [kind for kind in kinds if kind in plans.MEETS]
+    damage = [kind for kind in damage if swarm.random() < 0.5]
+    damaged = sorted(
+        swarm.sample(workload.nodes(knobs), min(workload.budget.damaged_nodes_max, knobs["nodes"]))
+    )
+    plan = Plan(workload.name, workload.tier, seed, knobs, ())
+    faults = []
+    for index in range(swarm.randrange(5, 16)):
+        draw = stream(seed, "fault", index)
+        is_damage = bool(damage and damaged) and draw.random() < 0.25
+        kind = draw.choice(damage if is_damage else on)
+        at = FIRST_NS + draw.randrange(plan.safety_ns - FIRST_NS)
+        nodes = damaged if kind in plans.DAMAGE else workload.nodes(knobs)
+        faults.append(_fault(draw, kind, at, nodes, everybody))
+    if Kind.CLOG in on:
+        faults.extend(_swizzle(stream(seed, "swizzle"), workload.nodes(knobs), plan.safety_ns))
+    faults.extend(workload.extra_faults(stream(seed, "extra"), plan))
+    faults.sort(key=lambda fault: (fault.at_ns, fault.kind.value, fault.target))
+    return Plan(workload.name, workload.tier, seed, knobs, tuple(faults))
+
+
+def client_names(knobs: dict[str, int]) -> tuple[str, ...]:
+    """The clients of a run."""
+    return tuple(f"client{index}" for index in range(knobs["clients"]))
+
+
+def _knobs(workload: Workload, seed: int) -> dict[str, int]:
+    draw = stream(seed, "profile")
+    lossy = workload.tier is Tier.MACHINES
+    knobs = {
+        "delay_min_ns": draw.choice((50_000, 200_000, 2 * MS)),
+        "delay_mean_ns": draw.choice((100_000, MS, 5 * MS)),
+        "drop_ppm": draw.choice((0, 0, 1_000, 50_000)) if lossy else 0,
+        "duplicate_ppm": draw.choice((0, 0, 1_000, 50_000)) if lossy else 0,
+        "buggify": draw.choice((0, 1)),
+        "clients": workload.clients,
+    }
+    knobs.update(workload.knobs(stream(seed, "knobs")))
+    knobs["nodes"] = len(workload.nodes(knobs))
+    return knobs
+
+
+def _fault(draw: Random, kind: Kind, at: int, nodes: Sequence[str], everybody: Sequence[str]) -> Fault:
+    lasts = draw.choice((20, 100, 300, 1000)) * MS + draw.randrange(100 * MS)
+    node = draw.choice(nodes)
+    amount = 0
+    target = node
+    match kind:
+        case Kind.KILL | Kind.POWER_CUT:
+            target = "*" if draw.random() < 0.15 else node
+        case Kind.PARTITION | Kind.CLOG | Kind.DROP | Kind.DUPLICATE | Kind.RESET | Kind.HALF_OPEN:
+            target = _sides(draw, node, nodes, everybody)
+            amount = draw.choice((20, 100, 400)) * MS if kind is Kind.CLOG else draw.choice((50_000, 300_000))
+        case Kind.CRASH_IN_IO:
+            amount = draw.randrange(1, 40)
+        case Kind.SLOW_SYNC:
+            amount = draw.choice((5, 50, 300)) * MS
+        case Kind.BIT_FLIP:
+            amount = draw.choice((1, 1, 8))
+        case Kind.CLOCK_DRIFT:
+            amount = draw.choice((-200_000, -1_000, 1_000, 200_000))
+        case Kind.CLOCK_JUMP:
+            amount = draw.choice((-3_600_000, -500, 500, 3_600_000)) * MS
+    return Fault(at, kind, target, lasts, amount)
+
+
+def _sides(draw: Random, node: str, nodes: Sequence[str], everybody: Sequence[str]) -> str:
+    others = [name for name in everybody if name != node]
+    peers = [name for name in nodes if name != node] or others
+    match draw.randrange(6):
+        case 0:
+            return f"{node}|{','.join(peers)}"  # Cut off from peers; clients still reach it.
+        case 1:
+            return f"{node}>{','.join(others)}"  # It hears and is not heard.
+        case 2:
+            return f"{','.join(others)}>{node}"  # It is heard and does not hear.
+        case 3:
+            return f"{node}|{draw.choice(peers)}"  # Partial: one link.
+        case 4:
+            side = [name for name in everybody if draw.random() < 0.5] or [node]
+            rest = [name for name in everybody if name not in side] or others
+            return f"{','.join(side)}|{','.join(rest)}"
+        case _:
+            return f"{node}|{','.join(others)}"
+
+
+def _swizzle(draw: Random, nodes: Sequence[str], safety_ns: int) -> list[Fault]:
+    """Clog nodes one by one, unclog them in another order (FoundationDB's best single recipe)."""
+    begin = FIRST_NS + draw.randrange(safety_ns // 2)
+    chosen = [node for node in nodes if draw.random() < 0.6]
+    ends = [begin + 200 * MS * (len(chosen) + index) for index in range(len(chosen))]
+    draw.shuffle(ends)
+    return [
+        Fault(at := begin + 200 * MS * index, Kind.CLOG, f"{node}|*", ends[index] - at, 400 * MS)
+        for index, node in enumerate(chosen)
+    ]

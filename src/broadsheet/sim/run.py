@@ -1,0 +1,260 @@
+"""One run: a plan performed on a fresh world, from first boot to verdict.
+
+    SAFETY (faults happen) --plan.safety_ns--> HEALED (all faults undone, every node started) --each client
+    has an operation acknowledged that it began since--> STOPPING (clients finish) --> VERIFIED
+A failure ends it at once: an assertion of a machine, a broken property, a client that makes no progress
+after healing. What differs between the tiers (how a node boots, how a client runs) is `MachineRun` and, in
+`services.py`, `ServiceRun`.
+"""
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import process_time
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from broadsheet.base import buggify
+from broadsheet.sim.cluster import Cluster, Node
+from broadsheet.sim.entropy import Draws
+from broadsheet.sim.faults import client_names
+from broadsheet.sim.history import History, Outcome
+from broadsheet.sim.links import Links, Profile
+from broadsheet.sim.network import Datagrams
+from broadsheet.sim.plan import Fault, Plan
+from broadsheet.sim.saboteur import Saboteur
+from broadsheet.sim.seat import ClientSeat, Seat
+from broadsheet.sim.trace import Counts, Trace
+from broadsheet.sim.workload import MachineWorkload, Violation, Workload
+from broadsheet.sim.world import World
+
+WATCH_NS: Final = 100_000_000
+FINISH_NS: Final = 60_000_000_000
+"""How long a client may take over its last operation."""
+MIN_VIRTUAL_NS: Final = 6_000_000_000
+MIN_ACKED: Final = 100
+
+W = TypeVar("W", bound=Workload)
+
+
+class Result(msgspec.Struct):
+    """What came of a run."""
+
+    plan: Plan
+    digest: str
+    counts: Counts
+    acked: int
+    rejected: int
+    unknown: int
+    virtual_ns: int
+    cpu_seconds: float
+    violation: str | None = None
+    is_healed: bool = False
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the seed counts (DESIGN 9): long, busy, met by a fault, and healed at the end."""
+        return (
+            self.is_healed
+            and self.virtual_ns >= MIN_VIRTUAL_NS
+            and self.acked >= MIN_ACKED
+            and self.counts.faults_met >= 1
+        )
+
+
+class RunBase(ABC, Generic[W]):
+    """What both tiers share."""
+
+    def __init__(self, plan: Plan, workload: W, show: Callable[[str], None] | None = None) -> None:
+        knobs = plan.knobs
+        self.plan, self.workload = plan, workload
+        self.trace = Trace(show)
+        self.world = World(plan.seed, self.trace)
+        profile = Profile(
+            delay_min_ns=knobs["delay_min_ns"],
+            delay_mean_ns=knobs["delay_mean_ns"],
+            drop_ppm=knobs["drop_ppm"],
+            duplicate_ppm=knobs["duplicate_ppm"],
+        )
+        self.links = Links(plan.seed, profile)
+        self.names = workload.nodes(knobs)
+        self.client_names = client_names(knobs)
+        self.cluster = Cluster(self.world, self.links, self.names, self.client_names, self.boot)
+        self.history = History(lambda: self.world.now, self.trace.note)
+        self.saboteur = Saboteur(self.cluster, self.history, act=self._act, sever=self.sever)
+        self.healed_at: int | None = None
+
+    @abstractmethod
+    def boot(self, node: Node) -> None:
+        """Begin the current life of `node`."""
+
+    @abstractmethod
+    def start_clients(self) -> None:
+        """Begin every client."""
+
+    @abstractmethod
+    def stop_clients(self) -> None:
+        """Ask every client to finish."""
+
+    @abstractmethod
+    def are_clients_done(self) -> bool:
+        """Whether every client has returned."""
+
+    def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001
+        """End connections between pairs; tier 1 has none."""
+        return 0
+
+    def around(self) -> AbstractContextManager[None]:
+        """What must be in place while the world runs."""
+        return nullcontext()
+
+    def perform(self, *, until: int | None = None) -> Result:
+        """Run the plan to its end, or stop at world time `until` without a verdict."""
+        began = process_time()
+        buggify.install(_chooser(self.plan))
+        was_collecting = gc.isenabled()
+        gc.disable()  # Finalizers are events: they run when we say, not when memory says.
+        violation = None
+        try:
+            with self.around():
+                if until is None:
+                    self._phases()
+                else:
+                    self._safety(until)
+        except Violation as error:
+            violation = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever came out is a finding, and the plan is its proof.
+            violation = _describe(error)
+        finally:
+            buggify.install(None)
+            if was_collecting:
+                gc.enable()
+        return Result(
+            plan=self.plan,
+            digest=self.trace.digest(),
+            counts=self.trace.counts,
+            acked=self.history.acked,
+            rejected=self.history.rejected,
+            unknown=self.history.unknown + self.history.open_count,
+            virtual_ns=self.world.now,
+            cpu_seconds=process_time() - began,
+            violation=violation,
+            is_healed=self.healed_at is not None,
+        )
+
+    def _phases(self) -> None:
+        self._safety(self.plan.safety_ns)
+        self.saboteur.heal()
+        self.healed_at = self.world.now
+        self.trace.note("healed")
+        self._advance(self.world.now + self.plan.liveness_ns, self._all_alive)
+        if not self._all_alive():
+            late = [name for name in self.client_names if name not in self._alive()]
+            raise Violation(f"no progress of {late} in {self.plan.liveness_ns / 1e9} s after healing")
+        self.stop_clients()
+        self._advance(self.world.now + FINISH_NS, self.are_clients_done)
+        if not self.are_clients_done():
+            raise Violation(f"a client did not finish in {FINISH_NS / 1e9} s: its wait has no bound")
+        self._advance(self.world.now + 1_000_000_000)
+        self.workload.verify(self)
+
+    def _safety(self, until: int) -> None:
+        for name in self.names:
+            self.cluster.start(name)
+        self.start_clients()
+        self.saboteur.schedule(self.plan.faults)
+        self.world.at(WATCH_NS, None, self._watch)
+        self._advance(until)
+
+    def _advance(self, until: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        self.world.run(until, is_done)
+        if self.world.failure is not None:
+            raise self.world.failure
+
+    def _watch(self) -> None:
+        try:
+            self.workload.watch(self)
+        except Violation as error:
+            self.world.fail(error)
+            return
+        self.world.at(self.world.now + WATCH_NS, None, self._watch)
+
+    def _alive(self) -> dict[str, None]:
+        healed = self.healed_at or 0
+        found: dict[str, None] = {}
+        for operation in reversed(self.history.operations):
+            if operation.invoked_at < healed:
+                break
+            if operation.outcome is Outcome.OK:
+                found[operation.client] = None
+        return found
+
+    def _all_alive(self) -> bool:
+        return len(self._alive()) == len(self.client_names)
+
+    def _act(self, fault: Fault) -> None:
+        self.workload.act(self, fault)
+
+
+class MachineRun(RunBase[MachineWorkload]):
+    """A run of tier 1."""
+
+    def __init__(
+        self, plan: Plan, workload: MachineWorkload, show: Callable[[str], None] | None = None
+    ) -> None:
+        super().__init__(plan, workload, show)
+        self.network = Datagrams(self.world, self.links)
+        self.seats: dict[str, Seat] = {}
+        """The seat of each node's current or last boot."""
+        self.client_seats = [ClientSeat(self.world, name, self.network) for name in self.client_names]
+
+    def boot(self, node: Node) -> None:
+        """Build the node's machines anew."""
+        life = node.life
+        assert life is not None
+        seat = self.seats[node.name] = Seat(self.world, life, node.clock, self.network, node.logs)
+        self.workload.boot(seat)
+        self.network.attach(node.name, life, seat.on_message)
+
+    def start_clients(self) -> None:
+        """Begin every client."""
+        for seat in self.client_seats:
+            self.network.attach(seat.name, seat.life, seat.on_message)
+            seat.start(self.workload.client(seat, self))
+
+    def stop_clients(self) -> None:
+        """Ask every client to finish."""
+        for seat in self.client_seats:
+            seat.is_stopping = True
+
+    def are_clients_done(self) -> bool:
+        """Whether every client has returned."""
+        return all(seat.is_done for seat in self.client_seats)
+
+
+def _chooser(plan: Plan) -> Callable[[str], bool] | None:
+    """Each site is on in a quarter of the runs, and then fires a quarter of the times."""
+    if not plan.knobs.get("buggify"):
+        return None
+    sites: dict[str, Draws | None] = {}
+
+    def choose(site: str) -> bool:
+        if site not in sites:
+            draws = Draws(plan.seed, "buggify", site)
+            sites[site] = draws if draws.chance(250_000) else None
+        on = sites[site]
+        return on is not None and on.chance(250_000)
+
+    return choose
+
+
+def _describe(error: BaseException) -> str:
+    notes = getattr(error, "__notes__", [])
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return "\n".join([f"{type(error).__name__}: {error} (at {place})", *notes])
