@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The metastore's machines and values, without IO."""

@@ -1,0 +1,280 @@
+"""Acceptor: one of the few that decide; it promises, accepts and remembers.
+
+Ballots are ordered triples; tokens rise by one per record; offsets are the log stream's, one per record.
+BLANK --Accept durable--> HOLDING, for good. A BLANK acceptor grants a founding and nothing else.
+It does not know what is chosen, who else accepts, or what is in the value.
+Source: CASPaxos; design/control.md control.4 (durable first) and control.6 (lost state, two-set values).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from broadsheet.base.machine import Effect, Event, Tick
+from broadsheet.base.marks import hit
+from broadsheet.base.time import Instant
+from broadsheet.base.types import NodeId, Offset, Token
+from broadsheet.control.core.messages import (
+    Accept,
+    AcceptedBallot,
+    Held,
+    Prepare,
+    Promised,
+    Read,
+    Rejected,
+    Request,
+    Response,
+    Why,
+)
+from broadsheet.control.core.value import NO_BALLOT, Accepted, Acceptor, Ballot
+from broadsheet.errors import Corrupt, RemoteProtocolError
+
+FORMAT: Final = 1
+"""Version of the acceptor's records; a greater one is refused."""
+PENDING_MAX: Final = 256
+"""Answers that may wait for the disk; above it requests are dropped, as a network would."""
+
+
+class Persisted(Event, frozen=True):
+    """Every record through `token` is durable."""
+
+    token: Token
+
+
+class PersistRefused(Event, frozen=True):
+    """The log had no room for the record of `token`: nothing was written of it, or of any later one."""
+
+    token: Token
+
+
+class FlushAsked(Event, frozen=True):
+    """This stream holds old segments of the log: make them superfluous."""
+
+
+class Persist(Effect, frozen=True):
+    """Append `record` at `offset`; refuse it where the log's next offset is another."""
+
+    token: Token
+    offset: Offset
+    record: bytes
+
+
+class Send(Effect, frozen=True):
+    """Send `message` to the proposer or acceptor of node `to`."""
+
+    to: NodeId
+    message: Request | Response
+
+
+class TrimLog(Effect, frozen=True):
+    """Records below `below` are needed no more."""
+
+    below: Offset
+
+
+class Promise(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
+    """A record: a greater ballot was promised."""
+
+    promised: Ballot
+
+
+class Memory(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+    """A record: all that an acceptor must remember. Makes every record before it superfluous."""
+
+    acceptor: Acceptor
+    promised: Ballot
+    accepted: Accepted | None
+
+
+_decoder: msgspec.msgpack.Decoder[Promise | Memory] = msgspec.msgpack.Decoder(Promise | Memory)
+
+
+def encoded(record: Promise | Memory) -> bytes:
+    """The bytes of `record` in the log: one byte of format version, then MessagePack."""
+    return bytes((FORMAT,)) + msgspec.msgpack.encode(record)
+
+
+def remembered(payloads: Iterable[bytes]) -> Memory | None:
+    """What an acceptor's records say; None where there are none.
+
+    Raises:
+        Corrupt: a record cannot be read, is of a newer format, or the first one is not whole.
+    """
+    memory: Memory | None = None
+    for payload in payloads:
+        if payload[:1] != bytes((FORMAT,)):
+            raise Corrupt(f"acceptor record of format {payload[:1]!r}: this version reads format {FORMAT}")
+        try:
+            record = _decoder.decode(memoryview(payload)[1:])
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"acceptor record of {len(payload)} bytes cannot be read: {error}") from error
+        if isinstance(record, Memory):
+            memory = record
+        elif memory is None:
+            raise Corrupt("the acceptor's log begins with a promise: its identity is missing")
+        else:
+            memory = Memory(memory.acceptor, max(memory.promised, record.promised), memory.accepted)
+    return memory
+
+
+class _Pending:
+    """A record on its way to the disk: what was before it, and what is answered after it."""
+
+    __slots__ = ("answers", "before", "is_whole", "offset", "token")
+
+    def __init__(self, token: Token, offset: Offset, before: Memory, *, is_whole: bool) -> None:
+        self.token, self.offset, self.before, self.is_whole = token, offset, before, is_whole
+        self.answers: list[Send] = []
+
+
+AcceptorEvent = Request | Persisted | PersistRefused | FlushAsked
+AcceptorEffect = Persist | Send | TrimLog
+
+
+class AcceptorMachine:
+    """The acceptor of one node."""
+
+    def __init__(self, memory: Memory, *, next_offset: Offset) -> None:
+        """Go on from `memory`, durable already; the next record goes to `next_offset`."""
+        self.memory = memory
+        self._pending: deque[_Pending] = deque()
+        self._waiting_count = 0
+        self._next_offset, self._next_token = next_offset, Token(1)
+
+    @property
+    def acceptor(self) -> Acceptor:
+        """Which life this is."""
+        return self.memory.acceptor
+
+    def step(self, event: AcceptorEvent | Tick, now: Instant) -> list[AcceptorEffect]:
+        """Apply one event; return what the host must now do, in order.
+
+        Raises:
+            RemoteProtocolError: a ballot came with two values. Nothing changed.
+        """
+        del now  # An acceptor waits for nobody.
+        handler = self._handlers.get(type(event))
+        return [] if handler is None else handler(self, event)
+
+    def deadline(self) -> Instant | None:
+        """Never."""
+        return None
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        memory = self.memory
+        assert memory.accepted is None or memory.accepted.ballot <= memory.promised, "accepting promises"
+        assert self._waiting_count == sum(len(p.answers) for p in self._pending), "each answer waits once"
+        for pending in self._pending:
+            assert pending.before.promised <= memory.promised, "promises only rise"
+        assert [p.offset for p in self._pending] == list(
+            range(self._next_offset - len(self._pending), self._next_offset)
+        ), "pending records are the dense end of the stream"
+
+    def _on_prepare(self, event: Prepare) -> list[AcceptorEffect]:
+        accepted = self.memory.accepted
+        if (why := self._refusal(event, is_accept=False)) is not None:
+            return self._reject(event, why)
+        effects: list[AcceptorEffect] = []
+        if event.ballot > self.memory.promised:
+            effects += self._remember(Memory(self.acceptor, event.ballot, accepted), is_whole=False)
+        return effects + self._answer(event.sender, Promised(self.acceptor, event.ballot, accepted))
+
+    def _on_accept(self, event: Accept) -> list[AcceptorEffect]:
+        accepted = self.memory.accepted
+        answer = AcceptedBallot(self.acceptor, event.ballot)
+        if event.acceptor == self.acceptor and accepted is not None and accepted.ballot == event.ballot:
+            if (accepted.value.version, accepted.value.attempts) != (
+                event.value.version,
+                event.value.attempts,
+            ):
+                raise RemoteProtocolError(f"ballot {event.ballot} came with two values")
+            return self._answer(event.sender, answer)  # A repetition.
+        if (why := self._refusal(event, is_accept=True)) is not None:
+            return self._reject(event, why)
+        memory = Memory(self.acceptor, event.ballot, Accepted(event.ballot, event.value))
+        return self._remember(memory, is_whole=True) + self._answer(event.sender, answer)
+
+    def _on_read(self, event: Read) -> list[AcceptorEffect]:
+        accepted = self.memory.accepted
+        ballot = NO_BALLOT if accepted is None else accepted.ballot
+        value = None if accepted is None or ballot == event.known else accepted.value
+        return self._answer(
+            event.sender, Held(self.acceptor, event.round, self.memory.promised, ballot, value)
+        )
+
+    def _on_persisted(self, event: Persisted) -> list[AcceptorEffect]:
+        effects: list[AcceptorEffect] = []
+        trim: TrimLog | None = None
+        while self._pending and self._pending[0].token <= event.token:
+            pending = self._pending.popleft()
+            self._waiting_count -= len(pending.answers)
+            effects += pending.answers
+            if pending.is_whole:
+                trim = TrimLog(below=pending.offset)
+        return effects if trim is None else [*effects, trim]
+
+    def _on_persist_refused(self, event: PersistRefused) -> list[AcceptorEffect]:
+        hit("acceptor.persist_refused")
+        effects: list[AcceptorEffect] = []
+        while self._pending and self._pending[-1].token >= event.token:
+            pending = self._pending.pop()
+            self._waiting_count -= len(pending.answers)
+            self._next_offset, self.memory = pending.offset, pending.before
+            for send in pending.answers:
+                if isinstance(send.message, Promised | AcceptedBallot):
+                    rejected = Rejected(self.acceptor, send.message.ballot, Why.FULL, NO_BALLOT, None)
+                    effects.append(Send(send.to, rejected))
+        return effects
+
+    def _on_flush_asked(self, _: FlushAsked) -> list[AcceptorEffect]:
+        return self._remember(self.memory, is_whole=True)
+
+    def _refusal(self, event: Prepare | Accept, *, is_accept: bool) -> Why | None:
+        """Why the request is refused, or None where it is not (control.6)."""
+        accepted = self.memory.accepted
+        if event.acceptor != self.acceptor:
+            return Why.STRANGER
+        if accepted is None:
+            if is_accept and isinstance(event, Accept):
+                if self.acceptor not in event.value.sets.members():
+                    return Why.STRANGER
+            elif event.sets.members():
+                return Why.BLANK
+        elif accepted.value.sets != event.sets and accepted.ballot > event.basis:
+            return Why.SETS
+        return Why.BALLOT if event.ballot < self.memory.promised else None
+
+    def _reject(self, event: Prepare | Accept, why: Why) -> list[AcceptorEffect]:
+        accepted = self.memory.accepted if why is Why.SETS else None
+        return self._answer(
+            event.sender, Rejected(self.acceptor, event.ballot, why, self.memory.promised, accepted)
+        )
+
+    def _remember(self, memory: Memory, *, is_whole: bool) -> list[AcceptorEffect]:
+        record = encoded(memory if is_whole else Promise(memory.promised))
+        pending = _Pending(self._next_token, self._next_offset, self.memory, is_whole=is_whole)
+        self._pending.append(pending)
+        self._next_token, self._next_offset = Token(pending.token + 1), Offset(pending.offset + 1)
+        self.memory = memory
+        return [Persist(pending.token, pending.offset, record)]
+
+    def _answer(self, to: NodeId, message: Response) -> list[AcceptorEffect]:
+        """Answer once everything that the answer shows is durable (control.4)."""
+        if not self._pending:
+            return [Send(to, message)]
+        if self._waiting_count < PENDING_MAX:
+            self._pending[-1].answers.append(Send(to, message))
+            self._waiting_count += 1
+        return []
+
+    _handlers: ClassVar[dict[type[Event], Callable[["AcceptorMachine", Any], list[AcceptorEffect]]]] = {
+        Prepare: _on_prepare,
+        Accept: _on_accept,
+        Read: _on_read,
+        Persisted: _on_persisted,
+        PersistRefused: _on_persist_refused,
+        FlushAsked: _on_flush_asked,
+    }

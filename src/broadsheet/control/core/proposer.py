@@ -1,0 +1,390 @@
+"""Proposer: has one value after another chosen by the acceptors, for the clients of one node.
+
+Versions and ballots as in `core.value`; times in nanoseconds. One operation at a time; reads that wait
+share a round.
+IDLE -> READING | PREPARING -> ACCEPTING -> IDLE; a greater ballot elsewhere: -> WAITING -> PREPARING.
+Other acceptor sets seen: the round starts again with those. Before it knows any value it reads from its
+seeds; where all of them are blank and it is the founder, it founds the cluster by a promise of all of them.
+It does not store anything: all that it knows it may forget. It does not retry beyond an operation's deadline.
+Source: CASPaxos; design/control.md control.3, control.5, control.6.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, ClassVar
+
+from broadsheet.base.machine import Event, Tick
+from broadsheet.base.marks import hit
+from broadsheet.base.time import Duration, Instant, after
+from broadsheet.base.types import NodeId
+from broadsheet.control.core.acceptor import Send
+from broadsheet.control.core.messages import (
+    Accept,
+    AcceptedBallot,
+    Held,
+    Prepare,
+    Promised,
+    Read,
+    Rejected,
+    Response,
+    Why,
+)
+from broadsheet.control.core.operation import (
+    Answer,
+    ChangeRequest,
+    OperationRequest,
+    Propose,
+    ReadRequest,
+    ReplaceRequest,
+    next_step,
+)
+from broadsheet.control.core.queue import Queue, Queued
+from broadsheet.control.core.settings import Founding, ProposerConfig
+from broadsheet.control.core.value import (
+    DOCUMENT_BYTES_MAX,
+    NO_BALLOT,
+    Accepted,
+    Acceptor,
+    AcceptorSets,
+    Ballot,
+    Value,
+    founding,
+)
+from broadsheet.errors import Status
+from broadsheet.ports import Random
+
+NO_SETS = AcceptorSets()
+
+
+class State(Enum):
+    """What the proposer waits for."""
+
+    IDLE = "idle"
+    READING = "reading"
+    PREPARING = "preparing"
+    ACCEPTING = "accepting"
+    WAITING = "waiting"
+
+
+ProposerEvent = OperationRequest | Response
+ProposerEffect = Send | Answer
+
+
+class ProposerMachine:
+    """The proposer of one boot of one node."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        *,
+        nonce: int,
+        seeds: tuple[NodeId, ...],
+        random: Random,
+        config: ProposerConfig,
+        founding: Founding | None = None,
+    ) -> None:
+        """Begin with nothing known.
+
+        Args:
+            nonce: new in each boot, below 2**62.
+            seeds: nodes that may hold a value; for a founder, exactly those that shall accept.
+            founding: what to write where every seed is blank; None everywhere but at the one founder.
+        """
+        self.node, self.nonce, self.seeds = node, nonce, seeds
+        self.state = State.IDLE
+        self.known: Accepted | None = None
+        self.chosen = NO_BALLOT
+        self.ballot = NO_BALLOT
+        self._founding, self._random, self._config = founding, random, config
+        self._queue = Queue()
+        self._top = 0
+        self._round = nonce
+        self._sets = NO_SETS
+        self._founders: tuple[Acceptor, ...] = ()
+        self._votes: dict[Acceptor, Ballot] = {}
+        self._nays: dict[Acceptor, None] = {}
+        self._seen: dict[NodeId, Held] = {}
+        self._proposal: Value | None = None
+        self._is_new = False
+        self._losses = 0
+        self._resends = 0
+        self._wake: Instant | None = None
+
+    @property
+    def queued(self) -> int:
+        """Operations that are not answered yet."""
+        return len(self._queue)
+
+    def step(self, event: ProposerEvent | Tick, now: Instant) -> list[ProposerEffect]:
+        """Apply one event; return what the host must now do, in order."""
+        return self._handlers[type(event)](self, event, now)
+
+    def deadline(self) -> Instant | None:
+        """The first operation's deadline, or the next repetition or end of a pause."""
+        wakes = [at for at in (self._wake, self._queue.deadline()) if at is not None]
+        return min(wakes, default=None)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert (self.state is State.IDLE) == (not self._queue), "it works exactly while something is asked"
+        assert self.ballot.counter <= self._top, "it has seen its own ballot"
+        if self.state in (State.PREPARING, State.ACCEPTING):
+            assert (self.ballot.node, self.ballot.nonce) == (self.node, self.nonce), "its own ballot"
+            assert self.known is None or self.known.ballot <= self.ballot, "it builds on older values"
+            assert self.known is None or self._sets == self.known.value.sets, "it asks those whom it knows of"
+        assert (self._proposal is not None) == (self.state is State.ACCEPTING), "it proposes when accepting"
+
+    # Requests and time.
+
+    def _on_request(self, event: OperationRequest, now: Instant) -> list[ProposerEffect]:
+        if len(self._queue) >= self._config.queue_max:
+            text = f"{len(self._queue)} metastore operations wait (queue_max)"
+            return [Answer(event.request, Status.THROTTLED, message=text)]
+        if isinstance(event, ChangeRequest) and len(event.document) > DOCUMENT_BYTES_MAX:
+            text = f"the document has {len(event.document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
+            return [Answer(event.request, Status.TOO_LARGE, message=text)]
+        self._queue.add(event, after(now, self._config.operation_timeout))
+        return self._begin(now) if self.state is State.IDLE else []
+
+    def _on_tick(self, _: Tick, now: Instant) -> list[ProposerEffect]:
+        effects: list[ProposerEffect] = []
+        head = self._queue.head if self._queue else None
+        late = self._queue.expire(now)
+        effects += [self._expired(operation) for operation in late]
+        if head in late:
+            return effects + self._begin(now)
+        if self._wake is None or self._wake > now:
+            return effects
+        if self.state is State.READING and self.known is not None:
+            return effects + self._prepare(now)  # Not everyone answers, or not the same: settle it.
+        if self.state in (State.READING, State.WAITING) or (self._nays and not self._founders):
+            return effects + self._begin(now, is_retry=True)
+        self._resends += 1
+        return effects + self._ask(now)
+
+    def _expired(self, operation: Queued) -> Answer:
+        request = operation.request.request
+        if operation.was_proposed:
+            text = "time ran out before the outcome was known: read, and look for the attempt"
+            return Answer(request, Status.UNKNOWN, message=text)
+        text = "no majority of the metastore's acceptors answered in time: nothing was changed"
+        return Answer(request, Status.INSUFFICIENT_REPLICAS, message=text)
+
+    # Rounds.
+
+    def _begin(self, now: Instant, *, is_retry: bool = False) -> list[ProposerEffect]:
+        """Start on the first operation of the queue, or rest."""
+        self._become(State.IDLE)
+        if not self._queue:
+            return []
+        if self.known is not None and (is_retry or not isinstance(self._queue.head.request, ReadRequest)):
+            return self._prepare(now)
+        self._become(State.READING)
+        self._round += 1
+        self._queue.cover()
+        return self._ask(now)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._votes, self._nays, self._seen, self._founders = {}, {}, {}, ()
+        self._proposal, self._is_new, self._resends, self._wake = None, False, 0, None
+
+    def _prepare(self, now: Instant, founders: tuple[Acceptor, ...] = ()) -> list[ProposerEffect]:
+        """Ask for promises of a ballot that was never used."""
+        assert founders or self.known is not None, "it knows whom to ask"
+        self._become(State.PREPARING)
+        self._founders = founders
+        self._sets = NO_SETS if self.known is None else self.known.value.sets
+        self._queue.cover()
+        self._top += 1
+        self.ballot = Ballot(self._top, self.node, self.nonce)
+        return self._ask(now)
+
+    def _accept(self, value: Value, now: Instant, *, is_new: bool) -> list[ProposerEffect]:
+        """Ask the acceptors to accept `value` under the ballot that they promised."""
+        assert self.state is State.PREPARING, "promises come first"
+        founders = self._founders
+        self._become(State.ACCEPTING)
+        self._founders = founders
+        self._proposal, self._is_new = value, is_new
+        if is_new and self._queue:
+            self._queue.head.was_proposed = True
+        return self._ask(now)
+
+    def _lose(self, now: Instant) -> list[ProposerEffect]:
+        """Pause a random while, so that one of us wins."""
+        hit("proposer.lost")
+        self._become(State.WAITING)
+        pause = min(self._config.backoff_max, self._config.backoff_min << min(self._losses, 16))
+        self._losses += 1
+        self._wake = after(now, Duration(self._random.randrange(1, pause + 1)))
+        return []
+
+    def _ask(self, now: Instant) -> list[ProposerEffect]:
+        """Send the round's request to everyone who has not answered it; repeat it later."""
+        self._wake = after(now, Duration(self._config.resend_after << min(self._resends, 6)))
+        known = NO_BALLOT if self.known is None else self.known.ballot
+        if self.state is State.READING:
+            nodes = [member.node for member in self.known.value.sets.members()] if self.known else []
+            asked = dict.fromkeys([*nodes, *(self.seeds if self.known is None else ())])
+            return [Send(to, Read(self.node, self._round, known)) for to in asked if to not in self._seen]
+        sends: list[ProposerEffect] = []
+        for member in self._electors():
+            if member in self._votes or member in self._nays:
+                continue
+            if self._proposal is None:
+                request: Prepare | Accept = Prepare(self.node, self.ballot, member, known, self._sets)
+            else:
+                request = Accept(self.node, self.ballot, member, self._proposal, known, self._sets)
+            sends.append(Send(member.node, request))
+        return sends
+
+    def _electors(self) -> tuple[Acceptor, ...]:
+        """Everyone whose vote this round may count."""
+        proposed = NO_SETS if self._proposal is None else self._proposal.sets
+        return tuple(dict.fromkeys((*self._sets.members(), *proposed.members(), *self._founders)))
+
+    def _is_elected(self, votes: Mapping[Acceptor, object]) -> bool:
+        """Whether `votes` would decide this round."""
+        if self._founders and self._proposal is None:
+            return all(founder in votes for founder in self._founders)
+        return self._sets.is_quorum(votes) and (
+            self._proposal is None or self._proposal.sets.is_quorum(votes)
+        )
+
+    # Answers of acceptors.
+
+    def _on_held(self, event: Held, now: Instant) -> list[ProposerEffect]:
+        self._top = max(self._top, event.promised.counter)
+        if self.state is not State.READING or event.round != self._round:
+            return []  # Late.
+        effects: list[ProposerEffect] = []
+        self._seen[event.acceptor.node] = event
+        if event.value is not None and self._learn(Accepted(event.ballot, event.value)):
+            effects += self._ask(now)  # Its members may be others than those asked so far.
+        if self.known is None:
+            return effects + self._found(now)
+        sets = self.known.value.sets
+        same = {held.acceptor: None for held in self._seen.values() if held.ballot == self.known.ballot}
+        if sets.is_quorum(same):
+            self.chosen = self.known.ballot
+            return effects + self._decide(now)
+        for member in sets.members():
+            if event.acceptor == member and event.ballot == NO_BALLOT:
+                effects.append(self._tell(member))
+        if all(member.node in self._seen for member in sets.members()):
+            return effects + self._prepare(now)  # They differ: a write is under way, or stopped half-way.
+        return effects
+
+    def _found(self, now: Instant) -> list[ProposerEffect]:
+        """Found the cluster once every seed has said that it is blank."""
+        if self._founding is None or any(seed not in self._seen for seed in self.seeds):
+            return []
+        hit("proposer.founding")
+        return self._prepare(now, tuple(self._seen[seed].acceptor for seed in self.seeds))
+
+    def _on_promised(self, event: Promised, now: Instant) -> list[ProposerEffect]:
+        if self.state is not State.PREPARING or event.ballot != self.ballot:
+            return []  # Late, or of another round.
+        if event.accepted is not None and self._learn(event.accepted) and self._has_moved():
+            return self._prepare(now)
+        self._votes[event.acceptor] = NO_BALLOT if event.accepted is None else event.accepted.ballot
+        if not self._is_elected(self._votes):
+            return []
+        if self.known is None:
+            assert self._founding is not None, "only a founder goes on without a value"
+            attempt = f"{self.node}.{self.nonce}.founding"
+            value = founding(
+                self._founders, attempt, addresses=self._founding.addresses, document=self._founding.document
+            )
+            return self._accept(value, now, is_new=False)
+        latest = self.known.ballot
+        if self._sets.is_quorum({who: None for who, ballot in self._votes.items() if ballot == latest}):
+            self.chosen = latest
+        return self._decide(now)
+
+    def _on_accepted(self, event: AcceptedBallot, now: Instant) -> list[ProposerEffect]:
+        if self.state is not State.ACCEPTING or event.ballot != self.ballot or self._proposal is None:
+            return []  # Late, or a new member now has what it was told.
+        self._votes[event.acceptor] = event.ballot
+        if not self._is_elected(self._votes):
+            return []
+        self.known = Accepted(self.ballot, self._proposal)
+        self.chosen = self.ballot
+        self._losses = 0
+        if self._is_new and isinstance(self._queue.head.request, ReplaceRequest):
+            return self._begin(now)  # The second write, or the answer, needs a round of its own.
+        return self._decide(now)
+
+    def _on_rejected(self, event: Rejected, now: Instant) -> list[ProposerEffect]:
+        self._top = max(self._top, event.promised.counter)
+        if self.state not in (State.PREPARING, State.ACCEPTING) or event.ballot != self.ballot:
+            return []  # Late, or of another round.
+        if event.why is Why.SETS and event.accepted is not None:
+            if self._learn(event.accepted) and self._has_moved():
+                hit("proposer.moved")
+                return self._prepare(now)
+            return []
+        if event.why is Why.BLANK:
+            return [self._tell(event.acceptor)] if event.acceptor in self._sets.members() else []
+        asked = [member for member in self._electors() if member.node == event.acceptor.node]
+        self._nays.update(dict.fromkeys(asked))  # A stranger answers for another life of its node.
+        left = {member: None for member in self._electors() if member not in self._nays}
+        if self._is_elected(left):
+            return []
+        return self._lose(now)
+
+    def _learn(self, accepted: Accepted) -> bool:
+        """Know `accepted` where it is later than what is known."""
+        self._top = max(self._top, accepted.ballot.counter)
+        if self.known is not None and accepted.ballot <= self.known.ballot:
+            return False
+        self.known = accepted
+        return True
+
+    def _has_moved(self) -> bool:
+        """Whether what was just learnt ends this round: other acceptor sets, or a later ballot."""
+        assert self.known is not None, "something was learnt"
+        return self.known.value.sets != self._sets or self.known.ballot > self.ballot
+
+    def _tell(self, member: Acceptor) -> Send:
+        """Repeat the latest accepted value to a member that is blank, as its proposer would."""
+        assert self.known is not None, "there is something to tell"
+        known = self.known
+        message = Accept(self.node, known.ballot, member, known.value, known.ballot, known.value.sets)
+        return Send(member.node, message)
+
+    def _decide(self, now: Instant) -> list[ProposerEffect]:
+        """Take the next step of the first operation, now that the latest value is known."""
+        assert self.known is not None, "a quorum told the latest value"
+        value, is_chosen = self.known.value, self.chosen == self.known.ballot
+        effects: list[ProposerEffect] = []
+        while self._queue and self._queue.head.is_covered:
+            head = self._queue.head
+            step = next_step(head.request, value, is_chosen=is_chosen, was_proposed=head.was_proposed)
+            if not isinstance(step, Answer):
+                return effects + self._go_on(step, now)
+            effects.append(step)
+            self._queue.pop()
+        return effects + self._begin(now)
+
+    def _go_on(self, step: Propose | None, now: Instant) -> list[ProposerEffect]:
+        if self.state is not State.PREPARING:
+            return self._prepare(now)  # A read, or a ballot that has had its value: a new ballot first.
+        if step is None:
+            assert self.known is not None, "there is a value to have chosen"
+            return self._accept(self.known.value, now, is_new=False)
+        return self._accept(step.value, now, is_new=True)
+
+    _handlers: ClassVar[
+        dict[type[Event], Callable[["ProposerMachine", Any, Instant], list[ProposerEffect]]]
+    ] = {
+        ReadRequest: _on_request,
+        ChangeRequest: _on_request,
+        ReplaceRequest: _on_request,
+        Tick: _on_tick,
+        Held: _on_held,
+        Promised: _on_promised,
+        AcceptedBallot: _on_accepted,
+        Rejected: _on_rejected,
+    }

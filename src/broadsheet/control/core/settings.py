@@ -1,0 +1,37 @@
+"""Settings of a proposer: its patience, and what a founder writes first.
+
+Times in nanoseconds. No behaviour; correctness depends on none of these.
+Source: design/control.md control.3 (jittered back-off).
+"""
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.types import NodeId
+
+
+class ProposerConfig(msgspec.Struct, frozen=True):
+    """Knobs of a proposer."""
+
+    operation_timeout: Duration = Duration(5 * SECOND)
+    """How long an operation may take before its client is told what is known of it."""
+    resend_after: Duration = Duration(100 * MILLISECOND)
+    """When a request is first repeated to who has not answered; doubles each time."""
+    backoff_min: Duration = Duration(5 * MILLISECOND)
+    """The first random pause after losing to a greater ballot is up to this; doubles each time."""
+    backoff_max: Duration = Duration(500 * MILLISECOND)
+    """The longest such pause."""
+    queue_max: int = 1024
+    """Operations that may wait."""
+
+    def __post_init__(self) -> None:
+        """Hold the relations between the knobs."""
+        assert 0 < self.backoff_min <= self.backoff_max < self.operation_timeout
+        assert 0 < self.resend_after < self.operation_timeout
+
+
+class Founding(msgspec.Struct, frozen=True):
+    """What the founder of a cluster writes first."""
+
+    document: bytes
+    addresses: tuple[tuple[NodeId, str], ...]
