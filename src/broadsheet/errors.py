@@ -41,6 +41,7 @@ class Status(IntEnum):
     TOO_LARGE = 27
     SPAN_FORGOTTEN = 28
     FENCED = 29
+    UNREACHABLE = 30
 
 
 class Retry(Enum):
@@ -196,6 +197,13 @@ class StoreUnhealthy(Refused):
     """The disk or the fragment store cannot take more (journals.20). Free space, then go on."""
 
     status = Status.STORE_UNHEALTHY
+    retry = Retry.LATER
+
+
+class Unreachable(Refused):
+    """No connection to the node could be made, or it was lost before the request was sent. Nothing was done."""
+
+    status = Status.UNREACHABLE
     retry = Retry.LATER
 
 

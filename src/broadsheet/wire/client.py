@@ -1,71 +1,67 @@
-"""Client: the dialling side of the wire (API; bodies follow)."""
+"""Client: the dialling side of the wire: one connection, and what is asked over it.
 
+DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that was handed to the
+socket and not answered is `Unknown` when the connection is lost or its time is up, never a no; one that was not is
+`Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
+Source: DESIGN 2; reliability 2.7 (C1, C2, C6).
+"""
+
+import asyncio
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from broadsheet.base.time import Duration
+from broadsheet.base.machine import Event
+from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
-from broadsheet.wire.method import WireStream
+from broadsheet.errors import (
+    BY_STATUS,
+    BroadsheetError,
+    DeadlineExceeded,
+    Refused,
+    ShuttingDown,
+    Status,
+    TooLarge,
+    Unknown,
+    Unreachable,
+    Unsupported,
+)
+from broadsheet.wire import frame as f
+from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.dialler import DiallerConnection
+from broadsheet.wire.events import (
+    AcknowledgedReceived,
+    CreditReceived,
+    FinishReceived,
+    GoAwayReceived,
+    MessageReceived,
+    OpenedReceived,
+    RefusalReceived,
+    ReplyReceived,
+    RunRefused,
+    WelcomeReceived,
+)
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.running import Acknowledged, RunCaller
+from broadsheet.wire.shell import Shell, WirePorts, large_slab_bytes
+from broadsheet.wire.slab import SlabPool
+from broadsheet.wire.stream import StreamEnd
+
+__all__ = ["Acknowledged", "Caller", "ClientConnection", "ClientStream", "RunStream", "dial", "error_of"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+RunStream = RunCaller
+"""A caller's end of a RUN stream: records out, acknowledgements in."""
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """What a unary call brought back."""
-
-    body: msgspec.Struct
-    payload: memoryview
-
-
-class ClientStream(WireStream, Protocol):
-    """A caller's end of a STREAM."""
-
-    def finish(self) -> None:
-        """Say that no more messages will be sent."""
-        ...
-
-    async def reply(self, kind: type[R]) -> R:
-        """The handler's reply, once it has ended; `finish` is implied.
-
-        Raises:
-            BroadsheetError: it refused, the deadline passed or the connection was lost (`Unknown`).
-        """
-        ...
-
-    def cancel(self) -> None:
-        """Withdraw; harmless when it has ended."""
-        ...
-
-
-class Acknowledged(msgspec.Struct, frozen=True, gc=False):
-    """Records [sequence, sequence + count) of a run stream went to [begin, end)."""
-
-    sequence: int
-    count: int
-    begin: int
-    end: int
-
-
-class RunStream(Protocol):
-    """A caller's end of a RUN stream: records out, acknowledgements in."""
-
-    async def send(self, records: Sequence[Buffer], *, at: int | None = None) -> Acknowledged:
-        """Send `records` as one run frame (split where above a frame, without `at`) and await its acknowledgement.
-
-        Raises:
-            BroadsheetError: all of it was refused, or `Unknown`.
-        """
-        ...
-
-    async def close(self) -> None:
-        """End the stream once everything is answered."""
-        ...
+WAITING_MAX: Final = 65_536
+"""Requests of one connection that wait for a stream."""
 
 
 class Caller(Protocol):
-    """Anything that can be called: one connection, a pool's address, or a route."""
+    """Anything that can be called: one connection, or a route."""
 
     async def call(
         self,
@@ -87,10 +83,438 @@ class Caller(Protocol):
 
     async def open(
         self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
-    ) -> ClientStream:
+    ) -> "ClientStream":
         """Open a STREAM."""
         ...
 
-    async def open_run(self, method: str, request: msgspec.Struct, *, reply: type[R]) -> tuple[R, RunStream]:
+    async def open_run(
+        self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
+    ) -> tuple[R, RunCaller]:
         """Open a RUN stream; returns once its target has accepted it."""
         ...
+
+
+class ClientConnection(Shell):
+    """One connection that we dialled."""
+
+    base: DiallerConnection
+
+    def __init__(self, ports: WirePorts, limits: WireLimits, address: str, pool: SlabPool) -> None:
+        super().__init__(DiallerConnection(limits, now=ports.time.now()), ports, pool)
+        self.address = address
+        self.node = ""
+        """The node's name, as it greeted."""
+        self.cluster = ""
+        self.methods: dict[str, int] = {}
+        """What the node can do, by name."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls: dict[int, asyncio.Future[tuple[memoryview, memoryview]]] = {}
+        self._streams: dict[int, ClientStream] = {}
+        self._runs: dict[int, RunCaller] = {}
+        self._unsent: dict[int, None] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._away: GoAwayReceived | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it takes more requests."""
+        return self.base.phase is Phase.OPEN and not self.base.is_worn_out()
+
+    # ------------------------------------------------------------------ what users call
+
+    async def call(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        payload: Sequence[Buffer] = (),
+        *,
+        reply: type[R],
+        timeout: Duration | None = None,
+        is_idempotent: bool = False,  # noqa: ARG002 - a route retries, one connection does not.
+    ) -> tuple[R, memoryview]:
+        """One unary call: the reply's body and payload.
+
+        Raises:
+            Refused: it was not done; for sure.
+            Unknown: it may have been done.
+        """
+        timeout = self.limits.call_timeout if timeout is None else timeout
+        stream, left = await self._begin(Kind.UNARY, method, f.encode(request), payload, timeout)
+        future = self._calls[stream] = asyncio.get_running_loop().create_future()
+        timer = self.ports.timers.call_after(left, lambda: self._late(stream, future, timeout))
+        try:
+            answer, rest = await future
+        except asyncio.CancelledError:
+            self._withdraw(stream)
+            raise
+        finally:
+            timer.cancel()
+            self._calls.pop(stream, None)
+        return decode(answer, reply, method), rest
+
+    async def open(
+        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
+    ) -> "ClientStream":
+        """Open a STREAM. `timeout` bounds all of it, at the node; None for no bound.
+
+        Raises:
+            Refused: the connection takes no more streams.
+        """
+        waits = self.limits.call_timeout if timeout is None else timeout
+        stream, _ = await self._begin(
+            Kind.STREAM, method, f.encode(request), (), waits, is_bounded=timeout is not None
+        )
+        end = self._streams[stream] = ClientStream(self, stream, method)
+        end.grant()
+        return end
+
+    async def open_run(
+        self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
+    ) -> tuple[R, RunCaller]:
+        """Open a RUN stream; returns once its target has accepted it.
+
+        Raises:
+            Refused: it has not, for sure.
+            Unknown: the connection was lost, or the time is up.
+        """
+        timeout = self.limits.call_timeout if timeout is None else timeout
+        stream, left = await self._begin(Kind.RUN, method, f.encode(request), (), timeout)
+        run = self._runs[stream] = RunCaller(self, stream)
+        timer = self.ports.timers.call_after(left, lambda: self._late(stream, run.opened, timeout))
+        try:
+            body = await run.opened
+        except BaseException:
+            self._runs.pop(stream, None)
+            self._withdraw(stream)
+            raise
+        finally:
+            timer.cancel()
+        return decode(body, reply, method), run
+
+    def refresh_token(self, token: str) -> None:
+        """Show a newer token, before the old one expires."""
+        self.base.say_token(token)
+        self.mark_dirty()
+
+    async def close(self) -> None:
+        """Close; what is not answered is `Unknown`. Idempotent."""
+        if not self.is_lost:
+            self.end("closed by us")
+
+    # ------------------------------------------------------------------ for streams
+
+    def withdraw(self, stream: int) -> None:
+        """Cancel a stream."""
+        self._streams.pop(stream, None)
+        self._runs.pop(stream, None)
+        self._withdraw(stream)
+
+    def _withdraw(self, stream: int) -> None:
+        self.base.cancel(stream)
+        self.mark_dirty()
+        self._next_waiter()
+
+    def _late(self, stream: int, future: "asyncio.Future[Any]", timeout: Duration) -> None:
+        """A call's time is up, at our end; the node is told, and may have done it."""
+        if not future.done():
+            future.set_exception(
+                DeadlineExceeded(f"no answer in {timeout // MILLISECOND} ms: it may have been done")
+            )
+            self._withdraw(stream)
+
+    async def _begin(
+        self,
+        kind: Kind,
+        method: str,
+        body: bytes,
+        payload: Sequence[Buffer],
+        timeout: Duration,
+        *,
+        is_bounded: bool = True,
+    ) -> tuple[int, Duration]:
+        """Open a stream, once there is room for it; returns it with what is left of `timeout`."""
+        base = self.base
+        began = self.ports.time.now()
+        if self._waiting or not base.may_open():
+            await self._turn(began, timeout)
+        self._raise_if_unusable()
+        number = self.methods.get(method)
+        if number is None:
+            raise Unsupported(f"{self.address} has no method {method}: it may be of another version")
+        size = f.payload_bytes(payload)
+        if not base.fits(len(body), size):
+            raise TooLarge(
+                f"a request of {len(body)} + {size} bytes, and {self.address} takes {base.peer_frame_bytes_max}"
+            )
+        left = Duration(max(0, timeout - (self.ports.time.now() - began)))
+        timeout_ms = min(max(1, left // MILLISECOND), 0xFFFF_FFFF) if is_bounded else 0
+        stream = base.open(kind, number, timeout_ms=timeout_ms, body=body, payload=payload)
+        self._unsent[stream] = None
+        self.mark_dirty()
+        return stream, left
+
+    async def _turn(self, began: Instant, timeout: Duration) -> None:
+        """Wait until a stream may be opened, first come, first served.
+
+        Raises:
+            Unreachable: too many wait, or it took longer than `timeout`. Nothing was sent.
+        """
+        while not self.base.may_open():
+            self._raise_if_unusable()
+            if len(self._waiting) >= WAITING_MAX:
+                raise Unreachable(f"{WAITING_MAX} requests wait for a stream to {self.address} already")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            left = Duration(max(0, timeout - (self.ports.time.now() - began)))
+            timer = self.ports.timers.call_after(left, lambda waiter=waiter: self._give_up(waiter))  # type: ignore[misc]
+            try:
+                await waiter
+            except BaseException:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                self._next_waiter()  # We may have been woken and leave: the next one's turn.
+                raise
+            finally:
+                timer.cancel()
+
+    def _give_up(self, waiter: "asyncio.Future[None]") -> None:
+        if not waiter.done():
+            waiter.set_exception(
+                Unreachable(f"no stream to {self.address} came free in time: nothing was sent")
+            )
+
+    def _raise_if_unusable(self) -> None:
+        if self.is_lost or self.base.phase is Phase.BROKEN:
+            raise Unreachable(f"the connection to {self.address} is lost: {self.reason}")
+        if self.base.phase is Phase.LEAVING:
+            raise ShuttingDown(f"{self.address} takes no more requests")
+        if self.base.is_worn_out():
+            raise Unreachable(f"the connection to {self.address} has used up its stream numbers")
+
+    def _next_waiter(self) -> None:
+        is_done_for = not self.is_usable
+        while self._waiting and (is_done_for or self.base.may_open()):
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not is_done_for:
+                    return
+
+    # ------------------------------------------------------------------ Shell
+
+    def on_events(self, events: list[Event], now: Instant) -> None:  # noqa: ARG002 - the clock is the core's.
+        """Take what the connection reports, in order."""
+        for event in events:
+            match event:
+                case ReplyReceived():
+                    self._on_reply(event)
+                case AcknowledgedReceived() | RunRefused():
+                    if (run := self._runs.get(event.stream)) is not None:
+                        run.on_answer(event)
+                case MessageReceived() | FinishReceived() | CreditReceived():
+                    if (end := self._streams.get(event.stream)) is not None:
+                        end.on_event(event)
+                case RefusalReceived():
+                    self._settle(event.stream, error_of(event.status, event.message, event.hint))
+                case OpenedReceived():
+                    if (run := self._runs.get(event.stream)) is not None:
+                        run.on_opened(self.keep(event.body))
+                case _:
+                    self._on_rare(event)
+
+    def _on_rare(self, event: Event) -> None:
+        match event:
+            case WelcomeReceived():
+                self.methods = event.welcome.methods
+                self.node, self.cluster = event.welcome.node, event.welcome.cluster
+                if not self.ready.done():
+                    self.ready.set_result(None)
+            case GoAwayReceived():
+                self._on_goaway(event)
+            case _:
+                self.reason = self.reason or str(getattr(event, "message", ""))
+
+    def _on_reply(self, event: ReplyReceived) -> None:
+        stream = event.stream
+        future = self._calls.get(stream)
+        if future is not None:
+            if not future.done():
+                future.set_result((self.keep(event.body), self.keep(event.payload)))
+        elif (end := self._streams.pop(stream, None)) is not None:
+            end.on_reply(self.keep(event.body))
+        elif (run := self._runs.pop(stream, None)) is not None:
+            run.on_end(None)
+        self._next_waiter()
+
+    def _on_goaway(self, event: GoAwayReceived) -> None:
+        """No stream above `last_stream` was looked at: those are refused, for sure."""
+        self._away = event
+        self.reason = self.reason or event.message
+        if not self.ready.done():
+            self.ready.set_exception(error_of(event.status, event.message))
+            self.end(event.message)
+            return
+        refusal = event.status if event.status is not Status.UNKNOWN else Status.SHUTTING_DOWN
+        for stream in [each for each in self.base.streams if each > event.last_stream]:
+            self.base.cancel(stream)
+            self._settle(stream, error_of(refusal, event.message))
+        self._next_waiter()
+
+    def _settle(self, stream: int, error: BroadsheetError) -> None:
+        """A stream has ended with `error`."""
+        future = self._calls.get(stream)
+        if future is not None:
+            if not future.done():
+                future.set_exception(error)
+        elif (end := self._streams.pop(stream, None)) is not None:
+            end.on_end(error)
+        elif (run := self._runs.pop(stream, None)) is not None:
+            run.on_end(error)
+        self._next_waiter()
+
+    def on_flushed(self) -> None:
+        """What was queued is with the socket: from here on it may have been done."""
+        self._unsent = {}
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again."""
+        for end in list(self._streams.values()):
+            end.on_writable()
+        for run in list(self._runs.values()):
+            run.on_writable()
+
+    def on_lost(self) -> None:
+        """Answer everything that is still open."""
+        if not self.ready.done():
+            self.ready.set_exception(Unreachable(f"{self.address}: {self.reason}"))
+        unsent = self._unsent
+        for stream in [*self._calls, *self._streams, *self._runs]:
+            if stream in unsent:
+                self._settle(
+                    stream, Unreachable(f"{self.address} was lost before the request was sent: {self.reason}")
+                )
+            else:
+                self._settle(stream, Unknown(f"{self.address} was lost before it answered: {self.reason}"))
+        self._next_waiter()
+
+
+class ClientStream(StreamEnd):
+    """A caller's end of a STREAM."""
+
+    def __init__(self, connection: ClientConnection, stream: int, method: str) -> None:
+        super().__init__(connection, stream, window_bytes=connection.limits.window_bytes)
+        self._connection, self._method = connection, method
+        self._reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._has_finished = False
+
+    def finish(self) -> None:
+        """Say that no more messages will be sent. Idempotent."""
+        if not self._has_finished:
+            self._has_finished = True
+            self._connection.base.finish(self.stream)
+            self._connection.mark_dirty()
+
+    async def reply(self, kind: type[R]) -> R:
+        """The handler's reply, once it has ended; `finish` is implied.
+
+        Raises:
+            BroadsheetError: it refused, the deadline passed or the connection was lost (`Unknown`).
+        """
+        self.finish()
+        return decode(await asyncio.shield(self._reply), kind, self._method)
+
+    def cancel(self) -> None:
+        """Withdraw; harmless when it has ended."""
+        if not self._reply.done():
+            self._connection.withdraw(self.stream)
+            self.on_end(Unknown("cancelled by us: it may have taken effect"))
+
+    def on_event(self, event: MessageReceived | FinishReceived | CreditReceived) -> None:
+        """A frame came for it."""
+        if isinstance(event, MessageReceived):
+            self.on_message(event)
+        elif isinstance(event, FinishReceived):
+            self.on_finish()
+        else:
+            self.on_writable()
+
+    def on_reply(self, body: memoryview) -> None:
+        """It ended well."""
+        if not self._reply.done():
+            self._reply.set_result(body)
+        super().on_end(None)
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """It ended otherwise."""
+        if error is not None and not self._reply.done():
+            self._reply.set_exception(error)
+            self._reply.exception()  # Nobody may ask for it: `receive` and `send` raise it as well.
+        super().on_end(error)
+
+
+async def dial(
+    ports: WirePorts,
+    address: str,
+    *,
+    token: str = "",
+    limits: WireLimits,
+    node: str = "",
+    cluster: str = "",
+    pool: SlabPool | None = None,
+) -> ClientConnection:
+    """Connect to `address`; returns once the node has let us in.
+
+    Raises:
+        Unreachable: it did not answer within `limits.dial_timeout`, or turned the connection away.
+        Unauthenticated: it does not like the token.
+    """
+    slabs = SlabPool(large_slab_bytes(limits)) if pool is None else pool
+    made: list[ClientConnection] = []
+
+    def factory() -> ClientConnection:
+        made.append(ClientConnection(ports, limits, address, slabs))
+        return made[-1]
+
+    try:
+        async with asyncio.timeout(in_seconds(limits.dial_timeout)):
+            await ports.network.dial(address, factory)
+            made[-1].base.say_hello(token=token, node=node, cluster=cluster)
+            made[-1].flush()
+            await made[-1].ready
+    except TimeoutError as error:
+        _abort(made)
+        raise Unreachable(f"{address} did not answer in {limits.dial_timeout // MILLISECOND} ms") from error
+    except OSError as error:
+        raise Unreachable(f"{address} cannot be reached: {error}") from error
+    except BaseException:
+        _abort(made)
+        raise
+    return made[-1]
+
+
+def _abort(made: list[ClientConnection]) -> None:
+    for connection in made:
+        connection.abort("it was not let in")
+
+
+def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
+    """The error that a status on the wire stands for."""
+    kind = BY_STATUS.get(status, Unknown)
+    return kind(message, hint=hint) if issubclass(kind, Refused) else kind(message)
+
+
+def decode(body: memoryview, kind: type[R], method: str) -> R:
+    """A reply's body.
+
+    Raises:
+        RemoteProtocolError: it is not a `kind`.
+    """
+    decoder: msgspec.msgpack.Decoder[R] | None = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    reply: R = f.decode_with(decoder, body, f"the reply to {method}")
+    return reply
+
+
+_decoders: dict[type, Any] = {}
+"""By the kind of a reply; as many as there are kinds."""

@@ -20,11 +20,11 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A frame of a peer that has not been greeted."""
     streams_max: int = 1024
     """Streams (unary calls included) that a peer may have open at once."""
-    window_bytes: int = 4 << 20
+    window_bytes: int = 16 << 20
     """What a peer may send on one stream before we have consumed it; also unanswered bytes of a RUN stream."""
     run_count_max: int = 65_536
     """Records in one run frame."""
-    in_flight_bytes_max: int = 16 << 20
+    in_flight_bytes_max: int = 32 << 20
     """Request bytes of one connection that are being worked on; above, we stop reading."""
     node_in_flight_bytes_max: int = 256 << 20
     """The same of all connections of a server together."""
@@ -50,14 +50,14 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How long a client waits for a connection and its greeting."""
     drain_timeout: Duration = Duration(10 * SECOND)
     """How long streams may take to end once a server goes away."""
-    call_timeout_max: Duration = Duration(600 * SECOND)
-    """The longest deadline of a unary call; also the one of a call that names none."""
+    call_timeout: Duration = Duration(30 * SECOND)
+    """The deadline of a unary call that names none."""
 
     def __post_init__(self) -> None:
         """Refuse relations that cannot work."""
         assert self.greeting_bytes_max <= self.frame_bytes_max, "a greeting is a frame"
         assert self.body_bytes_max < 1 << 24, "the header has 24 bits for it"
         assert self.frame_bytes_max < 1 << 31, "the header has 32 bits, and sums must fit"
-        assert self.window_bytes >= self.frame_bytes_max, "one whole frame must fit into a window"
+        assert self.window_bytes >= 2 * self.frame_bytes_max + 128, "a frame must fit into half a window"
         assert self.in_flight_bytes_max >= self.frame_bytes_max, "one whole frame must be allowed to work"
         assert self.keepalive_interval >= MILLISECOND, "a timer that fires all the time"

@@ -1,0 +1,147 @@
+"""What a connection's sans-IO state reports to its shell, in the order of the bytes.
+
+Bodies and payloads are views of the receive buffer: valid for as long as they are referred to (`wire.slab`).
+"""
+
+from broadsheet.base.machine import Event
+from broadsheet.base.types import Buffer
+from broadsheet.errors import Status
+from broadsheet.wire.datapath import Lengths
+from broadsheet.wire.frame import Hello, NewToken, Welcome
+
+
+class HelloReceived(Event, frozen=True):
+    """A dialler has introduced itself with a version that we speak."""
+
+    hello: Hello
+
+
+class WelcomeReceived(Event, frozen=True):
+    """The listener has let us in."""
+
+    welcome: Welcome
+
+
+class TokenReceived(Event, frozen=True):
+    """The dialler has a newer token."""
+
+    token: NewToken
+
+
+class GoAwayReceived(Event, frozen=True):
+    """The listener takes no stream above `last_stream`."""
+
+    status: Status
+    message: str
+    last_stream: int
+
+
+class CallReceived(Event, frozen=True):
+    """A unary request."""
+
+    stream: int
+    method: int
+    timeout_ms: int
+    request: memoryview
+    payload: memoryview
+
+
+class OpenReceived(Event, frozen=True):
+    """A STREAM or a RUN stream is wanted."""
+
+    stream: int
+    method: int
+    timeout_ms: int
+    request: memoryview
+    is_run: bool
+
+
+class OpenedReceived(Event, frozen=True):
+    """Our RUN stream is open."""
+
+    stream: int
+    body: memoryview
+
+
+class ReplyReceived(Event, frozen=True):
+    """A stream of ours ended well."""
+
+    stream: int
+    body: memoryview
+    payload: memoryview
+
+
+class RefusalReceived(Event, frozen=True):
+    """A stream of ours ended otherwise."""
+
+    stream: int
+    status: Status
+    message: str
+    hint: str
+
+
+class CancelReceived(Event, frozen=True):
+    """The dialler no longer wants its stream."""
+
+    stream: int
+
+
+class MessageReceived(Event, frozen=True):
+    """A message of a STREAM, within the window that we granted."""
+
+    stream: int
+    body: memoryview
+    payload: memoryview
+
+
+class FinishReceived(Event, frozen=True):
+    """The peer sends no more on the stream."""
+
+    stream: int
+
+
+class CreditReceived(Event, frozen=True):
+    """The peer's window on a stream has grown."""
+
+    stream: int
+
+
+class RecordsReceived(Event, frozen=True):
+    """A run of records, or a run frame."""
+
+    stream: int
+    sequence: int
+    count: int
+    size: int
+    at: int | None
+    lengths: Lengths
+    parts: tuple[Buffer, ...]
+    is_framed: bool
+
+
+class AcknowledgedReceived(Event, frozen=True):
+    """Records of our RUN stream went to [begin, end)."""
+
+    stream: int
+    sequence: int
+    count: int
+    begin: int
+    end: int
+
+
+class RunRefused(Event, frozen=True):
+    """Records of our RUN stream were refused, or are unknown."""
+
+    stream: int
+    sequence: int
+    count: int
+    status: Status
+    message: str
+    hint: str
+
+
+class Broken(Event, frozen=True):
+    """The connection is of no more use: the peer broke the protocol, or fell silent. Nothing follows."""
+
+    status: Status
+    message: str

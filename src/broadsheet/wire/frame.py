@@ -1,0 +1,196 @@
+"""Frame: the bytes of the native wire, version 1. `docs/protocols/native.md` is its public form.
+
+    u32 length    bytes after this header: body, then payload
+    u32 stream    0 for the connection itself
+    u32 word      kind (low 8 bits) and body length (high 24 bits)
+    u32 crc       crc32c of the 12 bytes before it
+
+All integers are little-endian. The body is MessagePack, but for the fixed columns named here, and the payload raw bytes.
+This module knows bytes and no state.
+Source: DESIGN 2; ADR 0040.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from crc32c import crc32c
+
+from broadsheet.base.types import Buffer
+from broadsheet.errors import RemoteProtocolError
+
+VERSION: Final = 1
+"""The only version so far; both sides greet with a range."""
+MAGIC: Final = "broadsheet"
+"""The first field of a greeting."""
+
+HEADER: Final = struct.Struct("<IIII")
+HEADER_BYTES: Final = 16
+WORD_BODY_SHIFT: Final = 8
+KIND_MASK: Final = 0xFF
+
+HELLO: Final = 1
+"""Dialler: `Hello`. Listener: `Welcome`. The first frame of each side."""
+GOAWAY: Final = 2
+"""`GoAway`: no stream above `last_stream` was or will be looked at."""
+PING: Final = 3
+"""Answer at once. Body empty."""
+PONG: Final = 4
+"""The answer."""
+TOKEN: Final = 5
+"""`NewToken`: the dialler's bearer token from here on."""
+CALL: Final = 6
+"""Unary request: u32 method, u32 timeout in ms (0: none), MessagePack request; payload."""
+OPEN: Final = 7
+"""Opens a STREAM; body as of CALL, payload empty."""
+OPEN_RUN: Final = 8
+"""Opens a RUN stream; body as of CALL, payload empty."""
+OPENED: Final = 9
+"""The RUN stream is open: MessagePack reply. Records may follow."""
+REPLY: Final = 10
+"""Ends a stream well: MessagePack reply; payload."""
+REFUSE: Final = 11
+"""Ends a stream otherwise: `Refusal`."""
+CANCEL: Final = 12
+"""The dialler no longer wants the stream. Body empty."""
+MESSAGE: Final = 13
+"""A message of a STREAM: MessagePack or nothing; payload. Costs its length plus `MESSAGE_COST` of the window."""
+WINDOW: Final = 14
+"""u32: so many more bytes may be sent on the stream."""
+FINISH: Final = 15
+"""The sender sends no more messages or records on the stream. Body empty."""
+RECORD: Final = 16
+"""One record of a RUN stream. Body empty; payload the record."""
+RUN: Final = 17
+"""Many: u64 wanted offset of the first byte (2**64 - 1: the head), then u32 lengths; payload the records back to back."""
+ACK: Final = 18
+"""Answers a RECORD: u64 sequence, u64 begin, u64 end."""
+RUN_ACK: Final = 19
+"""Answers a RUN: u64 sequence of its first record, u64 count, u64 begin, u64 end."""
+RUN_REFUSE: Final = 20
+"""Refuses records: `RunRefusal`."""
+KIND_MAX: Final = 20
+
+FRAME_NAMES: Final = {
+    HELLO: "HELLO", GOAWAY: "GOAWAY", PING: "PING", PONG: "PONG", TOKEN: "TOKEN", CALL: "CALL", OPEN: "OPEN",
+    OPEN_RUN: "OPEN_RUN", OPENED: "OPENED", REPLY: "REPLY", REFUSE: "REFUSE", CANCEL: "CANCEL", MESSAGE: "MESSAGE",
+    WINDOW: "WINDOW", FINISH: "FINISH", RECORD: "RECORD", RUN: "RUN", ACK: "ACK", RUN_ACK: "RUN_ACK",
+    RUN_REFUSE: "RUN_REFUSE",
+}  # fmt: skip
+"""For messages and documents."""
+
+CALL_HEAD: Final = struct.Struct("<II")
+U32: Final = struct.Struct("<I")
+U64: Final = struct.Struct("<Q")
+AT_HEAD: Final = (1 << 64) - 1
+"""In a RUN: wherever the head is."""
+MESSAGE_COST: Final = 64
+"""Added to a message's bytes, so that empty messages are bounded too."""
+INITIAL_WINDOW_BYTES: Final = 64 << 10
+"""What either side may send on a new STREAM before the first WINDOW."""
+STREAM_MAX: Final = (1 << 32) - 1
+"""The last stream number of a connection. The dialler's are odd; even ones are kept for the listener."""
+
+_TWELVE: Final = struct.Struct("<III")
+_SIXTEEN: Final = struct.Struct("<12sI")
+_pack_twelve, _pack_sixteen = _TWELVE.pack, HEADER.pack
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The dialler's greeting."""
+
+    magic: str
+    version_min: int
+    version_max: int
+    token: str
+    frame_bytes_max: int
+    """Largest frame that the sender accepts, after its header."""
+    window_bytes: int
+    """Largest window that the sender will grant on a stream."""
+    node: str = ""
+    cluster: str = ""
+    """Where not empty, the listener must be of this cluster."""
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """The listener's greeting."""
+
+    version: int
+    frame_bytes_max: int
+    window_bytes: int
+    streams_max: int
+    run_count_max: int
+    methods: dict[str, int]
+    """The node's methods by name, so that a caller knows what this version can do."""
+    node: str = ""
+    cluster: str = ""
+
+
+class GoAway(msgspec.Struct, frozen=True, array_like=True):
+    """Why the connection ends, or takes no more streams."""
+
+    status: int
+    message: str
+    last_stream: int
+
+
+class NewToken(msgspec.Struct, frozen=True, array_like=True):
+    """A newer token."""
+
+    token: str
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """A status other than OK."""
+
+    status: int
+    message: str = ""
+    hint: str = ""
+
+
+class RunRefusal(msgspec.Struct, frozen=True, array_like=True):
+    """The records [sequence, sequence + count) were refused, or are unknown."""
+
+    sequence: int
+    count: int
+    status: int
+    message: str = ""
+    hint: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def header(kind: int, stream: int, *, body_bytes: int = 0, payload_bytes: int = 0) -> bytes:
+    """The 16 bytes in front of a frame."""
+    length, word = body_bytes + payload_bytes, kind | body_bytes << 8
+    return _pack_sixteen(length, stream, word, crc32c(_pack_twelve(length, stream, word)))
+
+
+def frame(kind: int, stream: int, body: bytes = b"") -> bytes:
+    """A frame without payload."""
+    length, word = len(body), kind | len(body) << 8
+    return _pack_sixteen(length, stream, word, crc32c(_pack_twelve(length, stream, word))) + body
+
+
+def encode(body: Any) -> bytes:  # noqa: ANN401 - any struct.
+    """`body` as MessagePack."""
+    return _encode(body)
+
+
+def payload_bytes(parts: Sequence[Buffer]) -> int:
+    """Bytes of all parts together."""
+    return sum([len(part) if type(part) is not memoryview else part.nbytes for part in parts])
+
+
+def decode_with(decoder: "msgspec.msgpack.Decoder[Any]", body: Buffer, what: str) -> Any:  # noqa: ANN401
+    """`body` decoded.
+
+    Raises:
+        RemoteProtocolError: it is not what `what` must be.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise RemoteProtocolError(f"{what} is malformed: {error}") from None

@@ -1,0 +1,212 @@
+"""Listener: the accepting side of a connection's sans-IO state.
+
+Streams are opened by the dialler, and end here: by REPLY, by REFUSE, or by the dialler's CANCEL.
+Source: docs/protocols/native.md.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.time import Duration, Instant
+from broadsheet.base.types import Buffer
+from broadsheet.errors import RemoteProtocolError, Status
+from broadsheet.wire import frame as f
+from broadsheet.wire.connection import UNARY, Kind, Phase, StreamState, WireConnection
+from broadsheet.wire.datapath import Lengths, run_lengths, take_records
+from broadsheet.wire.events import (
+    CallReceived,
+    CancelReceived,
+    HelloReceived,
+    OpenReceived,
+    RecordsReceived,
+    TokenReceived,
+)
+from broadsheet.wire.limits import WireLimits
+
+_HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
+_TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
+
+
+class ListenerConnection(WireConnection):
+    """The rules for the side that was dialled."""
+
+    name = "listener"
+
+    def __init__(self, limits: WireLimits, *, now: Instant) -> None:
+        super().__init__(limits, now=now)
+        self.has_hello = False
+        self.table.update({
+            f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
+            f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
+        })  # fmt: skip
+
+    def greeting_patience(self) -> Duration:
+        """How long the dialler may take to say who it is."""
+        return self.limits.greeting_timeout if self.has_heard else self.limits.first_byte_timeout
+
+    def say_welcome(self, methods: dict[str, int], *, node: str = "", cluster: str = "") -> None:
+        """Let the dialler in: its token is good."""
+        assert self.phase is Phase.GREETING, "one greeting a connection"
+        limits = self.limits
+        self.send_body(f.HELLO, 0, f.Welcome(
+            f.VERSION, limits.frame_bytes_max, limits.window_bytes, limits.streams_max, limits.run_count_max, methods, node, cluster,
+        ))  # fmt: skip
+        self.become_open()
+
+    def accept_run(self, stream: int, body: bytes) -> None:
+        """Open a RUN stream for records."""
+        state = self.streams.get(stream)
+        if state is not None:
+            state.is_accepted = True
+            self.out.append(f.frame(f.OPENED, stream, body))
+
+    def reply(self, stream: int, body: bytes, payload: Sequence[Buffer] = ()) -> bool:
+        """End `stream` well; false where it has ended already, and nobody waits."""
+        if self.streams.pop(stream, None) is None:
+            return False
+        self.append(f.REPLY, stream, body, payload)
+        return True
+
+    def refuse(self, stream: int, status: Status, message: str, hint: str = "") -> bool:
+        """End `stream` otherwise; false where it has ended already."""
+        if self.streams.pop(stream, None) is None:
+            return False
+        self.send_body(f.REFUSE, stream, f.Refusal(int(status), message[:1024], hint[:1024]))
+        return True
+
+    def answer_run(self, stream: int, size: int, answer: Buffer) -> None:
+        """Send the rendered answer to records of `size` bytes, which returns them to the peer's window."""
+        state = self.streams.get(stream)
+        if state is not None:
+            state.unanswered_bytes -= size
+            self.out.append(answer)
+
+    def _on_hello(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
+        hello: f.Hello = f.decode_with(_HELLO, body, "HELLO")
+        if self.phase is not Phase.GREETING or self.has_hello:
+            raise RemoteProtocolError("a second greeting")
+        if hello.magic != f.MAGIC:
+            raise RemoteProtocolError(
+                "this is the native door of Broadsheet: the greeting is of another protocol"
+            )
+        if not hello.version_min <= f.VERSION <= hello.version_max:
+            mine, theirs = f.VERSION, f"{hello.version_min} to {hello.version_max}"
+            self.fail(
+                Status.UNSUPPORTED, f"this node speaks version {mine}, the caller {theirs}: upgrade the older"
+            )
+            return
+        if (
+            hello.frame_bytes_max < self.limits.greeting_bytes_max
+            or hello.window_bytes < f.INITIAL_WINDOW_BYTES
+        ):
+            raise RemoteProtocolError("limits that are too small to work with")
+        self.has_hello = True
+        self.peer_frame_bytes_max, self.peer_window_bytes = hello.frame_bytes_max, hello.window_bytes
+        self.events.append(HelloReceived(hello=hello))
+
+    def _on_token(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
+        self.events.append(TokenReceived(token=f.decode_with(_TOKEN, body, "TOKEN")))
+
+    def _on_call(self, stream: int, body: memoryview, payload: memoryview) -> None:
+        method, timeout_ms = self._begin(stream, body)
+        if self._has_room(stream):
+            self.streams[stream] = UNARY
+            self.events.append(CallReceived(stream, method, timeout_ms, body[8:], payload))
+
+    def _on_open(self, stream: int, body: memoryview, payload: memoryview) -> None:
+        self._open(stream, body, payload, Kind.STREAM)
+
+    def _on_open_run(self, stream: int, body: memoryview, payload: memoryview) -> None:
+        self._open(stream, body, payload, Kind.RUN)
+
+    def _open(self, stream: int, body: memoryview, payload: memoryview, kind: Kind) -> None:
+        method, timeout_ms = self._begin(stream, body)
+        if len(payload):
+            raise RemoteProtocolError(f"stream {stream}: an opening with a payload")
+        if self._has_room(stream):
+            self.streams[stream] = StreamState(kind)
+            self.events.append(OpenReceived(
+                stream=stream, method=method, timeout_ms=timeout_ms, request=body[8:], is_run=kind is Kind.RUN,
+            ))  # fmt: skip
+
+    def _begin(self, stream: int, body: memoryview) -> tuple[int, int]:
+        if stream <= self.last_stream or not stream & 1:
+            raise RemoteProtocolError(
+                f"stream {stream} after stream {self.last_stream}: numbers are odd and rise"
+            )
+        if not 8 <= len(body) <= self.limits.body_bytes_max:
+            raise RemoteProtocolError(f"stream {stream}: a request body of {len(body)} bytes")
+        self.last_stream = stream
+        return f.CALL_HEAD.unpack_from(body)
+
+    def _has_room(self, stream: int) -> bool:
+        """Whether the new stream may be served; otherwise it is refused, which ends it."""
+        if (
+            self.phase is Phase.LEAVING
+        ):  # Above the last stream of our GOAWAY: the dialler knows that it was not done.
+            self.send_body(
+                f.REFUSE, stream, f.Refusal(int(Status.SHUTTING_DOWN), "the node is on its way out")
+            )
+            return False
+        if len(self.streams) >= self.limits.streams_max:
+            message = f"{self.limits.streams_max} streams are open on this connection: wait for one to end"
+            self.send_body(f.REFUSE, stream, f.Refusal(int(Status.THROTTLED), message))
+            return False
+        return True
+
+    def _on_cancel(self, stream: int, _body: memoryview, _payload: memoryview) -> None:
+        if self.known(stream) is not None:
+            del self.streams[stream]
+            self.events.append(CancelReceived(stream=stream))
+
+    def _on_run(self, stream: int, body: memoryview, payload: memoryview) -> None:
+        state = self.known(stream)
+        if state is None:
+            return
+        at, count, lengths = run_lengths(body, len(payload), self.limits.run_count_max)
+        self._take(
+            stream, state, count, len(payload), at=at, lengths=lengths, parts=(payload,), is_framed=True
+        )
+
+    def on_records(
+        self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int
+    ) -> int:
+        """RECORD frames, as many as there are in a row."""
+        if word != f.RECORD or self.phase is Phase.GREETING:
+            raise RemoteProtocolError(f"stream {stream}: a record that is not for us, or has a body")
+        state = self.known(stream)
+        if state is None:
+            return at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
+        at, count, size, lengths, parts = take_records(
+            buffer, view, at, end, state.crcs, self.limits.run_count_max, self.frame_bytes_max
+        )
+        self._take(stream, state, count, size, at=None, lengths=lengths, parts=parts, is_framed=False)
+        return at
+
+    def _take(
+        self,
+        stream: int,
+        state: StreamState,
+        count: int,
+        size: int,
+        *,
+        at: int | None,
+        lengths: Lengths,
+        parts: tuple[Buffer, ...],
+        is_framed: bool,
+    ) -> None:
+        if not state.is_accepted or state.has_peer_finished:
+            raise RemoteProtocolError(f"stream {stream}: records before it was opened, or after its end")
+        if state.unanswered_bytes + size > self.limits.window_bytes:
+            raise RemoteProtocolError(
+                f"stream {stream}: more than {self.limits.window_bytes} unanswered bytes"
+            )
+        sequence = state.received_count
+        state.received_count += count
+        state.unanswered_bytes += size
+        self.events.append(RecordsReceived(
+            stream=stream, sequence=sequence, count=count, size=size, at=at, lengths=lengths, parts=parts,
+            is_framed=is_framed,
+        ))  # fmt: skip

@@ -1,0 +1,477 @@
+"""Serving: one accepted connection: requests to handlers, and their answers to the wire.
+
+GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is authorized before its
+handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are tasks of the server's scope that end by
+their deadline, their caller's CANCEL or the connection's loss. Nothing that a handler raises ends the process, but an
+`AssertionError`.
+Source: DESIGN 2, 10; reliability 5.2 S3-S6, S9.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from broadsheet.access.claims import ANYONE
+from broadsheet.base.machine import Event
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after
+from broadsheet.base.types import ConnectionId
+from broadsheet.errors import (
+    BroadsheetError,
+    Cancelled,
+    DeadlineExceeded,
+    Refused,
+    Status,
+    Unauthenticated,
+    Unknown,
+)
+from broadsheet.ports import Timer, Transport
+from broadsheet.wire import frame as f
+from broadsheet.wire.connection import Phase
+from broadsheet.wire.events import (
+    Broken,
+    CallReceived,
+    CancelReceived,
+    CreditReceived,
+    FinishReceived,
+    GoAwayReceived,
+    HelloReceived,
+    MessageReceived,
+    OpenReceived,
+    RecordsReceived,
+    TokenReceived,
+)
+from broadsheet.wire.listener import ListenerConnection
+from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
+from broadsheet.wire.runs import RunEnd
+from broadsheet.wire.shell import Shell
+from broadsheet.wire.stream import StreamEnd
+
+if TYPE_CHECKING:
+    from broadsheet.wire.server import Server
+
+
+class Work:
+    """A request that runs as a task."""
+
+    __slots__ = ("handler", "size", "task", "timer")
+
+    def __init__(self, handler: Any, size: int) -> None:  # noqa: ANN401 - an awaitable.
+        self.handler, self.size = handler, size
+        self.task: asyncio.Task[None] | None = None
+        self.timer: Timer | None = None
+
+
+class ServerConnection(Shell):
+    """One connection that was accepted."""
+
+    base: ListenerConnection
+
+    def __init__(self, server: "Server", connection: ConnectionId) -> None:
+        super().__init__(
+            ListenerConnection(server.limits, now=server.ports.time.now()), server.ports, server.pool
+        )
+        self.server, self.connection = server, connection
+        self.peer = ""
+        self.source = ""
+        self.principal = ANYONE
+        self.in_flight_bytes = 0
+        self._is_held = False
+        self._works: dict[int, Work] = {}
+        self._streams: dict[int, StreamEnd] = {}
+        self._runs: dict[int, RunEnd] = {}
+
+    # ------------------------------------------------------------------ Shell
+
+    def connection_made(self, transport: Transport) -> None:
+        """The connection stands, if there is room for it."""
+        super().connection_made(transport)
+        info: Callable[[str], Any] | None = getattr(transport, "get_extra_info", None)
+        name = info("peername") if info is not None else None
+        if isinstance(name, tuple) and len(name) >= 2:
+            self.source, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        if (message := self.server.admit(self)) is not None:
+            self.base.fail(Status.THROTTLED, message)
+            self.take_events(self.ports.time.now())
+
+    def on_events(self, events: list[Event], now: Instant) -> None:
+        """Take what the connection reports, in order."""
+        for event in events:
+            if type(event) is CallReceived:
+                self._on_call(event, now)
+            else:
+                _ON[type(event)](self, event, now)
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again, so there may be more answers."""
+        for stream in list(self._streams.values()):
+            stream.on_writable()
+        self._ease()
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: read no more requests."""
+        super().pause_writing()
+        self._hold()
+
+    def on_lost(self) -> None:
+        """Cancel what runs, and let go of everything."""
+        self.server.budget.forget(self._ease)
+        for work in list(self._works.values()):
+            if work.task is not None:
+                work.task.cancel()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.on_end(Unknown("the connection was lost"))
+        runs, self._runs = self._runs, {}
+        for end in runs.values():
+            if not end.has_finished:
+                end.sink.on_end()
+        self.server.depart(self)
+
+    def on_flushed(self) -> None:
+        """Close once the last stream of a draining connection has its answer."""
+        if self.base.phase is Phase.LEAVING and not self.base.streams:
+            self.end("drained")
+
+    def next_deadline(self) -> Instant | None:
+        """When the token expires."""
+        expires = self.principal.expires
+        if expires is None or self.base.phase is Phase.GREETING or not (self._streams or self._runs):
+            return None
+        time = self.ports.time
+        return after(time.now(), Duration(max(0, expires - time.wall())))
+
+    def on_deadline(self, now: Instant) -> None:
+        """End long streams whose token has expired; keep a held connection alive."""
+        if self._is_held:
+            self.base.heard_at = now  # We do not listen, so silence is no sign.
+        expires = self.principal.expires
+        if expires is None or self.ports.time.wall() < expires:
+            return
+        for stream in [*self._streams, *self._runs]:
+            self._drop(stream, Unauthenticated("the token has expired: send a newer one in time"))
+
+    def leave(self) -> None:
+        """Take no more streams, and close when the last has ended."""
+        if self.base.phase is Phase.GREETING:
+            self.base.fail(Status.SHUTTING_DOWN, "the node is on its way out")
+            self.take_events(self.ports.time.now())
+            return
+        self.base.leave(Status.SHUTTING_DOWN, "the node is on its way out")
+        self.flush()
+        if not self.base.streams:
+            self.end("drained")
+
+    # ------------------------------------------------------------------ bytes in flight
+
+    def take(self, size: int) -> None:
+        """Count request bytes that are being worked on; stop reading where they are too many."""
+        self.in_flight_bytes += size
+        has_room = self.server.budget.take(size)
+        if self.in_flight_bytes > self.limits.in_flight_bytes_max or not has_room:
+            self._hold()
+            if not has_room:
+                self.server.budget.wait(self._ease)
+
+    def give(self, size: int) -> None:
+        """Count them no longer."""
+        self.in_flight_bytes -= size
+        self.server.budget.give(size)
+        if self._is_held:
+            self._ease()
+
+    def _hold(self) -> None:
+        if not self._is_held and self.transport is not None and not self.is_lost:
+            self._is_held = True
+            self.transport.pause_reading()
+
+    def _ease(self) -> None:
+        """Read on where nothing speaks against it."""
+        if not self._is_held or self.is_lost or self.transport is None or self.transport.is_closing():
+            return
+        budget = self.server.budget
+        if budget.used_bytes > budget.bytes_max:
+            budget.wait(self._ease)
+            return
+        if not self.is_write_paused and self.in_flight_bytes * 2 <= self.limits.in_flight_bytes_max:
+            self._is_held = False
+            self.base.heard_at = self.ports.time.now()
+            self.transport.resume_reading()
+
+    # ------------------------------------------------------------------ events
+
+    def _on_hello(self, event: HelloReceived, now: Instant) -> None:
+        hello, server = event.hello, self.server
+        if hello.cluster and server.cluster and hello.cluster != server.cluster:
+            self.base.fail(
+                Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
+            )
+        else:
+            try:
+                self.principal = server.authorizer.authenticate(hello.token)
+            except Unauthenticated as error:
+                server.counts.unauthenticated += 1
+                self.base.fail(Status.UNAUTHENTICATED, str(error))
+            else:
+                self.base.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
+                server.greeted(self)
+        self._take_failure(now)
+
+    def _on_token(self, event: TokenReceived, now: Instant) -> None:
+        try:
+            self.principal = self.server.authorizer.authenticate(event.token.token)
+        except Unauthenticated as error:
+            self.server.counts.unauthenticated += 1
+            self.base.fail(Status.UNAUTHENTICATED, str(error))
+            self._take_failure(now)
+
+    def _take_failure(self, now: Instant) -> None:
+        for event in self.base.events:
+            if isinstance(event, Broken):
+                self._on_broken(event, now)
+
+    def _on_broken(self, event: Broken, _now: Instant) -> None:
+        self.reason = self.reason or event.message
+        self.server.counts.broken += 1
+
+    def _on_goaway(self, event: GoAwayReceived, _now: Instant) -> None:
+        self.reason = self.reason or f"the caller leaves: {event.message}"
+
+    def _on_call(self, event: CallReceived, now: Instant) -> None:
+        stream = event.stream
+        try:
+            method, call, request = self._admit(
+                event.method, Shape.UNARY, event.request, event.timeout_ms, now
+            )
+            result = method.handler(call, request, event.payload)
+            if type(result) is Reply:
+                self._reply(stream, result)
+                return
+        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+            self._refuse(stream, error)
+            return
+        self._start(stream, self._unary, result, call, len(event.payload) + len(event.request))
+
+    def _on_open(self, event: OpenReceived, now: Instant) -> None:
+        stream = event.stream
+        work: Callable[[int, Any], Coroutine[Any, Any, None]]
+        shape = Shape.RUN if event.is_run else Shape.STREAM
+        try:
+            method, call, request = self._admit(event.method, shape, event.request, event.timeout_ms, now)
+            if event.is_run:
+                work, result = self._open_run, method.handler(call, request)
+                if type(result) is RunOpened:
+                    self._accept(stream, result)
+                    return
+            else:
+                end = self._streams[stream] = StreamEnd(self, stream, window_bytes=self._window_bytes())
+                end.grant()
+                work, result = self._unary, method.handler(call, request, end)
+        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+            self._streams.pop(stream, None)
+            self._refuse(stream, error)
+            return
+        self._start(stream, work, result, call, len(event.request))
+        self.arm(now)
+
+    def _admit(
+        self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
+    ) -> tuple[Method, Call, Any]:
+        """Decode and authorize a request: the one check in front of every handler (DESIGN 10)."""
+        server = self.server
+        method = server.table.get(number)
+        if method is None or method.shape is not shape:
+            raise _Refusal(Status.UNSUPPORTED, f"this node has no {shape.value} method {number}")
+        try:
+            request = method.decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            server.authorizer.authorize(self.principal, method.capability, None)
+            raise _Refusal(Status.INVALID_ARGUMENT, f"{method.name}: {error}") from None
+        if self.principal is not ANYONE:
+            name = None if method.name_of is None else method.name_of(request)
+            server.authorizer.authorize(self.principal, method.capability, name)
+        timeout = timeout_ms * MILLISECOND
+        if not timeout_ms and shape is Shape.UNARY:
+            timeout = self.limits.call_timeout
+        deadline = after(now, Duration(timeout)) if timeout else None
+        server.counts.calls += 1
+        return method, Call(
+            method, self.principal, server.authorizer, connection=self.connection, peer=self.peer, deadline=deadline
+        ), request  # fmt: skip
+
+    def _on_message(self, event: MessageReceived, _now: Instant) -> None:
+        end = self._streams.get(event.stream)
+        if end is not None:
+            end.on_message(event)
+
+    def _on_credit(self, event: CreditReceived, _now: Instant) -> None:
+        end = self._streams.get(event.stream)
+        if end is not None:
+            end.on_writable()
+
+    def _on_finish(self, event: FinishReceived, _now: Instant) -> None:
+        if (end := self._streams.get(event.stream)) is not None:
+            end.on_finish()
+        elif (run_end := self._runs.get(event.stream)) is not None:
+            run_end.has_finished = True
+            run_end.sink.on_end()
+            self._end_run(run_end)
+
+    def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
+        self._drop(event.stream, Cancelled("cancelled by the caller"))
+
+    def _on_records(self, event: RecordsReceived, _now: Instant) -> None:
+        end = self._runs.get(event.stream)
+        if end is None:
+            return
+        self.take(event.size)
+        parts = event.parts
+        if any(isinstance(part, memoryview) for part in parts):
+            parts = tuple([self.keep(part) if isinstance(part, memoryview) else part for part in parts])
+        end.on_records(event, parts)
+
+    # ------------------------------------------------------------------ answers
+
+    def _reply(self, stream: int, reply: Reply) -> None:
+        body = f.encode(reply.body)
+        size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
+        if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
+            raise _Refusal(
+                Status.TOO_LARGE, f"the reply has {size} bytes, more than the caller takes in a frame"
+            )
+        if self.base.reply(stream, body, reply.payload):
+            self.mark_dirty()
+
+    def _refuse(self, stream: int, error: Exception) -> None:
+        """Answer with the status of `error`; one that is no answer is our bug, and undecided."""
+        if isinstance(error, AssertionError):
+            raise error
+        status, message, hint = Status.UNKNOWN, "the handler failed: see the node's log", ""
+        if isinstance(error, _Refusal):
+            status, message = error.code, str(error)
+        elif isinstance(error, BroadsheetError):
+            status, message = error.status, str(error)
+            hint = error.hint if isinstance(error, Refused) else ""
+        else:
+            self.server.failed(error)
+        self.server.counts.refused += 1
+        if self.base.refuse(stream, status, message, hint):
+            self.mark_dirty()
+
+    def _start(
+        self,
+        stream: int,
+        work: Callable[[int, Any], Coroutine[Any, Any, None]],
+        handler: Any,  # noqa: ANN401 - an awaitable.
+        call: Call,
+        size: int,
+    ) -> None:
+        entry = self._works[stream] = Work(handler, size)
+        self.take(size)
+        entry.task = self.server.scope.spawn(work(stream, handler), name=call.method.name)
+        entry.task.add_done_callback(lambda _task: self._stopped(stream))
+        if call.deadline is not None:
+            delay = Duration(max(0, call.deadline - self.ports.time.now()))
+            entry.timer = self.ports.timers.call_after(delay, lambda: self._late(stream))
+
+    def _late(self, stream: int) -> None:
+        entry = self._works.get(stream)
+        if entry is not None and entry.task is not None:
+            self._refuse(stream, DeadlineExceeded("the deadline passed while the node was working on it"))
+            entry.task.cancel()
+
+    def _stopped(self, stream: int) -> None:
+        """A task has ended, in whatever way."""
+        entry = self._works.pop(stream)
+        if entry.timer is not None:
+            entry.timer.cancel()
+        if isinstance(entry.handler, Coroutine):
+            entry.handler.close()  # Where the task was cancelled before its first step.
+        self._streams.pop(stream, None)
+        self.give(entry.size)
+        if not self.is_lost:
+            self._widen()
+        if stream in self.base.streams and stream not in self._runs:
+            self._refuse(stream, Unknown("the node stopped working on it"))
+
+    async def _unary(self, stream: int, work: Awaitable[Reply]) -> None:
+        try:
+            self._reply(stream, await work)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+            self._refuse(stream, error)
+
+    async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
+        try:
+            self._accept(stream, await work)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+            self._refuse(stream, error)
+
+    def _accept(self, stream: int, opened: RunOpened) -> None:
+        if stream not in self.base.streams:
+            opened.sink.on_end()  # The caller left before we were ready.
+            return
+        self._runs[stream] = RunEnd(opened.sink, stream, connection=self.connection, send=self._answer_run)
+        self.base.accept_run(stream, f.encode(opened.body))
+        self.mark_dirty()
+
+    def _answer_run(self, end: RunEnd, size: int, answer: bytes) -> None:
+        self.give(size)
+        if not self.is_lost:
+            self.base.answer_run(end.stream, size, answer)
+            self._end_run(end)
+            self.mark_dirty()
+
+    def _end_run(self, end: RunEnd) -> None:
+        if end.has_finished and not end.unanswered_count and self._runs.pop(end.stream, None) is not None:
+            self._reply(end.stream, Reply(EMPTY))
+
+    def _drop(self, stream: int, error: BroadsheetError) -> None:
+        """End a stream from our side or after its CANCEL."""
+        if self.base.refuse(stream, error.status, str(error)):
+            self.mark_dirty()
+        if (run_end := self._runs.pop(stream, None)) is not None and not run_end.has_finished:
+            run_end.sink.on_end()
+        if (end := self._streams.pop(stream, None)) is not None:
+            end.on_end(error)
+        if (work := self._works.get(stream)) is not None and work.task is not None:
+            work.task.cancel()
+
+    def _widen(self) -> None:
+        """Less is in flight: let streams that were opened narrow have their window."""
+        window_bytes = self._window_bytes()
+        if window_bytes > f.INITIAL_WINDOW_BYTES:
+            for end in self._streams.values():
+                end.widen(window_bytes)
+
+    def _window_bytes(self) -> int:
+        """What to grant on a stream: little where much is in flight already."""
+        is_full = self.in_flight_bytes * 2 > self.limits.in_flight_bytes_max
+        return f.INITIAL_WINDOW_BYTES if is_full else self.limits.window_bytes
+
+
+class _Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
+    """Refuse with a status."""
+
+    def __init__(self, code: Status, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
+    Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
+    CallReceived: ServerConnection._on_call,  # noqa: SLF001
+    CancelReceived: ServerConnection._on_cancel,  # noqa: SLF001
+    CreditReceived: ServerConnection._on_credit,  # noqa: SLF001
+    FinishReceived: ServerConnection._on_finish,  # noqa: SLF001
+    GoAwayReceived: ServerConnection._on_goaway,  # noqa: SLF001
+    HelloReceived: ServerConnection._on_hello,  # noqa: SLF001
+    MessageReceived: ServerConnection._on_message,  # noqa: SLF001
+    OpenReceived: ServerConnection._on_open,  # noqa: SLF001
+    RecordsReceived: ServerConnection._on_records,  # noqa: SLF001
+    TokenReceived: ServerConnection._on_token,  # noqa: SLF001
+}

@@ -1,0 +1,309 @@
+"""Shell: the socket's side of a connection: slabs in, one write a turn out, one timer.
+
+It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the server's and the
+client's. A peer that does not take what is queued to it is disconnected with the reason, after `write_timeout` without
+progress or above `send_buffer_bytes_max`.
+Source: DESIGN 2; reference/performance.md B (BufferedProtocol, writelines).
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broadsheet.base.machine import Event
+from broadsheet.base.time import Duration, Instant, after
+from broadsheet.base.types import Buffer
+from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
+from broadsheet.runtime.scope import Crash
+from broadsheet.runtime.turn import Rank, Turn
+from broadsheet.wire.connection import Phase, WireConnection
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool, is_free
+
+JOIN_BYTES_MAX: Final = 16 << 10
+"""Neighbouring buffers up to this size are joined before they are written; larger ones go as they are."""
+COPY_BYTES_MAX: Final = 128 << 10
+"""Received payloads up to this size are copied where they outlive the read, so that they pin no slab."""
+PINNED_MAX: Final = 8
+"""Slabs that the views of one connection may pin; above, everything that outlives the read is copied."""
+
+
+class WirePorts(Protocol):
+    """What the wire needs of the world; `runtime.role.Ports` has it all."""
+
+    time: Time
+    timers: Timers
+    network: Network
+    random: Callable[[str], Random]
+    turn: Turn
+    crash: Crash
+
+
+class Shell:
+    """A `ByteProtocol` around a connection's state."""
+
+    def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
+        self.base, self.ports, self.pool = core, ports, pool
+        self.limits: WireLimits = core.limits
+        self.transport: Transport | None = None
+        self.is_lost = False
+        self.is_write_paused = False
+        self.reason = ""
+        """Why we ended the connection, where we did."""
+        self.written_bytes = 0
+        """Bytes ever handed to the transport."""
+        self._buffer = bytearray(SMALL_BYTES)
+        self._view = memoryview(self._buffer)
+        self._read = self._written = 0
+        self._pinned: list[bytearray] = []
+        self._is_dirty = False
+        self._timer: Timer | None = None
+        self._timer_at: Instant | None = None
+        self._drained_bytes, self._drained_at = 0, Instant(0)
+
+    # ------------------------------------------------------------------ for the server and the client
+
+    def on_events(self, events: list[Event], now: Instant) -> None:
+        """Take what the connection reports, in order."""
+        raise NotImplementedError
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again."""
+        raise NotImplementedError
+
+    def on_lost(self) -> None:
+        """The connection is gone."""
+        raise NotImplementedError
+
+    def on_flushed(self) -> None:
+        """Everything queued so far was handed to the transport."""
+
+    def next_deadline(self) -> Instant | None:
+        """A deadline besides the connection's own."""
+        return None
+
+    def on_deadline(self, now: Instant) -> None:
+        """The time has come for `next_deadline`, or some other time."""
+
+    def mark_dirty(self) -> None:
+        """Write what the connection has queued, when this turn ends."""
+        if not self._is_dirty:
+            self._is_dirty = True
+            self.ports.turn.at_end(Rank.WIRE, self.flush)
+
+    def keep(self, view: memoryview) -> memoryview:
+        """`view`, or a copy, for use beyond this read: what is small, or one too many, must not pin a slab."""
+        if len(view) <= COPY_BYTES_MAX or len(self._pinned) >= PINNED_MAX:
+            return memoryview(bytes(view))
+        return view
+
+    def end(self, reason: str) -> None:
+        """Close once everything queued is sent."""
+        self.reason = self.reason or reason
+        self.flush()
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.close()
+            self._drained_at, self._drained_bytes = self.ports.time.now(), self._drained()
+            self.arm(self._drained_at)
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self.reason = self.reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+    def flush(self) -> None:
+        """Hand everything queued to the transport in one write."""
+        self._is_dirty = False
+        out = self.base.out
+        if not out:
+            return
+        self.base.out = []
+        transport = self.transport
+        if transport is None or self.is_lost or transport.is_closing():
+            return
+        pieces = _joined(out)
+        self.written_bytes += sum([len(piece) for piece in pieces])
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        else:
+            transport.writelines(pieces)
+        if transport.get_write_buffer_size() > self.limits.send_buffer_bytes_max:
+            self.abort(
+                f"slow peer: more than {self.limits.send_buffer_bytes_max} bytes wait to be read by it"
+            )
+            return
+        self.on_flushed()
+
+    # ------------------------------------------------------------------ ByteProtocol
+
+    def connection_made(self, transport: Transport) -> None:
+        """The connection stands."""
+        self.transport = transport
+        self.arm(self.ports.time.now())
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the port's signature.
+        """Where the next bytes go.
+
+        Room is made here and not after a read: until then the loop itself holds a view of the slab.
+        """
+        if self._read != self._written or self._written * 2 > len(self._buffer):
+            self._make_room()
+        return self._view[self._written :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was received."""
+        self._written += nbytes
+        base = self.base
+        now = self.ports.time.now()
+        self._read = base.receive(self._buffer, self._view, self._read, self._written, now)
+        if base.events:
+            self.take_events(now)
+        if base.out:
+            self.mark_dirty()
+
+    def take_events(self, now: Instant) -> None:
+        """Let `on_events` have what has happened."""
+        events, self.base.events = self.base.events, []
+        try:
+            self.on_events(events, now)
+        except AssertionError as error:
+            self.ports.crash(error)
+        if self.base.phase is Phase.BROKEN:
+            self.end(self.reason)
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more, so it can ask for nothing either: close."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.is_lost = True
+        self.reason = self.reason or (
+            f"connection lost: {exc}" if exc is not None else "the peer closed the connection"
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.base.phase = Phase.BROKEN
+        self.base.streams.clear()
+        self.base.out = []
+        self.on_lost()
+        self._view = memoryview(b"")
+        self._pinned = []
+
+    def pause_writing(self) -> None:
+        """The send buffer is above its high mark."""
+        self.is_write_paused = True
+        self._drained_at = self.ports.time.now()
+        self._drained_bytes = self._drained()
+        self.arm(self._drained_at)
+
+    def resume_writing(self) -> None:
+        """The send buffer fell below its low mark."""
+        self.is_write_paused = False
+        self.on_writable()
+
+    # ------------------------------------------------------------------ slabs
+
+    def _make_room(self) -> None:
+        """Have room for the rest of a torn frame, and for more."""
+        size, rest = len(self._buffer), self._written - self._read
+        is_small, is_filled = size <= SMALL_BYTES, self._written == size
+        wanted = self.base.wanted(self._buffer, self._read, self._written) if rest else 0
+        if rest and self._read + wanted <= size and not (is_small and is_filled):
+            return  # The rest of the frame fits where it is.
+        if is_small and (is_filled or wanted > SMALL_BYTES):
+            size = self.pool.large_bytes
+        size = max(size, wanted)
+        self._view = memoryview(b"")
+        if not rest and size == len(self._buffer) and is_free(self._buffer):
+            self._view, self._read, self._written = memoryview(self._buffer), 0, 0
+            return
+        old = self._buffer
+        self._buffer = self.pool.take(size)
+        self._view = memoryview(self._buffer)
+        self._view[:rest] = memoryview(old)[self._read : self._written]
+        self._read, self._written = 0, rest
+        self._pinned = [slab for slab in self._pinned if not is_free(slab)]
+        if not is_free(old):
+            self._pinned.append(old)
+        self.pool.give(old)
+
+    def _shrink(self) -> None:
+        """Give a large slab back that nothing has come into for a while."""
+        if len(self._buffer) > SMALL_BYTES and self._read == self._written:
+            self._view = memoryview(b"")
+            self.pool.give(self._buffer)
+            self._buffer = bytearray(SMALL_BYTES)
+            self._view, self._read, self._written = memoryview(self._buffer), 0, 0
+
+    # ------------------------------------------------------------------ time
+
+    def arm(self, now: Instant) -> None:
+        """Have one timer at or before the next deadline."""
+        if self.is_lost:
+            return
+        deadlines = [self.base.deadline(), self.next_deadline()]
+        if self.is_write_paused or (self.transport is not None and self.transport.is_closing()):
+            deadlines.append(after(self._drained_at, self.limits.write_timeout))
+        due = [each for each in deadlines if each is not None]
+        if not due or (self._timer_at is not None and self._timer_at <= min(due)):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = min(due)
+        self._timer = self.ports.timers.call_after(Duration(max(0, self._timer_at - now)), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = self._timer_at = None
+        if self.is_lost:
+            return
+        now = self.ports.time.now()
+        is_waiting = self.is_write_paused or (self.transport is not None and self.transport.is_closing())
+        if is_waiting and self._is_stuck(now):
+            self.abort("slow peer: it takes none of the bytes that wait for it")
+            return
+        misses = self.base.misses
+        self.base.tick(now)
+        if self.base.misses > misses:
+            self._shrink()
+        self.on_deadline(now)
+        if self.base.events:
+            self.take_events(now)
+        if self.base.out:
+            self.flush()
+        self.arm(now)
+
+    def _is_stuck(self, now: Instant) -> bool:
+        drained = self._drained()
+        if drained > self._drained_bytes:
+            self._drained_bytes, self._drained_at = drained, now
+        return now >= self._drained_at + self.limits.write_timeout
+
+    def _drained(self) -> int:
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return self.written_bytes - waiting
+
+
+def _joined(out: list[Buffer]) -> list[Buffer]:
+    """`out` with neighbouring small buffers joined."""
+    if len(out) == 1:
+        return out
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in out:
+        if len(piece) <= JOIN_BYTES_MAX:
+            small.append(piece)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(piece)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+def large_slab_bytes(limits: WireLimits) -> int:
+    """Slabs that hold the largest frame and the beginning of the next."""
+    return limits.frame_bytes_max + MARGIN_BYTES

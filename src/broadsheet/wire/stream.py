@@ -1,0 +1,124 @@
+"""Stream: either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's window.
+
+One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never exceed the window.
+It does not retry, and it keeps no copy of what was sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from broadsheet.base.types import Buffer
+from broadsheet.errors import BroadsheetError, TooLarge
+from broadsheet.wire import frame as f
+from broadsheet.wire.events import MessageReceived
+from broadsheet.wire.method import Message
+from broadsheet.wire.shell import Shell
+
+
+class StreamEnd:
+    """One end of a STREAM."""
+
+    def __init__(self, shell: Shell, stream: int, *, window_bytes: int) -> None:
+        """Take up `stream`, granting the peer `window_bytes` in all."""
+        self.stream = stream
+        self._shell, self._window_bytes = shell, window_bytes
+        self._queue: deque[Message] = deque()
+        self._queued_bytes = 0
+        self._is_finished = False
+        self._error: BroadsheetError | None = None
+        self._receiver: asyncio.Future[None] | None = None
+        self._sender: asyncio.Future[None] | None = None
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes received and not yet taken."""
+        return self._queued_bytes
+
+    async def receive(self) -> Message | None:
+        """The next message; None once the peer has said that no more will come."""
+        while not self._queue:
+            if self._error is not None:
+                raise self._error
+            if self._is_finished:
+                return None
+            assert self._receiver is None, "one task receives from a stream"
+            self._receiver = asyncio.get_running_loop().create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        message = self._queue.popleft()
+        self._queued_bytes -= _cost(message.body, message.payload)
+        self.grant()
+        return message
+
+    async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
+        """Send one message, waiting until the peer's window and the socket have room."""
+        encoded = b"" if body is None else f.encode(body)
+        size = len(encoded) + f.payload_bytes(payload)
+        base = self._shell.base
+        if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:
+            raise TooLarge(f"a message of {size} bytes, and the peer takes {base.peer_frame_bytes_max}")
+        while self._error is None and (self._shell.is_write_paused or not base.may_send(self.stream, size)):
+            assert self._sender is None, "one task sends on a stream"
+            self._sender = asyncio.get_running_loop().create_future()
+            try:
+                await self._sender
+            finally:
+                self._sender = None
+        if self._error is not None:
+            raise self._error
+        base.send_message(self.stream, encoded, payload, size)
+        self._shell.mark_dirty()
+
+    # ------------------------------------------------------------------ for the shell
+
+    def grant(self) -> None:
+        """Grow the peer's window back, once half of it is used."""
+        state = self._shell.base.streams.get(self.stream)
+        if state is None or state.has_peer_finished:
+            return
+        credit = self._window_bytes - self._queued_bytes - state.granted
+        if credit * 2 >= self._window_bytes:
+            self._shell.base.grant(self.stream, credit)
+            self._shell.mark_dirty()
+
+    def widen(self, window_bytes: int) -> None:
+        """Grant `window_bytes` from here on."""
+        self._window_bytes = window_bytes
+        self.grant()
+
+    def on_message(self, event: MessageReceived) -> None:
+        """A message came."""
+        keep = self._shell.keep
+        self._queue.append(Message(body=keep(event.body), payload=keep(event.payload)))
+        self._queued_bytes += _cost(event.body, event.payload)
+        _wake(self._receiver)
+
+    def on_finish(self) -> None:
+        """The peer sends no more."""
+        self._is_finished = True
+        _wake(self._receiver)
+
+    def on_writable(self) -> None:
+        """The peer's window, or the socket, has room."""
+        _wake(self._sender)
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """The stream has ended; what was received before can still be taken."""
+        self._is_finished = True
+        self._error = self._error or error
+        _wake(self._receiver)
+        _wake(self._sender)
+
+
+def _cost(body: memoryview, payload: memoryview) -> int:
+    return len(body) + len(payload) + f.MESSAGE_COST
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
