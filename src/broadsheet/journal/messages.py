@@ -9,6 +9,7 @@ default.
 import msgspec
 
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, Revision
+from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import JournalSpec
 
 
@@ -71,16 +72,17 @@ class JournalStatus(msgspec.Struct, frozen=True):
 
     name: JournalName
     state: str
-    """`open`, `opening`, `full`, `behind-index`, `damaged`, `deleting`, `lost`."""
-    begin: ByteOffset
-    """The first byte that can still be read."""
-    end: ByteOffset
-    """The committed end."""
-    epoch: Epoch
+    """`open`, `opening`, `full`, `behind-index`, `lost` or `closed`."""
     create_revision: Revision
-    registers_version: int
-    fragment_count: int
-    spool_bytes: int
+    begin: ByteOffset = ByteOffset(0)
+    """The first byte that can still be read."""
+    end: ByteOffset = ByteOffset(0)
+    """The committed end."""
+    epoch: Epoch = Epoch(0)
+    registers_version: int = 0
+    """-1 where the registers are lost (journals.12)."""
+    fragment_count: int = 0
+    spool_bytes: int = 0
     """Bytes of the open fragment."""
     reason: str = ""
     """Why it is not `open`, with the remedy."""
@@ -113,28 +115,16 @@ class ListReply(msgspec.Struct, frozen=True):
     """One page."""
 
     journals: list[JournalInfo]
+    """Those that the caller may see."""
     has_more: bool
+    after: str
+    """What to ask for next."""
 
 
 class FragmentsReply(msgspec.Struct, frozen=True):
     """A journal's fragments, by offset."""
 
     fragments: list[FragmentInfo]
-
-
-class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What must hold for an append, and what it sets."""
-
-    offset: ByteOffset | None = None
-    """The committed and adopted end must be exactly here; None: wherever it is."""
-    check: dict[str, str | None] | None = None
-    """Each register must have this value; None: must be absent."""
-    union: dict[str, str] | None = None
-    """Registers set with the append, after `subtract`."""
-    subtract: dict[str, str] | None = None
-    """Registers removed with the append where they have exactly this value."""
-    is_strict: bool = True
-    """False: Gazette's rule, by which a journal that never had registers passes every check (journals.12)."""
 
 
 class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):

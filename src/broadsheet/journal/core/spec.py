@@ -11,21 +11,19 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.base.names import journal_name
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
 
-NAME_CHARS_MAX: Final = 512
-SEGMENT_CHARS_MAX: Final = 255
 FRAGMENT_BYTES_MIN: Final = 1 << 10
 FRAGMENT_BYTES_MAX: Final = 1 << 34
 LABELS_MAX: Final = 64
 LABEL_NAME_CHARS_MAX: Final = 64
 LABEL_VALUE_CHARS_MAX: Final = 1024
-RESERVED_SEGMENTS: Final = ("-", "metrics", "healthz")
-"""First segments that the HTTP door keeps for itself (DESIGN 2)."""
+SIDE_DIRECTORY: Final = ".broadsheet"
+"""Where a store keeps index files, beside the journals (journals.25)."""
 
-_SEGMENT = re.compile(r"[A-Za-z0-9_=+%-][A-Za-z0-9._=+%-]*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9_+/.-]{2,64}")
 
 FRAMING_LABEL: Final = "broadsheet.dev/framing"
@@ -60,20 +58,12 @@ def validate_name(name: str) -> JournalName:
     Raises:
         InvalidArgument: it is not relative and clean, too long, or reserved.
     """
-    if not name or len(name) > NAME_CHARS_MAX:
-        raise InvalidArgument(f"journal name of {len(name)} characters: 1 to {NAME_CHARS_MAX} are allowed")
-    segments = name.split("/")
-    for segment in segments:
-        if len(segment) > SEGMENT_CHARS_MAX or not _SEGMENT.fullmatch(segment):
-            raise InvalidArgument(
-                f"journal name {name!r}: segment {segment[:80]!r} must be 1 to {SEGMENT_CHARS_MAX} of"
-                " A-Z a-z 0-9 . _ = + % - and not start with a dot"
-            )
-    if segments[0] in RESERVED_SEGMENTS:
+    valid = journal_name(name)
+    if valid.split("/", 1)[0] == SIDE_DIRECTORY:
         raise InvalidArgument(
-            f"journal name {name!r}: a first segment {segments[0]!r} is reserved for the HTTP door"
+            f"journal name begins with {SIDE_DIRECTORY}, where index files are kept: {name!r}"
         )
-    return JournalName(name)
+    return valid
 
 
 def validate_spec(spec: JournalSpec) -> JournalSpec:

@@ -1,0 +1,335 @@
+"""Broker: the journals of this node by name: made, opened, closed and deleted.
+
+A journal is ABSENT --create--> OPENING --opened--> OPEN --delete--> DELETING --> ABSENT; a restart takes it
+up at OPENING or DELETING, by what
+its spec key says. Opening goes on until it succeeds; requests wait for it as long as they like. Everything
+here is
+restartable; what can race is in the pipeline.
+Source: journals.1, journals.5, journals.20; DESIGN 2.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
+from broadsheet.base.types import JournalName, Revision
+from broadsheet.errors import (
+    AlreadyExists,
+    BroadsheetError,
+    InvalidArgument,
+    NotFound,
+    ShuttingDown,
+    Status,
+    TooLarge,
+    Unknown,
+)
+from broadsheet.journal.context import Context
+from broadsheet.journal.core.pipeline_events import Fullness, State
+from broadsheet.journal.core.spec import (
+    JournalSpec,
+    epoch_key,
+    registers_key,
+    spec_key,
+    validate_name,
+    validate_spec,
+)
+from broadsheet.journal.housekeeping import Housekeeping
+from broadsheet.journal.keys import decode_info, encode_spec
+from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus
+from broadsheet.journal.opening import directory_of, open_journal, stream_of
+from broadsheet.journal.replica import Replica
+from broadsheet.keyspace.core.transaction import Absent, Delete, ModRevisionIs, Put
+from broadsheet.runtime.failpoints import passed
+
+OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
+OPEN_RETRY_MAX: Final = Duration(10 * SECOND)
+PREFIX: Final = spec_key(JournalName(""))
+
+
+class Slot:
+    """A journal that this node serves, or is about to."""
+
+    def __init__(self, info: JournalInfo) -> None:
+        self.info = info
+        self.replica: Replica | None = None
+        self.housekeeping: Housekeeping | None = None
+        self.opened: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        self.trouble = ""
+        """Why it is not open yet."""
+
+
+class Broker:
+    """The journals of one node."""
+
+    def __init__(self, context: Context) -> None:
+        """Serve nothing yet."""
+        self._context = context
+        self._slots: dict[JournalName, Slot] = {}
+        self._opening = asyncio.Semaphore(context.config.openings_max)
+        self._uploading = asyncio.Semaphore(context.config.uploads_max)
+        self._is_full = False
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Take up every journal that the Keyspace names, and drop what none of them owns."""
+        context = self._context
+        known: dict[int, None] = {0: None}
+        for pair in context.keyspace.range(PREFIX):
+            info = decode_info(pair)
+            known[stream_of(info)] = None
+            if info.spec.is_deleting:
+                context.scope.spawn(self._finish_delete(info), name=f"delete.{info.name}")
+            else:
+                self._take_up(info)
+        for stream in context.log.streams():
+            if stream not in known:
+                context.log.drop(stream)
+        context.scope.spawn(self._watch_space(), name="space")
+
+    @property
+    def count(self) -> int:
+        """Journals of this node."""
+        return len(self._slots)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether appends are refused for want of space."""
+        return self._is_full
+
+    async def create(self, spec: JournalSpec) -> JournalInfo:
+        """Make a journal; durable when it returns.
+
+        Raises:
+            AlreadyExists: there is one of that name. InvalidArgument, TooLarge: nothing changed.
+        """
+        validate_spec(spec)
+        store = spec.fragment.store
+        if store and store not in self._context.config.stores:
+            raise InvalidArgument(
+                f"fragment.store {store!r} is not among this node's journals.stores:"
+                f" {', '.join(self._context.config.stores) or 'none'}"
+            )
+        if len(self._slots) >= self._context.config.journals_max:
+            raise TooLarge(
+                f"{len(self._slots)} journals: journals_max is {self._context.config.journals_max}"
+            )
+        passed("journal.create.before_put")
+        key = spec_key(spec.name)
+        outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec))])
+        passed("journal.create.after_put")
+        if not outcome.succeeded:
+            raise AlreadyExists(f"journal {spec.name} exists")
+        pair = self._context.keyspace.get(key)
+        if pair is None or pair.create_revision != outcome.revision:
+            raise Unknown(f"journal {spec.name} was made, and deleted at once")
+        info = decode_info(pair)
+        if spec.name not in self._slots:
+            self._take_up(info)
+        return info
+
+    async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
+        """Delete a journal and all that it holds. Once the first step is durable a restart finishes it.
+
+        Raises:
+            NotFound: there is none, or another one of that name.
+        """
+        info = self.info(name, create_revision)
+        doomed = msgspec.structs.replace(info.spec, is_deleting=True)
+        key = spec_key(name)
+        passed("journal.delete.before_mark")
+        outcome = await self._context.keyspace.transact(
+            [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))]
+        )
+        passed("journal.delete.after_mark")
+        if not outcome.succeeded:
+            raise NotFound(f"journal {name} changed while it was deleted; look again")
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            slot.opened.cancel()
+            if slot.replica is not None:
+                slot.replica.close(Status.NOT_FOUND)
+            if slot.housekeeping is not None:
+                await slot.housekeeping.settle()
+        marked = JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
+        await self._finish_delete(marked)
+
+    async def _finish_delete(self, info: JournalInfo) -> None:
+        """Remove content, then keys; goes on until it is done."""
+        context, name = self._context, info.name
+        pause = OPEN_RETRY_MIN
+        while True:
+            try:
+                await context.store(info.spec.fragment.store).delete_all(name)
+                passed("journal.delete.after_store")
+                await context.disk.run(partial(_remove_spools, context, directory_of(info)))
+                passed("journal.delete.after_spool")
+                if stream_of(info) in context.log.streams():
+                    context.log.drop(stream_of(info))
+                key = spec_key(name)
+                await context.keyspace.transact(
+                    [ModRevisionIs(key, info.mod_revision)],
+                    [Delete(key), Delete(epoch_key(name)), Delete(registers_key(name))],
+                )
+                passed("journal.delete.after_keys")
+            except (OSError, BroadsheetError):
+                await asyncio.sleep(in_seconds(pause))
+                pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+            else:
+                return
+
+    def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
+        """A journal by its name.
+
+        Raises:
+            NotFound: there is none, or not that one.
+        """
+        slot = self._slots.get(JournalName(name))
+        if slot is not None:
+            info = slot.info
+        else:
+            pair = self._context.keyspace.get(spec_key(validate_name(name)))
+            if pair is None:
+                raise NotFound(f"journal {name} does not exist")
+            info = decode_info(pair)
+            if info.spec.is_deleting:
+                raise NotFound(f"journal {name} is being deleted")
+        if create_revision is not None and info.create_revision != create_revision:
+            raise NotFound(
+                f"journal {name} was created at revision {info.create_revision}, not at {create_revision}:"
+                " it was deleted and made again"
+            )
+        return info
+
+    async def replica(self, name: str, create_revision: Revision | None = None) -> Replica:
+        """A journal, open; waits until it is.
+
+        Raises:
+            NotFound: there is none, or not that one. ShuttingDown: the node is.
+        """
+        info = self.info(name, create_revision)
+        slot = self._slots.get(info.name)
+        if slot is None:
+            raise NotFound(f"journal {name} does not exist")
+        if slot.replica is not None:
+            return slot.replica
+        try:
+            return await asyncio.shield(slot.opened)
+        except asyncio.CancelledError:
+            if not slot.opened.cancelled():
+                raise  # Our caller was cancelled.
+            if self._is_closed:
+                raise ShuttingDown(f"journal {name}: the node shuts down") from None
+            raise NotFound(f"journal {name} was deleted") from None
+
+    def open_replica(self, name: str) -> Replica | None:
+        """A journal that is open already."""
+        slot = self._slots.get(JournalName(name))
+        return slot.replica if slot is not None else None
+
+    def list(self, prefix: str, *, after: str, count_max: int) -> tuple[Sequence[JournalInfo], bool]:
+        """A page of journals by name, and whether there are more."""
+        pairs = self._context.keyspace.range(PREFIX + prefix)
+        infos = [info for pair in pairs if not (info := decode_info(pair)).spec.is_deleting]
+        rest = [info for info in infos if info.name > after]
+        return rest[:count_max], len(rest) > count_max
+
+    def status(self, name: str, create_revision: Revision | None = None) -> JournalStatus:
+        """Where a journal stands."""
+        info = self.info(name, create_revision)
+        slot = self._slots.get(info.name)
+        replica = slot.replica if slot is not None else None
+        if replica is None:
+            return JournalStatus(
+                name=info.name,
+                state="opening",
+                create_revision=info.create_revision,
+                reason=slot.trouble if slot is not None else "",
+            )
+        state, pipeline = replica.pipeline.state.value, replica.pipeline
+        if pipeline.state is State.OPEN and pipeline.is_full:
+            state = "full"
+        registers = pipeline.committed_registers
+        return JournalStatus(
+            name=info.name,
+            state=state,
+            begin=replica.begin,
+            end=replica.end,
+            epoch=replica.epoch,
+            create_revision=info.create_revision,
+            registers_version=registers.version if registers is not None else -1,
+            fragment_count=len(replica.index) + len(replica.closed),
+            spool_bytes=replica.spool.length,
+            reason=replica.reason,
+        )
+
+    async def close(self) -> None:
+        """Answer everybody and close every journal. The log is closed after this."""
+        self._is_closed = True
+        for slot in self._slots.values():
+            slot.opened.cancel()
+            if slot.replica is not None:
+                slot.replica.close(Status.SHUTTING_DOWN)
+
+    def _take_up(self, info: JournalInfo) -> None:
+        slot = self._slots[info.name] = Slot(info)
+        self._context.scope.spawn(self._open(slot), name=f"open.{info.name}")
+
+    async def _open(self, slot: Slot) -> None:
+        """Open a journal, however often it takes."""
+        pause = OPEN_RETRY_MIN
+        while not slot.opened.done():
+            try:
+                async with self._opening:
+                    opened = await open_journal(self._context, slot.info)
+            except (OSError, BroadsheetError) as error:
+                slot.trouble = str(error)
+                await asyncio.sleep(in_seconds(pause))
+                pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+                continue
+            replica = Replica(self._context, opened)
+            if slot.opened.done():
+                replica.close(Status.NOT_FOUND)  # It was deleted meanwhile.
+                return
+            replica.deliver(Fullness(is_full=self._is_full))
+            replica.host.start()
+            slot.housekeeping = Housekeeping(replica, uploading=self._uploading)
+            slot.housekeeping.start()
+            slot.replica = replica
+            slot.opened.set_result(replica)
+
+    async def _watch_space(self) -> None:
+        """Refuse appends before the disk is full (journals.20)."""
+        context = self._context
+        while True:
+            is_full = await context.disk.run(context.disk.free) < context.config.free_bytes_min
+            if is_full != self._is_full:
+                self._is_full = is_full
+                for slot in self._slots.values():
+                    if slot.replica is not None:
+                        slot.replica.deliver(Fullness(is_full=is_full))
+            await asyncio.sleep(in_seconds(context.config.free_check_interval))
+
+
+def fragments_of(replica: Replica) -> Sequence[FragmentInfo]:
+    """Closed fragments of a journal, by offset."""
+    stored = [
+        FragmentInfo(name=each.name, begin=each.begin, end=each.end, is_stored=True)
+        for each in replica.index.fragments()
+    ]
+    codec = replica.info.spec.fragment.codec
+    waiting = [
+        FragmentInfo(name=each.fragment(codec).name, begin=each.begin, end=each.end, is_stored=False)
+        for each in replica.closed
+    ]
+    return stored + waiting
+
+
+def _remove_spools(context: Context, directory: str) -> None:
+    for name in context.disk.list(directory):
+        context.disk.remove(f"{directory}/{name}")
+    if context.disk.exists(directory):
+        context.disk.sync_dir(directory)

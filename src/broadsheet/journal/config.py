@@ -1,0 +1,54 @@
+"""What an operator may set about journals. Bytes and nanoseconds, as the names say."""
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.journal.core.pipeline import Limits
+from broadsheet.wal.config import WALConfig
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section `journals` of the configuration."""
+
+    store: str = ""
+    """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory."""
+    stores: tuple[str, ...] = ()
+    """Other fragment stores that a journal may name; a URL that is not here is refused (reliability S7)."""
+    inline_bytes_max: int = 64 * KIB
+    """Appends up to this go through the log, larger ones through the synced spool file (journals.14)."""
+    checkpoint_bytes: int = 32 * MIB
+    """Log bytes of one journal after which its spool is synced and its log trimmed."""
+    free_bytes_min: int = 256 * MIB
+    """Appends are refused when the disk has less left; reads and recovery go on (journals.20)."""
+    free_check_interval: Duration = Duration(500 * MILLISECOND)
+    """How often the disk is asked."""
+    upload_retry_min: Duration = Duration(1 * SECOND)
+    """Pause after a failed upload; doubles up to `upload_retry_max`."""
+    upload_retry_max: Duration = Duration(60 * SECOND)
+    """The longest pause."""
+    uploads_max: int = 2
+    """Fragments on their way to stores at a time."""
+    openings_max: int = 8
+    """Journals that are recovered at a time."""
+    read_bytes_max: int = 256 * KIB
+    """The longest chunk that a reader is sent."""
+    cache_bytes_max: int = 128 * MIB
+    """Checked content of stored fragments that is kept for readers."""
+    journals_max: int = 10_000
+    """Journals of this node."""
+    limits: Limits = Limits()
+    """Bounds of one journal's pipeline."""
+    wal: WALConfig = WALConfig()
+    """The journals role's log."""
+
+    def __post_init__(self) -> None:
+        """Hold the relations between the fields."""
+        if not 1 <= self.inline_bytes_max <= 1 * MIB:
+            raise ValueError(f"inline_bytes_max must be in 1..1048576, not {self.inline_bytes_max}")
+        if not 4 * KIB <= self.read_bytes_max <= 1 * MIB:
+            raise ValueError(f"read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
+        if self.uploads_max < 1 or self.openings_max < 1:
+            raise ValueError("uploads_max and openings_max must be at least 1")

@@ -1,0 +1,68 @@
+"""Context: what every journal of this node shares."""
+
+from collections.abc import Callable
+
+from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.fragments import FragmentStore
+from broadsheet.keyspace.port import Keyspace
+from broadsheet.observe.story import Story
+from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers
+from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.wal.log import Log
+
+
+class Context:
+    """Ports and settings of the journals role."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        incarnation: Incarnation,
+        config: JournalsConfig,
+        disk: Disk,
+        log: Log,
+        keyspace: Keyspace,
+        time: Time,
+        timers: Timers,
+        random: Random,
+        objects: Callable[[str], ObjectStore],
+        scope: Scope,
+        crash: Crash,
+        is_checked: bool = False,
+    ) -> None:
+        """Gather them.
+
+        Args:
+            incarnation: of this node's journal data: a wiped directory has another.
+            is_checked: check every machine after each step (simulator and tests).
+        """
+        self.node, self.incarnation, self.config = node, incarnation, config
+        self.disk, self.log, self.keyspace = disk, log, keyspace
+        self.time, self.timers, self.random = time, timers, random
+        self.scope, self.crash, self.is_checked = scope, crash, is_checked
+        self._objects = objects
+        self._stores: dict[str, FragmentStore] = {}
+
+    def store(self, url: str) -> FragmentStore:
+        """The fragment store of a spec's `store`.
+
+        Raises:
+            ConfigError: the URL is of a kind that this node cannot reach.
+        """
+        resolved = url or self.config.store
+        if resolved not in self._stores:
+            self._stores[resolved] = FragmentStore(
+                self._objects(resolved), self.disk.run, cache_bytes_max=self.config.cache_bytes_max
+            )
+        return self._stores[resolved]
+
+    def crash_of_host(self, error: BaseException, _story: Story) -> None:
+        """End the node after an assertion of a machine."""
+        self.crash(error)
+
+    @staticmethod
+    def revision_of(epoch: Epoch) -> Revision:
+        """The revision that an epoch is (journals.1)."""
+        return Revision(epoch)

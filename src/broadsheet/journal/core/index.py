@@ -1,0 +1,93 @@
+"""Index: which fragments of a journal are stored, and which of them covers an offset.
+
+Offsets are bytes. Fragments are sorted by begin and by end, and none lies within another; a larger one
+replaces those that it covers.
+Equal ranges with different sums are a conflict, which is kept and refused, never resolved here (journals.10).
+Source: reference/gazette.md 2.6; journals.10, journals.15.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.journal.core.fragment import Fragment
+
+
+def _by_begin(fragment: Fragment) -> tuple[int, int]:
+    return fragment.begin, -fragment.end
+
+
+class Index:
+    """The stored fragments of one journal."""
+
+    def __init__(self, fragments: Iterable[Fragment] = ()) -> None:
+        """Index `fragments`."""
+        self._cover: list[Fragment] = []
+        self._conflicts: dict[tuple[int, int], list[Fragment]] = {}
+        for fragment in sorted(fragments, key=_by_begin):
+            self.add(fragment)
+
+    def __len__(self) -> int:
+        return len(self._cover)
+
+    @property
+    def begin(self) -> ByteOffset:
+        """The first byte of the first fragment; 0 where there is none."""
+        return self._cover[0].begin if self._cover else ByteOffset(0)
+
+    @property
+    def end(self) -> ByteOffset:
+        """The greatest end of any fragment; 0 where there is none."""
+        return self._cover[-1].end if self._cover else ByteOffset(0)
+
+    def fragments(self) -> list[Fragment]:
+        """The covering fragments, by offset."""
+        return list(self._cover)
+
+    def conflicts(self) -> list[tuple[Fragment, ...]]:
+        """Fragments that claim one range with different sums."""
+        return [tuple(found) for found in self._conflicts.values()]
+
+    def add(self, fragment: Fragment) -> None:
+        """Take up a fragment; one that another covers changes nothing."""
+        for other in self._cover:
+            if (other.begin, other.end) == (fragment.begin, fragment.end):
+                if other.sum != fragment.sum:
+                    found = self._conflicts.setdefault((other.begin, other.end), [other])
+                    if fragment.sum not in [each.sum for each in found]:
+                        found.append(fragment)
+                return
+            if other.begin <= fragment.begin and fragment.end <= other.end:
+                return
+        self._cover = [
+            other
+            for other in self._cover
+            if not (fragment.begin <= other.begin and other.end <= fragment.end)
+        ]
+        insort(self._cover, fragment, key=_by_begin)
+
+    def covering(self, offset: ByteOffset) -> Fragment | None:
+        """The fragment that holds `offset` and reaches furthest; None where no fragment holds it."""
+        at = bisect_right(self._cover, offset, key=lambda fragment: fragment.begin)
+        # Begins and ends rise together, so the last that begins at or below the offset reaches furthest.
+        if at and offset < self._cover[at - 1].end:
+            return self._cover[at - 1]
+        return None
+
+    def next_begin(self, offset: ByteOffset) -> ByteOffset | None:
+        """Where the first fragment above `offset` begins; None where there is none."""
+        at = bisect_right(self._cover, offset, key=lambda fragment: fragment.begin)
+        return self._cover[at].begin if at < len(self._cover) else None
+
+    def conflict_at(self, offset: ByteOffset) -> tuple[Fragment, ...]:
+        """The fragments that disagree about `offset`."""
+        for (begin, end), found in self._conflicts.items():
+            if begin <= offset < end:
+                return tuple(found)
+        return ()
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for low, high in zip(self._cover, self._cover[1:], strict=False):
+            assert low.begin < high.begin, "begins rise"
+            assert low.end < high.end, "ends rise"

@@ -1,0 +1,530 @@
+"""Pipeline: orders the appends of one journal, and answers each when it is durable and may be shown.
+
+Offsets are bytes; `adopted_end` is where the next append begins, `committed_end` what readers may see. Tokens
+rise by one with each
+`Persist`. Times are instants.
+
+    OPEN --EpochLost--> LOST (for good); OPEN --Closed--> CLOSED (for good); OPEN <-> full (a flag).
+    BEHIND: something greater than the head is known to exist (journals.15): no content is taken, reads go on.
+
+An append: submitted -> evaluated against the adopted head -> persisted -> (registers put) -> committed and
+answered. Answers leave in
+the order of evaluation, refusals too (journals.9). A streaming append owns the tail from its grant until it
+is staged
+or failed; what comes meanwhile waits behind it. The committed end never passes an append whose registers are
+not yet
+put (journals.11).
+
+It does not see content, files, peers or the fragment store. With R=1 `Persisted` is the one replica's own
+log.
+Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State Machine".
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.base.machine import Tick
+from broadsheet.base.marks import hit
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after
+from broadsheet.base.types import ByteOffset, Token
+from broadsheet.errors import Status
+from broadsheet.journal.core.pipeline_events import (
+    Abort,
+    Advance,
+    ChunkStaged,
+    Closed,
+    EpochLost,
+    Fullness,
+    Grant,
+    Input,
+    Output,
+    Persist,
+    Persisted,
+    PersistRefused,
+    PutRegisters,
+    RegistersPut,
+    Reply,
+    Rollback,
+    State,
+    StreamFailed,
+    StreamOpened,
+    StreamStaged,
+    Submitted,
+)
+from broadsheet.journal.core.registers import Condition, RegisterState, changed, is_met, is_within_limits
+
+PUT_RETRY: Final = Duration(50 * MILLISECOND)
+"""Pause before a registers put whose outcome is unknown is repeated, with the same version."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one journal may have on its way."""
+
+    pending_bytes_max: int = 64 << 20
+    """Bytes submitted and not yet answered."""
+    pending_count_max: int = 65_536
+    """Runs and requests submitted and not yet answered."""
+    append_bytes_max: int = 256 << 20
+    """Length of one streaming append."""
+    flow_bytes_per_second_min: int = 64 << 10
+    """A streaming client that is slower than this, after `flow_stall`, is aborted."""
+    flow_stall: Duration = Duration(2 * SECOND)
+    """How long a streaming client may hold the tail without sending."""
+
+
+class _Entry:
+    """One submitted run or request, in the order of evaluation."""
+
+    __slots__ = (
+        "begin",
+        "condition",
+        "count",
+        "end",
+        "length",
+        "registers",
+        "run",
+        "status",
+        "stream",
+        "token",
+    )
+
+    def __init__(
+        self, run: object, *, count: int, length: int, condition: Condition | None, stream: int | None = None
+    ) -> None:
+        self.run, self.count, self.length, self.condition, self.stream = run, count, length, condition, stream
+        self.status = Status.OK
+        self.begin = self.end = ByteOffset(0)
+        self.token = Token(0)  # 0: there is nothing to persist.
+        self.registers: RegisterState | None = None  # Those it sets, where it changes them.
+
+
+class Pipeline:
+    """The appends of one journal at its primary."""
+
+    def __init__(
+        self,
+        *,
+        head: ByteOffset,
+        fragment_begin: ByteOffset,
+        fragment_length: int,
+        registers: RegisterState | None,
+        is_behind: bool = False,
+        limits: Limits,
+    ) -> None:
+        """Start an epoch whose keys are written.
+
+        Args:
+            head: the end of what the sync committed.
+            registers: those of the head; None where they are lost (journals.12).
+            is_behind: some index or key names a greater offset than the head (journals.15).
+        """
+        self.state = State.BEHIND if is_behind else State.OPEN
+        self.is_full = False
+        self.adopted_end = self.committed_end = head
+        self.fragment_begin, self.fragment_length = fragment_begin, fragment_length
+        self.adopted_registers = self.committed_registers = registers
+        self.limits = limits
+        self.pending_bytes = 0
+        self.closing_status = Status.SHUTTING_DOWN
+        self._entries: deque[_Entry] = deque()
+        self._waiting: deque[_Entry] = deque()
+        self._owner: _Entry | None = None
+        self._owner_staged = 0
+        self._owner_due: Instant | None = None
+        self._token = self._persisted = Token(0)
+        self._put_version = self._put_done = registers.version if registers else 0
+        self._put_again_at: Instant | None = None
+        self._dispatch: dict[type, Callable[[Any, Instant, list[Output]], None]] = {
+            Submitted: self._on_submitted,
+            Persisted: self._on_persisted,
+            PersistRefused: self._on_persist_refused,
+            RegistersPut: self._on_registers_put,
+            StreamOpened: self._on_stream_opened,
+            ChunkStaged: self._on_chunk_staged,
+            StreamStaged: self._on_stream_staged,
+            StreamFailed: self._on_stream_failed,
+            Fullness: self._on_fullness,
+            EpochLost: self._on_epoch_lost,
+            Closed: self._on_closed,
+            Tick: self._on_tick,
+        }
+
+    @property
+    def pending_count(self) -> int:
+        """Runs and requests that are not answered."""
+        return len(self._entries) + len(self._waiting) + (self._owner is not None)
+
+    def step(self, event: Input | Tick, now: Instant) -> list[Output]:
+        """Apply one event; return what the host must now do, in order."""
+        effects: list[Output] = []
+        self._dispatch[type(event)](event, now, effects)
+        return effects
+
+    def deadline(self) -> Instant | None:
+        """When a slow client is aborted, or an unknown put repeated."""
+        if self._put_again_at is None:
+            return self._owner_due
+        if self._owner_due is None:
+            return self._put_again_at
+        return min(self._put_again_at, self._owner_due)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.fragment_begin <= self.adopted_end, "a fragment begins at or below the head"
+        assert self.committed_end <= self.adopted_end, "commits what it adopted"
+        assert self._persisted <= self._token, "persists what it asked for"
+        assert self._put_done <= self._put_version, "puts what it asked for"
+        end = self.committed_end
+        version = self.committed_registers.version if self.committed_registers else 0
+        pending = 0
+        for entry in self._entries:
+            pending += entry.length
+            if entry.token:
+                assert entry.begin == end, "adopted appends tile the journal"
+                assert entry.end == entry.begin + entry.length, "an append has its length"
+                end = entry.end
+                if entry.registers is not None:
+                    assert entry.registers.version == version + 1, "each change is one version"
+                    assert entry.registers.at == entry.end, "registers stand at the end of their append"
+                    version += 1
+            else:
+                assert entry.begin in (end, 0), "a refusal stands at the head that it saw"
+        assert end == self.adopted_end, "the head is the end of the last adopted append"
+        if self.committed_registers is not None:
+            assert self.committed_registers.version <= self._put_done, "no shown change that is not put"
+        pending += sum(entry.length for entry in self._waiting)
+        assert pending == self.pending_bytes, "pending bytes are counted once"
+        assert self._owner is not None or not self._waiting, "nobody waits without an owner"
+        if self.state is not State.OPEN:
+            assert self.state is State.BEHIND or not self._entries, "a closed pipeline owes no answer"
+
+    # Appends that are at hand whole.
+
+    def _on_submitted(self, event: Submitted, _now: Instant, effects: list[Output]) -> None:
+        status = self._admits(event.length)
+        if status is not Status.OK:
+            effects.append(
+                Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
+            )
+            return
+        entry = _Entry(event.run, count=event.count, length=event.length, condition=event.condition)
+        self.pending_bytes += entry.length
+        if self._owner is not None:
+            self._waiting.append(entry)
+            return
+        self._evaluate(entry, effects)
+        if not entry.token:
+            self._answer(effects)
+
+    def _admits(self, length: int) -> Status:
+        """Whether a new request is taken up at all."""
+        if self.state is State.LOST:
+            return Status.FENCED
+        if self.state is State.CLOSED:
+            return self.closing_status
+        if length and self.is_full:
+            return Status.STORE_UNHEALTHY
+        if self.pending_count >= self.limits.pending_count_max:
+            return Status.THROTTLED
+        if length and self.pending_bytes + length > self.limits.pending_bytes_max:
+            return Status.THROTTLED
+        return Status.OK
+
+    def _evaluate(self, entry: _Entry, effects: list[Output]) -> None:
+        """Adopt or refuse `entry` at the present head, and queue its answer."""
+        entry.status = self._verdict(entry)
+        entry.begin = entry.end = self.adopted_end
+        entry.token, entry.registers = Token(0), None
+        self._entries.append(entry)
+        if entry.status is Status.OK and entry.length:
+            self._adopt(entry, effects)
+
+    def _verdict(self, entry: _Entry) -> Status:
+        """What becomes of a request at the present head: the exact order of the checks."""
+        condition = entry.condition
+        if self.state is State.BEHIND and (entry.length or entry.stream is not None):
+            return Status.INDEX_HAS_GREATER_OFFSET
+        if condition is None:
+            return Status.OK
+        registers = self.adopted_registers
+        if condition.check or condition.may_change_registers:
+            if registers is None:
+                return Status.REGISTERS_UNKNOWN
+            if not is_met(condition, registers):
+                return Status.REGISTER_MISMATCH
+        if condition.offset is not None and condition.offset != self.adopted_end:
+            return Status.WRONG_APPEND_OFFSET
+        if registers is not None and condition.may_change_registers:
+            if not entry.length and entry.stream is None:
+                return Status.INVALID_ARGUMENT  # Registers change with content only.
+            next_registers = changed(condition, registers, self.adopted_end)
+            if next_registers is not None and not is_within_limits(next_registers):
+                return Status.TOO_LARGE
+        return Status.OK
+
+    def _adopt(self, entry: _Entry, effects: list[Output]) -> None:
+        if entry.stream is None:
+            self._roll()
+        entry.begin = self.adopted_end
+        entry.end = self.adopted_end = ByteOffset(entry.begin + entry.length)
+        if entry.condition is not None and self.adopted_registers is not None:
+            entry.registers = changed(entry.condition, self.adopted_registers, entry.end)
+        if entry.registers is not None:
+            self.adopted_registers = entry.registers
+        self._token = entry.token = Token(self._token + 1)
+        effects.append(
+            Persist(
+                token=entry.token,
+                run=entry.run,
+                begin=entry.begin,
+                end=entry.end,
+                fragment_begin=self.fragment_begin,
+                registers=entry.registers,
+                stream=entry.stream,
+            )
+        )
+
+    def _roll(self) -> None:
+        """Begin a new fragment where the open one is longer than its length (strictly: Gazette's rule)."""
+        if self.adopted_end - self.fragment_begin > self.fragment_length:
+            self.fragment_begin = self.adopted_end
+
+    # Durability and answers.
+
+    def _on_persisted(self, event: Persisted, _now: Instant, effects: list[Output]) -> None:
+        if event.token <= self._persisted:
+            return  # Tokens are cumulative: an older one says nothing new.
+        assert event.token <= self._token, f"persisted token {event.token} was never asked for"
+        self._persisted = event.token
+        self._answer(effects)
+
+    def _answer(self, effects: list[Output]) -> None:
+        """Commit and answer everything at the front of the queue that may be."""
+        entries, before = self._entries, self.committed_end
+        replies: list[Output] = []
+        while entries:
+            entry = entries[0]
+            if entry.token > self._persisted:
+                break
+            if entry.registers is not None and entry.registers.version > self._put_done:
+                self._put(replies)
+                break
+            entries.popleft()
+            self.pending_bytes -= entry.length
+            if entry.token:
+                self.committed_end = entry.end
+                if entry.registers is not None:
+                    self.committed_registers = entry.registers
+            replies.append(Reply(run=entry.run, status=entry.status, begin=entry.begin, end=entry.end))
+        if self.committed_end > before:
+            effects.append(Advance(end=self.committed_end))
+        effects += replies
+
+    def _put(self, effects: list[Output]) -> None:
+        """Put the newest registers that are durable, unless a put is on its way."""
+        if self._put_version > self._put_done:
+            return
+        newest: RegisterState | None = None
+        for entry in self._entries:
+            if entry.token > self._persisted:
+                break
+            newest = entry.registers or newest
+        assert newest is not None, "somebody waits for a put"
+        self._put_version = newest.version
+        effects.append(PutRegisters(registers=newest))
+
+    def _on_registers_put(self, event: RegistersPut, now: Instant, effects: list[Output]) -> None:
+        if self.state in (State.LOST, State.CLOSED) or event.version <= self._put_done:
+            return  # The answer to a put that was repeated.
+        assert event.version == self._put_version, "only one put is on its way"
+        if not event.is_known:
+            hit("journal.pipeline.put_unknown")
+            self._put_again_at = after(now, PUT_RETRY)
+            return
+        self._put_done = event.version
+        self._put_again_at = None
+        self._answer(effects)
+
+    def _on_persist_refused(self, event: PersistRefused, _now: Instant, effects: list[Output]) -> None:
+        """The disk took nothing from `event.token` on: refuse that, and evaluate the rest again."""
+        kept: deque[_Entry] = deque()
+        taken: list[_Entry] = []
+        for entry in self._entries:
+            (taken if taken or entry.token >= event.token else kept).append(entry)
+        if not taken:
+            return  # Repeated.
+        hit("journal.pipeline.persist_refused")
+        self._entries = kept
+        self.adopted_end = taken[0].begin
+        self.fragment_begin = min(self.fragment_begin, self.adopted_end)
+        self.adopted_registers = next(
+            (e.registers for e in reversed(kept) if e.registers is not None), self.committed_registers
+        )
+        self._token = Token(event.token - 1)
+        effects.append(Rollback(end=self.adopted_end, fragment_begin=self.fragment_begin))
+        for entry in taken:
+            if not entry.token:
+                self._evaluate(entry, effects)
+                continue
+            entry.status, entry.token, entry.registers = event.status, Token(0), None
+            entry.begin = entry.end = self.adopted_end
+            self._entries.append(entry)
+        self._answer(effects)
+
+    # Streaming appends.
+
+    def _on_stream_opened(self, event: StreamOpened, now: Instant, effects: list[Output]) -> None:
+        status = self._admits(1)
+        if status is not Status.OK:
+            effects.append(Abort(stream=event.stream, status=status))
+            effects.append(
+                Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
+            )
+            return
+        entry = _Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
+        if self._owner is not None:
+            self._waiting.append(entry)
+            return
+        self._grant(entry, now, effects)
+
+    def _grant(self, entry: _Entry, now: Instant, effects: list[Output]) -> None:
+        """Give the tail to a streaming append, or refuse it before its content is read."""
+        assert entry.stream is not None
+        verdict = self._verdict(entry)
+        if verdict is not Status.OK:
+            effects.append(Abort(stream=entry.stream, status=verdict))
+            self._evaluate(entry, effects)
+            self._answer(effects)
+            return
+        self._roll()
+        self._owner, self._owner_staged = entry, 0
+        self._owner_due = after(now, self.limits.flow_stall)
+        effects.append(Grant(stream=entry.stream, begin=self.adopted_end, fragment_begin=self.fragment_begin))
+
+    def _on_chunk_staged(self, event: ChunkStaged, now: Instant, effects: list[Output]) -> None:
+        """Police the client: it earns time by sending, at most `flow_stall` ahead."""
+        owner = self._owner
+        if owner is None or owner.stream != event.stream or self._owner_due is None:
+            return  # It was aborted meanwhile.
+        self._owner_staged += event.length
+        if self._owner_staged > self.limits.append_bytes_max:
+            self._abort_owner(Status.TOO_LARGE, effects)
+            return
+        earned = event.length * SECOND // self.limits.flow_bytes_per_second_min
+        self._owner_due = Instant(min(self._owner_due + earned, now + self.limits.flow_stall))
+
+    def _abort_owner(self, status: Status, effects: list[Output]) -> None:
+        """Ask the host to stop reading the client; the tail is free when it says so."""
+        assert self._owner is not None
+        assert self._owner.stream is not None
+        self._owner_due = None
+        effects.append(Abort(stream=self._owner.stream, status=status))
+
+    def _on_stream_staged(self, event: StreamStaged, now: Instant, effects: list[Output]) -> None:
+        entry = self._owner
+        if entry is None or entry.stream != event.stream:
+            self._withdraw(event.stream, Status.CANCELLED, effects)
+            return
+        self._owner = self._owner_due = None
+        entry.length = event.length
+        self.pending_bytes += entry.length
+        if self.state not in (State.OPEN, State.BEHIND):
+            entry.status = self._admits(0)
+            entry.begin = entry.end = self.adopted_end
+            self._entries.append(entry)
+        elif entry.condition is not None and entry.condition.may_change_registers and not entry.length:
+            entry.status = Status.INVALID_ARGUMENT
+            entry.begin = entry.end = self.adopted_end
+            self._entries.append(entry)
+        else:
+            entry.begin = entry.end = self.adopted_end
+            self._entries.append(entry)
+            if entry.length:
+                self._adopt(entry, effects)
+        self._drain(now, effects)
+
+    def _on_stream_failed(self, event: StreamFailed, now: Instant, effects: list[Output]) -> None:
+        """The client gave up, was too slow or broke off. Its bytes are gone from the spool already."""
+        entry = self._owner
+        if entry is None or entry.stream != event.stream:
+            self._withdraw(event.stream, event.status, effects)
+            return
+        hit("journal.pipeline.stream_failed")
+        self._owner = self._owner_due = None
+        effects.append(
+            Reply(run=entry.run, status=event.status, begin=self.committed_end, end=self.committed_end)
+        )
+        self._drain(now, effects)
+
+    def _withdraw(self, stream: int, status: Status, effects: list[Output]) -> None:
+        """A stream ended that never got the tail."""
+        for entry in self._waiting:
+            if entry.stream == stream:
+                self._waiting.remove(entry)
+                effects.append(
+                    Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
+                )
+                return
+
+    def _drain(self, now: Instant, effects: list[Output]) -> None:
+        """Evaluate what waited, up to the next streaming append."""
+        while self._waiting and self._owner is None:
+            entry = self._waiting.popleft()
+            if entry.stream is not None:
+                self._grant(entry, now, effects)
+            else:
+                self._evaluate(entry, effects)
+        self._answer(effects)
+
+    # The world.
+
+    def _on_fullness(self, event: Fullness, _now: Instant, _effects: list[Output]) -> None:
+        self.is_full = event.is_full
+
+    def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
+        if self._owner_due is not None and self._owner_due <= now:
+            hit("journal.pipeline.slow_client")
+            self._abort_owner(Status.DEADLINE_EXCEEDED, effects)
+        if self._put_again_at is not None and self._put_again_at <= now:
+            self._put_again_at = None
+            self._put_version = self._put_done  # The same version again: it is idempotent.
+            self._put(effects)
+
+    def _on_epoch_lost(self, _event: EpochLost, _now: Instant, effects: list[Output]) -> None:
+        """Somebody else wrote the epoch key: this pipeline never acknowledges again (journals.1)."""
+        if self.state in (State.LOST, State.CLOSED):
+            return
+        self._end(State.LOST, Status.FENCED, effects)
+
+    def _on_closed(self, event: Closed, _now: Instant, effects: list[Output]) -> None:
+        """The journal is deleted, or the node shuts down after it stopped taking appends."""
+        if self.state in (State.LOST, State.CLOSED):
+            return
+        self.closing_status = event.status
+        self._end(State.CLOSED, event.status, effects)
+
+    def _end(self, state: State, status: Status, effects: list[Output]) -> None:
+        """Answer everything: unknown what may be durable, `status` what never was evaluated."""
+        self.state = state
+        self._put_again_at = None
+        for entry in self._entries:
+            outcome = Status.UNKNOWN if entry.token or entry.status is not Status.OK else status
+            effects.append(
+                Reply(run=entry.run, status=outcome, begin=self.committed_end, end=self.committed_end)
+            )
+        for entry in self._waiting:
+            if entry.stream is not None:
+                effects.append(Abort(stream=entry.stream, status=status))
+            effects.append(
+                Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
+            )
+        self._entries.clear()
+        self._waiting.clear()
+        self.pending_bytes = 0
+        self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
+        self.fragment_begin = min(self.fragment_begin, self.committed_end)
+        if self._owner is not None:
+            self._abort_owner(status, effects)

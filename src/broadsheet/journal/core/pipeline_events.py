@@ -1,0 +1,174 @@
+"""Events and effects of the pipeline.
+
+Runs are opaque: the data path below knows where each append of a run begins and how to answer it. Offsets are
+bytes.
+"""
+
+from enum import Enum
+
+from broadsheet.base.machine import Effect, Event
+from broadsheet.base.types import ByteOffset, Token
+from broadsheet.errors import Status
+from broadsheet.journal.core.registers import Condition, RegisterState
+
+
+class State(Enum):
+    """Whether a pipeline takes appends."""
+
+    OPEN = "open"
+    BEHIND = "behind-index"
+    LOST = "lost"
+    CLOSED = "closed"
+
+
+class Submitted(Event, frozen=True):
+    """A run of `count` appends with `length` bytes in all came; one with a condition is a run of one."""
+
+    run: object
+    count: int
+    length: int
+    """0: a barrier."""
+    condition: Condition | None = None
+
+
+class Persisted(Event, frozen=True):
+    """Everything through `token` is durable."""
+
+    token: Token
+
+
+class PersistRefused(Event, frozen=True):
+    """There was no room for `token`, and nothing of it or of a later one was written."""
+
+    token: Token
+    status: Status = Status.STORE_UNHEALTHY
+
+
+class RegistersPut(Event, frozen=True):
+    """The registers key holds `version`; or (not `is_known`) it is unknown whether it does."""
+
+    version: int
+    is_known: bool
+
+
+class StreamOpened(Event, frozen=True):
+    """A client wants to append content that it streams."""
+
+    stream: int
+    run: object
+    condition: Condition | None = None
+
+
+class ChunkStaged(Event, frozen=True):
+    """`length` more bytes of the stream stand in the spool."""
+
+    stream: int
+    length: int
+
+
+class StreamStaged(Event, frozen=True):
+    """The whole content, `length` bytes, stands in the spool, synced."""
+
+    stream: int
+    length: int
+
+
+class StreamFailed(Event, frozen=True):
+    """The stream ended without its content, and the spool is as it was at the grant."""
+
+    stream: int
+    status: Status
+
+
+class Fullness(Event, frozen=True):
+    """The disk passed its watermark, one way or the other."""
+
+    is_full: bool
+
+
+class EpochLost(Event, frozen=True):
+    """The epoch key is not the one that this pipeline wrote."""
+
+
+class Closed(Event, frozen=True):
+    """No more appends; `status` says why."""
+
+    status: Status
+
+
+Input = (
+    Submitted
+    | Persisted
+    | PersistRefused
+    | RegistersPut
+    | StreamOpened
+    | ChunkStaged
+    | StreamStaged
+    | StreamFailed
+    | Fullness
+    | EpochLost
+    | Closed
+)
+
+
+class Persist(Effect, frozen=True):
+    """Write the content of `run` at `[begin, end)` and its proposal to the log, then report `Persisted`.
+
+    The open fragment begins at `fragment_begin`: where that is not the spool's, close the spool first.
+    """
+
+    token: Token
+    run: object
+    begin: ByteOffset
+    end: ByteOffset
+    fragment_begin: ByteOffset
+    registers: RegisterState | None
+    """Those that the append sets, where it changes them."""
+    stream: int | None
+    """The content stands in the spool already, synced."""
+
+
+class PutRegisters(Effect, frozen=True):
+    """Put the registers key, under the compare that the epoch key is unchanged."""
+
+    registers: RegisterState
+
+
+class Reply(Effect, frozen=True):
+    """Answer `run`: `[begin, end)` is what all of it got; for a refusal, the head that it saw."""
+
+    run: object
+    status: Status
+    begin: ByteOffset
+    end: ByteOffset
+
+
+class Advance(Effect, frozen=True):
+    """Everything below `end` is committed: wake the readers."""
+
+    end: ByteOffset
+
+
+class Grant(Effect, frozen=True):
+    """Stage the stream's content from `begin` on. Ends as `StreamStaged` or `StreamFailed`."""
+
+    stream: int
+    begin: ByteOffset
+    fragment_begin: ByteOffset
+
+
+class Abort(Effect, frozen=True):
+    """Take no more content from the stream; where it was granted, undo what was staged and report it."""
+
+    stream: int
+    status: Status
+
+
+class Rollback(Effect, frozen=True):
+    """The refused persists are taken back: the log is taken up again at `end`."""
+
+    end: ByteOffset
+    fragment_begin: ByteOffset
+
+
+Output = Persist | PutRegisters | Reply | Advance | Grant | Abort | Rollback

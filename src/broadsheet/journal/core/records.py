@@ -1,0 +1,157 @@
+"""Records: what a journal writes to its stream of the journals role's log, byte by byte.
+
+Offsets are bytes, times nanoseconds since the Unix epoch, integers little-endian and unsigned. Three kinds:
+
+* *proposal*: an adopted append or run `[begin, end)` of the fragment that begins at `fragment_begin`, the
+SHA-1 of that fragment through
+  `end`, the registers where they changed, and either the content itself or the word that it stands in the
+  spool,
+  synced;
+* *checkpoint*: every spool file is synced up to `end`, with these sums and registers; what lies below in the
+log is
+  no longer needed;
+* *identity*: of the log's stream 0, the incarnation of this replica's data.
+
+Nothing here reads a file. The log's own checksums guard the records; the sums here guard the spool.
+Source: journals.6, journals.11, journals.14; `docs/protocols/journals.md`.
+"""
+
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import Buffer, ByteOffset, Epoch, Incarnation
+from broadsheet.errors import Corrupt
+from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
+
+PROPOSAL: Final = 1
+CHECKPOINT: Final = 2
+IDENTITY: Final = 3
+
+_IS_SPOOLED: Final = 1
+_HEAD: Final = Struct("<BBHIQQQQQ20s4x")
+_HEAD_BYTES: Final = _HEAD.size
+
+_registers_encoder = msgspec.msgpack.Encoder()
+_registers_decoder = msgspec.msgpack.Decoder(RegisterState)
+
+
+class Proposal(msgspec.Struct, frozen=True, gc=False):
+    """One adopted append, or a run of them."""
+
+    epoch: Epoch
+    fragment_begin: ByteOffset
+    begin: ByteOffset
+    end: ByteOffset
+    first_append: int
+    """When the fragment got its first byte."""
+    sum: bytes
+    """SHA-1 of the fragment's content through `end`."""
+    registers: RegisterState | None
+    """Behind this append, where it changed them."""
+    content: memoryview | None
+    """None: it stands in the spool file, which was synced before this was written."""
+
+
+class ClosedSpool(msgspec.Struct, frozen=True):
+    """A closed fragment whose file is synced and not yet known to be stored."""
+
+    begin: ByteOffset
+    end: ByteOffset
+    sum: bytes
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Everything below `end` is in synced spool files or stored."""
+
+    epoch: Epoch
+    fragment_begin: ByteOffset
+    end: ByteOffset
+    sum: bytes
+    """SHA-1 of the open fragment's content through `end`."""
+    first_append: int
+    registers: RegisterState | None = NO_REGISTERS
+    closed: tuple[ClosedSpool, ...] = ()
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which life of the data this is."""
+
+    incarnation: Incarnation
+
+
+_checkpoint_decoder = msgspec.msgpack.Decoder(Checkpoint)
+_identity_decoder = msgspec.msgpack.Decoder(Identity)
+
+
+def encode_proposal(
+    *,
+    epoch: Epoch,
+    fragment_begin: ByteOffset,
+    begin: ByteOffset,
+    end: ByteOffset,
+    first_append: int,
+    digest: bytes,
+    registers: RegisterState | None,
+    is_spooled: bool,
+) -> bytes:
+    """What stands before the content of a proposal."""
+    tail = _registers_encoder.encode(registers) if registers is not None else b""
+    flags = _IS_SPOOLED if is_spooled else 0
+    head = _HEAD.pack(PROPOSAL, flags, 0, len(tail), epoch, fragment_begin, begin, end, first_append, digest)
+    return head + tail if tail else head
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The whole record."""
+    return bytes((CHECKPOINT,)) + msgspec.msgpack.encode(checkpoint)
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """The whole record."""
+    return bytes((IDENTITY,)) + msgspec.msgpack.encode(identity)
+
+
+def decode(payload: Buffer) -> Proposal | Checkpoint | Identity:
+    """The record that `payload` is.
+
+    Raises:
+        Corrupt: it is none that this version knows.
+    """
+    view = memoryview(payload)
+    try:
+        kind = view[0]
+        if kind == CHECKPOINT:
+            return _checkpoint_decoder.decode(view[1:])
+        if kind == IDENTITY:
+            return _identity_decoder.decode(view[1:])
+        if kind == PROPOSAL:
+            return _decode_proposal(view)
+    except (IndexError, ValueError, msgspec.DecodeError) as error:
+        raise Corrupt(f"journal record of {len(view)} bytes does not decode: {error}") from error
+    raise Corrupt(f"journal record of kind {kind} is unknown: written by a newer version?")
+
+
+def _decode_proposal(view: memoryview) -> Proposal:
+    if len(view) < _HEAD_BYTES:
+        raise ValueError("short head")
+    _, flags, _, tail_bytes, epoch, fragment_begin, begin, end, first_append, digest = _HEAD.unpack_from(view)
+    content_at = _HEAD_BYTES + tail_bytes
+    registers = _registers_decoder.decode(view[_HEAD_BYTES:content_at]) if tail_bytes else None
+    is_spooled = bool(flags & _IS_SPOOLED)
+    content = None if is_spooled else view[content_at:]
+    if not fragment_begin <= begin < end:
+        raise ValueError(f"span [{begin}, {end}) of the fragment from {fragment_begin}")
+    if content is not None and len(content) != end - begin:
+        raise ValueError(f"{len(content)} bytes of content for [{begin}, {end})")
+    return Proposal(
+        epoch=Epoch(epoch),
+        fragment_begin=ByteOffset(fragment_begin),
+        begin=ByteOffset(begin),
+        end=ByteOffset(end),
+        first_append=first_append,
+        sum=digest,
+        registers=registers,
+        content=content,
+    )

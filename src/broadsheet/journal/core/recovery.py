@@ -1,0 +1,100 @@
+"""Recovery: from the records of a journal's stream to what its spool files must hold.
+
+Offsets are bytes. A pure function of the records: reads no file, so it cannot tell whether the spool agrees;
+the sums in
+the plan let the caller find out. The last checkpoint is the base, proposals above it follow in order of
+offset, and the plan ends at the last
+one that continues its predecessor (records below the base may still be there: trimming is lazy).
+Source: journals.2 (R=1: all members have answered), journals.6, journals.14.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset, Epoch
+from broadsheet.journal.core.fragment import EMPTY_SUM
+from broadsheet.journal.core.records import Checkpoint, Identity, Proposal
+from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
+
+
+class SpoolPlan(msgspec.Struct):
+    """What one fragment's file must hold."""
+
+    begin: ByteOffset
+    end: ByteOffset
+    sum: bytes
+    """SHA-1 of the content through `end`."""
+    first_append: int
+    synced_end: ByteOffset
+    """Below this the file was synced before the log said so."""
+    writes: list[tuple[ByteOffset, memoryview]] = []
+    """Content that the log has, to be written again: the page cache is not believed."""
+    is_closed: bool = False
+
+
+class Plan(msgspec.Struct):
+    """What the log says of a journal."""
+
+    epoch: Epoch
+    """Of the newest record; 0 where there is none."""
+    end: ByteOffset
+    registers: RegisterState | None
+    spools: list[SpoolPlan]
+    """By offset; the last one is the open fragment."""
+    gap: str = ""
+    """Why records above `end` do not count, where there are such."""
+
+
+def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> Plan:
+    """The state that `records`, in log order, lead to."""
+    everything = list(records)
+    base = _base(everything)
+    spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, c.end, is_closed=True) for c in base.closed]
+    spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append, base.end))
+    plan = Plan(epoch=base.epoch, end=base.end, registers=base.registers, spools=spools)
+    for record in everything:
+        if not isinstance(record, Proposal) or record.end <= base.end:
+            continue
+        if record.begin != plan.end:
+            plan.gap = f"the log continues at {record.begin}, not at {plan.end}"
+            break
+        _apply(plan, record)
+    return plan
+
+
+def _base(records: list[Proposal | Checkpoint | Identity]) -> Checkpoint:
+    for record in reversed(records):
+        if isinstance(record, Checkpoint):
+            return record
+    first = next((record for record in records if isinstance(record, Proposal)), None)
+    # Without a checkpoint nothing was ever trimmed: the first proposal is the journal's first.
+    begin = first.begin if first else ByteOffset(0)
+    return Checkpoint(
+        epoch=Epoch(0),
+        fragment_begin=begin,
+        end=begin,
+        sum=EMPTY_SUM,
+        first_append=0,
+        registers=NO_REGISTERS,
+    )
+
+
+def _apply(plan: Plan, record: Proposal) -> None:
+    spool = plan.spools[-1]
+    if record.fragment_begin != spool.begin:
+        spool.is_closed = True
+        if spool.end == spool.begin:
+            plan.spools.pop()  # It never got a byte.
+        spool = SpoolPlan(record.begin, record.begin, EMPTY_SUM, record.first_append, record.begin)
+        plan.spools.append(spool)
+    if spool.end == spool.begin:
+        spool.first_append = record.first_append
+    if record.content is None:
+        spool.synced_end = record.end  # A sync of the file is one of all that was written to it before.
+    else:
+        spool.writes.append((record.begin, record.content))
+    spool.end, spool.sum = record.end, record.sum
+    plan.end, plan.epoch = record.end, max(plan.epoch, record.epoch)
+    if record.registers is not None:
+        plan.registers = record.registers

@@ -1,0 +1,104 @@
+"""Registers: small names and values of a journal, checked and set with an append.
+
+`version` counts changes from 0 (never set); `at` is the end of the append that made the last one. The check
+and the change of one append
+are evaluated against the state behind every earlier append, adopted or not yet committed. Whether the change
+may be
+shown is the pipeline's business.
+Source: journals.11, journals.12; reference/gazette.md 1.5, 1.8; reliability J6.
+"""
+
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import InvalidArgument
+
+REGISTERS_MAX: Final = 16
+NAME_CHARS_MAX: Final = 64
+VALUE_CHARS_MAX: Final = 256
+
+
+class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What must hold for an append, and what it sets."""
+
+    offset: ByteOffset | None = None
+    """The append must begin exactly here; None: wherever the head is."""
+    check: dict[str, str | None] | None = None
+    """Each register must have this value; None: must be absent."""
+    union: dict[str, str] | None = None
+    """Registers set with the append, after `subtract`."""
+    subtract: dict[str, str] | None = None
+    """Registers removed with the append where they have exactly this value."""
+    is_strict: bool = True
+    """False: Gazette's rule, by which a journal that never had registers passes every check (journals.12)."""
+
+    @property
+    def may_change_registers(self) -> bool:
+        """Whether it asks for a change."""
+        return bool(self.union or self.subtract)
+
+
+class RegisterState(msgspec.Struct, frozen=True):
+    """The registers behind some append."""
+
+    values: dict[str, str]
+    version: int
+    at: ByteOffset
+
+
+NO_REGISTERS: Final = RegisterState(values={}, version=0, at=ByteOffset(0))
+"""Those of a journal that never had any."""
+
+
+def validate_condition(condition: Condition) -> None:
+    """Check names, values and numbers.
+
+    Raises:
+        InvalidArgument: the message says which one and why.
+    """
+    if condition.offset is not None and not 0 <= condition.offset < 1 << 63:
+        raise InvalidArgument(f"append offset {condition.offset} is not in [0, 2**63)")
+    for what in (condition.check, condition.union, condition.subtract):
+        if what is None:
+            continue
+        if len(what) > REGISTERS_MAX:
+            raise InvalidArgument(
+                f"{len(what)} registers in one request: at most {REGISTERS_MAX} are allowed"
+            )
+        for name, value in what.items():
+            if not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+                raise InvalidArgument(
+                    f"register name {name[:80]!r}: 1 to {NAME_CHARS_MAX} printable characters are allowed"
+                )
+            if value is not None and (len(value) > VALUE_CHARS_MAX or not value.isprintable()):
+                raise InvalidArgument(
+                    f"register {name}: a value has at most {VALUE_CHARS_MAX} printable characters"
+                )
+
+
+def is_met(condition: Condition, state: RegisterState) -> bool:
+    """Whether the check of `condition` holds at `state`."""
+    if not condition.check:
+        return True
+    if not condition.is_strict and state.version == 0:
+        return True
+    return all(state.values.get(name) == value for name, value in condition.check.items())
+
+
+def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> RegisterState | None:
+    """The state behind an append with `condition` that ends at `at`; None where they stay as they are."""
+    values = dict(state.values)
+    for name, value in (condition.subtract or {}).items():
+        if values.get(name) == value:
+            del values[name]
+    values.update(condition.union or {})
+    if values == state.values:
+        return None
+    return RegisterState(values=dict(sorted(values.items())), version=state.version + 1, at=at)
+
+
+def is_within_limits(state: RegisterState) -> bool:
+    """Whether a journal may have so many registers."""
+    return len(state.values) <= REGISTERS_MAX

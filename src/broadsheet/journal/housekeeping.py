@@ -1,0 +1,176 @@
+"""Housekeeping: what a replica does beside its appends: checkpoints of its spool, uploads of fragments.
+
+Offsets are bytes. Two restartable procedures for each open journal, at most one of each at a time; both end
+without an event, since nothing is decided by them. The log is trimmed only below what a checkpoint says is
+synced, and a spool file is removed only after its fragment was read back from the store (journals.14, J10).
+A fragment is uploaded only up to the committed end (journals.8).
+Source: journals.8, journals.14; reference/gazette.md 2.7.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.types import Offset
+from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.runtime.failpoints import passed
+
+
+class Housekeeping:
+    """Checkpoints and uploads of one replica."""
+
+    def __init__(self, replica: Replica, *, uploading: asyncio.Semaphore) -> None:
+        """Look after `replica` until it is closed.
+
+        Args:
+            uploading: bounds the uploads of the whole node.
+        """
+        self._replica, self._context = replica, replica.context
+        self._uploading = uploading
+        self._is_uploading = self._is_checkpointing = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
+        replica.on_persisted = self.consider_checkpoint
+        replica.on_advance = self.consider_upload
+        self._context.log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
+
+    async def settle(self) -> None:
+        """Return once nothing of a closed replica is on its way any more."""
+        assert self._replica.is_closed, "a live replica never settles"
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._context.scope.spawn(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def start(self) -> None:
+        """Take up what the last life of this journal left: checkpoint its log, store its closed spools."""
+        if not self._replica.reason:
+            self.checkpoint()
+        self.consider_upload()
+
+    def consider_checkpoint(self) -> None:
+        """Checkpoint where the log has grown enough."""
+        if self._replica.log_bytes >= self._context.config.checkpoint_bytes:
+            self.checkpoint()
+
+    def consider_upload(self) -> None:
+        """Upload what is closed and committed."""
+        if not self._is_uploading and not self._replica.is_closed and self._next_upload() is not None:
+            self._is_uploading = True
+            self._spawn(self._upload_all(), f"upload.{self._replica.name}")
+
+    def checkpoint(self) -> None:
+        """Sync the spool as it stands now, say so in the log, and trim. Must be called between appends.
+
+        While a streaming append owns the tail it does nothing: the next record asks again.
+        """
+        replica = self._replica
+        is_owned = any(upload.is_staging for upload in replica.uploads.values())
+        if self._is_checkpointing or replica.is_closed or is_owned or replica.reason:
+            return
+        self._is_checkpointing = True
+        replica.log_bytes = 0
+        spool = replica.spool
+        files = [*(each for each in replica.closed if each.name not in self._synced), spool]
+        checkpoint = Checkpoint(
+            epoch=replica.epoch,
+            fragment_begin=spool.begin,
+            end=spool.end,
+            sum=spool.digest(),
+            first_append=spool.first_append,
+            registers=replica.log_registers,
+            closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in replica.closed),
+        )
+        below = self._context.log.next_offset(replica.stream)
+        self._spawn(self._checkpoint(files, checkpoint, below), f"checkpoint.{replica.name}")
+
+    async def _checkpoint(self, files: list[SpoolFile], checkpoint: Checkpoint, below: Offset) -> None:
+        replica, context = self._replica, self._context
+        try:
+            passed("journal.checkpoint.before_sync")
+            for spool in files:
+                if not replica.is_closed and (spool is replica.spool or spool in replica.closed):
+                    await spool.file.flush()
+            await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
+            passed("journal.checkpoint.after_sync")
+        except OSError as error:
+            context.crash(error)
+            return
+        finally:
+            self._is_checkpointing = False
+        for spool in files:
+            spool.is_dir_synced = True
+            if spool in replica.closed:
+                self._synced[spool.name] = None
+        if replica.is_closed:
+            return
+        try:
+            context.log.append(
+                replica.stream,
+                [encode_checkpoint(checkpoint)],
+                done=partial(self._trim, below),
+            )
+        except (StoreUnhealthy, Throttled):
+            return  # The log asks again, or the next record does.
+        passed("journal.checkpoint.after_log")
+
+    def _trim(self, below: Offset) -> None:
+        passed("journal.checkpoint.before_trim")
+        if not self._replica.is_closed:
+            self._context.log.trim(self._replica.stream, below)
+
+    def _next_upload(self) -> SpoolFile | None:
+        """The first closed spool that is wholly committed, and not damaged."""
+        for spool in self._replica.closed:
+            if spool.end <= self._replica.end and not spool.damage:
+                return spool
+        return None
+
+    async def _upload_all(self) -> None:
+        pause = self._context.config.upload_retry_min
+        try:
+            while not self._replica.is_closed and (spool := self._next_upload()) is not None:
+                async with self._uploading:
+                    is_done = await self._upload(spool)
+                if is_done:
+                    pause = self._context.config.upload_retry_min
+                    continue
+                await asyncio.sleep(
+                    in_seconds(pause)
+                )  # Longer than a deletion has to wait, but for a dead store.
+                pause = Duration(min(2 * pause, self._context.config.upload_retry_max))
+        finally:
+            self._is_uploading = False
+        self.checkpoint()
+
+    async def _upload(self, spool: SpoolFile) -> bool:
+        """Store one fragment, then drop its file; False where it must be tried again."""
+        replica = self._replica
+        try:
+            fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)
+        except OSError:
+            return False
+        except Corrupt as error:
+            if not spool.damage:
+                spool.damage = str(error)
+            return True
+        if replica.is_closed:
+            return True
+        passed("journal.index.before_add")
+        replica.index.add(fragment)
+        replica.closed.remove(spool)
+        self._synced.pop(spool.name, None)
+        passed("journal.roll.before_remove")
+        name = spool.name
+        spool.close()
+        await self._context.disk.run(partial(self._context.disk.remove, name))
+        passed("journal.roll.after_remove")
+        return True

@@ -1,0 +1,88 @@
+"""Keys: how a journal's spec, epoch and registers stand in the Keyspace, byte by byte.
+
+A spec is JSON, so that an operator can read it; the other two are MessagePack. Revisions are the Keyspace's.
+Source: journals.1, journals.11; `docs/protocols/journals.md`.
+"""
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset, Incarnation, NodeId
+from broadsheet.errors import Corrupt
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.keyspace.core.transaction import KeyValue
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A replica of the synced route."""
+
+    node: NodeId
+    incarnation: Incarnation
+
+
+class EpochValue(msgspec.Struct, frozen=True):
+    """The epoch key's value: nothing in it changes within the epoch, which is the key's mod_revision."""
+
+    members: tuple[Member, ...]
+    start: ByteOffset
+    """The head at which the epoch began."""
+    sum: bytes
+    """SHA-1 of the open fragment's content there."""
+
+
+_spec = msgspec.json.Decoder(JournalSpec)
+_epoch = msgspec.msgpack.Decoder(EpochValue)
+_registers = msgspec.msgpack.Decoder(RegisterState)
+
+
+def encode_spec(spec: JournalSpec) -> bytes:
+    """The spec key's value."""
+    return msgspec.json.encode(spec)
+
+
+def decode_info(pair: KeyValue) -> JournalInfo:
+    """The journal that a spec key tells of.
+
+    Raises:
+        Corrupt: its value is none.
+    """
+    try:
+        spec = _spec.decode(pair.value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error
+    return JournalInfo(spec=spec, create_revision=pair.create_revision, mod_revision=pair.mod_revision)
+
+
+def encode_epoch(value: EpochValue) -> bytes:
+    """The epoch key's value."""
+    return msgspec.msgpack.encode(value)
+
+
+def decode_epoch(pair: KeyValue) -> EpochValue:
+    """What an epoch key says.
+
+    Raises:
+        Corrupt: its value is none.
+    """
+    try:
+        return _epoch.decode(pair.value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error
+
+
+def encode_registers(state: RegisterState) -> bytes:
+    """The registers key's value."""
+    return msgspec.msgpack.encode(state)
+
+
+def decode_registers(pair: KeyValue) -> RegisterState:
+    """What a registers key says.
+
+    Raises:
+        Corrupt: its value is none.
+    """
+    try:
+        return _registers.decode(pair.value)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error

@@ -1,0 +1,184 @@
+"""Opening: from a log, spool files, a fragment store and two keys to a journal that takes appends.
+
+Offsets are bytes. A restartable to-do list: read the log's records, make the spool files agree with them,
+list the store, read both keys,
+choose the head, put both keys in one transaction, and checkpoint. With R=1 the data directory's lock is the
+primary
+assignment, and the one named member has answered (journals.2), so that its head is the head; but a head below
+what
+any key or index names is never extended (journals.15): the journal then opens to readers only, with the
+reason.
+Source: journals.1, 2, 5, 14, 15; DESIGN 3 "Recovery does not believe the page cache".
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from broadsheet.base.types import Epoch, LogStreamId, Revision
+from broadsheet.errors import Corrupt, Unknown
+from broadsheet.journal.context import Context
+from broadsheet.journal.core.fragment import Fragment
+from broadsheet.journal.core.index import Index
+from broadsheet.journal.core.records import decode
+from broadsheet.journal.core.recovery import Plan, SpoolPlan, replay
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
+from broadsheet.journal.keys import (
+    EpochValue,
+    Member,
+    decode_epoch,
+    decode_registers,
+    encode_epoch,
+    encode_registers,
+)
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.replica import Opened
+from broadsheet.journal.spool_file import SpoolFile, create, rebuild
+from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
+from broadsheet.runtime.failpoints import passed
+
+SPOOL_DIRECTORY: Final = "journals/spool"
+
+
+class Keys(NamedTuple):
+    """Both keys as they stand."""
+
+    epoch: KeyValue | None
+    registers: KeyValue | None
+
+
+def stream_of(info: JournalInfo) -> LogStreamId:
+    """The journal's stream of the log: of this journal, not of one of the same name that was deleted."""
+    return LogStreamId(info.create_revision)
+
+
+def directory_of(info: JournalInfo) -> str:
+    """Where its spool files are; no part of it is a user's text."""
+    return f"{SPOOL_DIRECTORY}/{info.create_revision:016x}"
+
+
+async def open_journal(context: Context, info: JournalInfo) -> Opened:
+    """Bring one journal up.
+
+    Raises:
+        OSError: the store or the disk does not answer: repeat it.
+        BroadsheetError: the Keyspace does not answer: repeat it.
+    """
+    stream, directory = stream_of(info), directory_of(info)
+    found = context.log.recovered(stream)
+    reason = ""
+    try:
+        plan = replay(decode(record.payload) for record in found.records)
+    except Corrupt as error:
+        plan, reason = replay(()), str(error)
+    if found.is_quarantined:
+        reason = f"its log lost records that were durable, from {plan.end} on: see `broadsheet doctor`"
+    reason = reason or plan.gap
+    store = context.store(info.spec.fragment.store)
+    index = Index(await store.list(info.name))
+    passed("journal.open.before_rebuild")
+    spools = await context.disk.run(
+        lambda: _rebuild(context, directory, plan, index, is_damaged=bool(reason))
+    )
+    passed("journal.open.after_rebuild")
+    damage = next((spool.damage for spool in spools if spool.damage), "")
+    keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
+    reason = reason or damage or _missing(info, plan, index, keys)
+    registers = _registers(plan, keys)
+    epoch = plan.epoch
+    if not reason:
+        epoch = await _begin_epoch(context, info, plan, registers, keys)
+    if not found.is_quarantined:
+        context.log.forget(stream)
+    *closed, spool = spools
+    if reason and index.end > plan.end:
+        if spool.length:
+            closed.append(spool)
+        spool = SpoolFile(spool.file, index.end)  # Nothing is ever written to it.
+    return Opened(
+        info=info,
+        stream=stream,
+        directory=directory,
+        epoch=epoch,
+        head=max(plan.end, index.end) if reason else plan.end,
+        registers=registers,
+        spool=spool,
+        closed=closed,
+        index=index,
+        store=store,
+        reason=reason,
+    )
+
+
+def _rebuild(
+    context: Context, directory: str, plan: Plan, index: Index, *, is_damaged: bool
+) -> list[SpoolFile]:
+    """Spool files as the plan says, the open one last. Blocking."""
+    disk = context.disk
+    disk.make_dir(directory)
+    spools = []
+    for spool_plan in plan.spools[:-1]:
+        if _is_stored(spool_plan, index.fragments()):
+            continue
+        spools.append(rebuild(disk, directory, spool_plan))
+    last = plan.spools[-1]
+    spools.append(
+        rebuild(disk, directory, last) if last.end > last.begin else create(disk, directory, last.begin)
+    )
+    if not is_damaged:
+        kept = {spool.name for spool in spools}
+        for name in disk.list(directory):
+            path = f"{directory}/{name}"
+            if path not in kept:
+                disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
+        disk.sync_dir(directory)
+    return spools
+
+
+def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:
+    """Whether the store has exactly this content: then the file may be gone already."""
+    return any((f.begin, f.end, f.sum) == (plan.begin, plan.end, plan.sum) for f in fragments)
+
+
+def _missing(info: JournalInfo, plan: Plan, index: Index, keys: Keys) -> str:
+    """Why the head may not be extended; empty where it may (journals.15)."""
+    names = [(index.end, "the fragment store")]
+    if keys.epoch is not None:
+        names.append((decode_epoch(keys.epoch).start, "the epoch key"))
+    if keys.registers is not None:
+        names.append((decode_registers(keys.registers).at, "the registers key"))
+    known, who = max(names)
+    if known <= plan.end:
+        return ""
+    return f"journal {info.name}: {who} knows offset {known}, but the head that was found is {plan.end}"
+
+
+def _registers(plan: Plan, keys: Keys) -> RegisterState | None:
+    """Those of the head: the newer of the log's and the key's; None where they are lost (journals.12)."""
+    if keys.registers is None:
+        is_new = keys.epoch is None
+        return plan.registers if is_new or (plan.registers and plan.registers.version) else None
+    known = decode_registers(keys.registers)
+    mine = plan.registers
+    return mine if mine is not None and mine.version >= known.version else known
+
+
+async def _begin_epoch(
+    context: Context, info: JournalInfo, plan: Plan, registers: RegisterState | None, keys: Keys
+) -> Epoch:
+    """Put both keys, before the first content byte of the epoch (journals.1)."""
+    name = info.name
+    member = Member(node=context.node, incarnation=context.incarnation)
+    value = EpochValue(members=(member,), start=plan.end, sum=plan.spools[-1].sum)
+    compares: list[Compare] = [CreateRevisionIs(spec_key(name), info.create_revision)]
+    for key, pair in ((epoch_key(name), keys.epoch), (registers_key(name), keys.registers)):
+        compares.append(ModRevisionIs(key, pair.mod_revision if pair is not None else Revision(0)))
+    puts = [Put(epoch_key(name), encode_epoch(value))]
+    if registers is not None:
+        puts.append(Put(registers_key(name), encode_registers(registers)))
+    passed("journal.epoch.before_put")
+    outcome = await context.keyspace.transact(compares, puts)
+    passed("journal.epoch.after_put")
+    if not outcome.succeeded:
+        raise Unknown(f"journal {name}: its keys changed while it was opened; open it again")
+    return Epoch(outcome.revision)

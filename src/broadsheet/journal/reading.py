@@ -1,0 +1,79 @@
+"""Reading: committed bytes of one journal, from wherever they are.
+
+Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the next
+chunk from
+the open spool, a closed one or the store, and goes on. Nothing above the committed end is ever read
+(journals.7), and every chunk
+was checked against a sum on the way (W4).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
+from broadsheet.journal.messages import Chunk
+from broadsheet.journal.replica import Replica
+
+LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
+
+
+async def read(
+    replica: Replica, offset: ByteOffset | None, end: ByteOffset | None, *, block: bool
+) -> AsyncIterator[Chunk]:
+    """Chunks of `[offset, end)` in order.
+
+    Args:
+        offset: None: from the committed end on.
+        end: None: without end.
+        block: wait at the committed end; else the read ends there.
+
+    Raises:
+        OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
+        Trimmed: no fragment has the bytes at an offset.
+        Corrupt: the bytes there are damaged.
+        ShuttingDown: the journal was closed while the read waited.
+    """
+    at = replica.end if offset is None else offset
+    stop = LAST_OFFSET if end is None else end
+    if at > replica.end and not block:
+        raise OffsetNotYetAvailable(
+            f"journal {replica.name}: offset {at} is above the committed end {replica.end}"
+        )
+    while at < stop:
+        if replica.is_closed:
+            raise ShuttingDown(f"journal {replica.name} was closed at {at}")
+        if at >= replica.end:
+            if not block:
+                return
+            await replica.wait_beyond(at)
+            continue
+        chunk = await read_chunk(replica, at, min(stop, replica.end))
+        yield chunk
+        at = chunk.end
+
+
+async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> Chunk:
+    """The next bytes from `offset` on, at least one, none at or above `stop`, which is committed.
+
+    Raises:
+        Trimmed: no fragment has them. Corrupt: they are damaged.
+    """
+    most = min(stop - offset, replica.context.config.read_bytes_max)
+    if offset >= replica.spool.begin:
+        return Chunk(offset=offset, data=replica.spool.read(offset, most))
+    for spool in replica.closed:
+        if spool.begin <= offset < spool.end:
+            return Chunk(offset=offset, data=spool.read(offset, min(most, spool.end - offset)))
+    conflict = replica.index.conflict_at(offset)
+    if conflict:
+        names = " and ".join(each.name for each in conflict)
+        raise Corrupt(f"journal {replica.name}: {names} disagree about offset {offset}; neither is served")
+    fragment = replica.index.covering(offset)
+    if fragment is None:
+        following = replica.index.next_begin(offset)
+        raise Trimmed(
+            f"journal {replica.name}: nothing has offset {offset}; the next that is there is {following}"
+        )
+    length = min(most, fragment.end - offset)
+    return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))

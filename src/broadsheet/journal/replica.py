@@ -1,0 +1,329 @@
+"""Replica: one journal on this node, alive: its pipeline's host, its spool files, its committed end.
+
+Offsets are bytes. OPENED --close--> CLOSED; `opening.py` makes one, and nothing here runs before the epoch's
+keys are put.
+The performers below carry out what the pipeline decides, in its order: log and spool for `Persist`, the
+Keyspace for `PutRegisters`,
+waiting readers for `Advance`. Uploads and checkpoints are restartable procedures (`housekeeping.py`), reads
+are in `reading.py`.
+Source: journals.6, 8, 9, 11, 14, 20.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
+from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled
+from broadsheet.journal.context import Context
+from broadsheet.journal.core.index import Index
+from broadsheet.journal.core.pipeline import Pipeline
+from broadsheet.journal.core.pipeline_events import (
+    Abort,
+    Advance,
+    Closed,
+    EpochLost,
+    Grant,
+    Input,
+    Output,
+    Persist,
+    Persisted,
+    PersistRefused,
+    PutRegisters,
+    RegistersPut,
+    Reply,
+    Rollback,
+    StreamFailed,
+)
+from broadsheet.journal.core.records import encode_proposal
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.spec import epoch_key, registers_key
+from broadsheet.journal.fragments import FragmentStore
+from broadsheet.journal.keys import encode_registers
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.spool_file import Saved, SpoolFile, create
+from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
+from broadsheet.observe.story import Story
+from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.host import Host
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class AppendRun(Protocol):
+    """What the pipeline calls a run: content that the data path knows how to get, and whom to answer."""
+
+    def content(self) -> Buffer:
+        """All content back to back, unchanged until answered."""
+        ...
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+        """Say what became of it, once."""
+        ...
+
+
+class Upload(Protocol):
+    """A streaming append, as `streaming.py` runs it."""
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether it owns the tail."""
+        ...
+
+    def grant(self, spool: SpoolFile) -> None:
+        """The tail is yours: stage into `spool`."""
+        ...
+
+    def abort(self, status: Status) -> None:
+        """Take no more."""
+        ...
+
+    def undo(self) -> None:
+        """Take back what was staged: the log had no room for it."""
+        ...
+
+
+class Opened:
+    """What the opening found and decided: a replica starts from it."""
+
+    def __init__(
+        self,
+        *,
+        info: JournalInfo,
+        stream: LogStreamId,
+        directory: str,
+        epoch: Epoch,
+        head: ByteOffset,
+        registers: RegisterState | None,
+        spool: SpoolFile,
+        closed: list[SpoolFile],
+        index: Index,
+        store: FragmentStore,
+        reason: str,
+    ) -> None:
+        """Gather it.
+
+        Args:
+            directory: where the spool files are.
+            closed: spools that are not yet known to be stored, by offset.
+            reason: why no content may be appended; empty where it may.
+        """
+        self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
+        self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
+        self.index, self.store, self.reason = index, store, reason
+
+
+class Replica:
+    """One open journal."""
+
+    def __init__(self, context: Context, opened: Opened) -> None:
+        """Take up appends in the epoch that `opened` began."""
+        self.context = context
+        self.info, self.name = opened.info, opened.info.name
+        self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
+        self.spool, self.closed = opened.spool, opened.closed
+        self.index, self.store, self.reason = opened.index, opened.store, opened.reason
+        self.log_registers = opened.registers  # Behind the last record that the log took.
+        self.log_bytes = 0  # Since the last checkpoint.
+        self.uploads: dict[int, Upload] = {}
+        self.on_persisted: Callable[[], None] = lambda: None
+        self.on_advance: Callable[[], None] = lambda: None
+        self.is_closed = False
+        self._is_refusing = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self.pipeline = Pipeline(
+            head=opened.head,
+            fragment_begin=opened.spool.begin,
+            fragment_length=opened.info.spec.fragment.length,
+            registers=opened.registers,
+            is_behind=bool(opened.reason),
+            limits=context.config.limits,
+        )
+        self.host: Host[Input, Output] = Host(
+            self.pipeline,
+            {
+                Persist: self._persist,
+                PutRegisters: self._put_registers,
+                Reply: self._reply,
+                Advance: self._advance,
+                Grant: self._grant,
+                Abort: self._abort,
+                Rollback: self._rollback,
+            },
+            time=context.time,
+            timers=context.timers,
+            crash=context.crash_of_host,
+            story=Story(f"journal {self.name}"),
+            check=context.is_checked,
+        )
+
+    @property
+    def end(self) -> ByteOffset:
+        """The committed end."""
+        return self.pipeline.committed_end
+
+    @property
+    def begin(self) -> ByteOffset:
+        """The first byte that can still be read."""
+        local = self.closed[0].begin if self.closed else self.spool.begin
+        return min(self.index.begin, local) if len(self.index) else local
+
+    def deliver(self, event: Input) -> None:
+        """Tell the pipeline what happened."""
+        self.host.deliver(event)
+
+    async def wait_beyond(self, offset: ByteOffset) -> None:
+        """Return once a byte at `offset` is committed, or the replica is closed."""
+        while self.end <= offset and not self.is_closed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def close(self, status: Status) -> None:
+        """Answer everybody, and let go of the files. The log and the files hold what is durable."""
+        if self.is_closed:
+            return
+        self.host.deliver(Closed(status=status))
+        self.is_closed = True
+        self.host.close()
+        self._wake()
+        for spool in (*self.closed, self.spool):
+            spool.close()
+
+    # Performers.
+
+    def _persist(self, effect: Persist) -> None:
+        if self._is_refusing:
+            return  # The pipeline takes this one back with the one that was refused.
+        saved: Saved | None = None
+        try:
+            spool = self._spool_from(effect.fragment_begin)
+            parts: list[Buffer] = []
+            if effect.stream is None:
+                run: AppendRun = effect.run  # type: ignore[assignment]  # Whoever submits makes it one.
+                content = run.content()
+                saved = spool.save()
+                passed("journal.append.before_spool")
+                spool.stage(content, wall=self.context.time.wall())
+                parts.append(content)
+            passed("journal.append.before_log")
+            head = encode_proposal(
+                epoch=self.epoch,
+                fragment_begin=spool.begin,
+                begin=effect.begin,
+                end=effect.end,
+                first_append=spool.first_append,
+                digest=spool.digest(),
+                registers=effect.registers,
+                is_spooled=effect.stream is not None,
+            )
+            parts.insert(0, head)
+            self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
+            passed("journal.append.after_log")
+        except (StoreUnhealthy, Throttled, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_SPACE:
+                self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
+                return
+            is_throttled = isinstance(error, Throttled)
+            self._refuse(effect, saved, Status.THROTTLED if is_throttled else Status.STORE_UNHEALTHY)
+            return
+        self.log_bytes += effect.end - effect.begin + len(head)
+        if effect.registers is not None:
+            self.log_registers = effect.registers
+        self.on_persisted()
+
+    def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
+        """Nothing of `effect` was written: undo the staging, and take nothing until the pipeline is back."""
+        self._is_refusing = True
+        if saved is not None:
+            self.spool.restore(saved)
+        elif effect.stream is not None and effect.stream in self.uploads:
+            self.uploads[effect.stream].undo()
+        self.host.deliver(PersistRefused(token=effect.token, status=status))
+
+    def _spool_from(self, begin: ByteOffset) -> SpoolFile:
+        """The open spool, after closing the former one where the pipeline has rolled.
+
+        Raises:
+            OSError: no space for another file. Nothing changed.
+        """
+        former = self.spool
+        if former.begin == begin:
+            return former
+        assert begin == former.end, f"a fragment that begins at {begin} follows one that ends at {former.end}"
+        passed("journal.roll.before_create")
+        self.spool = create(self.context.disk, self.directory, begin)
+        if former.length:
+            self.closed.append(former)
+        else:
+            former.close()
+            self.context.disk.remove(former.name)
+        passed("journal.roll.after_create")
+        return self.spool
+
+    def _persisted(self, token: Token) -> None:
+        passed("journal.append.persisted")
+        self.host.deliver(Persisted(token=token))
+
+    def _reply(self, effect: Reply) -> None:
+        run: AppendRun = effect.run  # type: ignore[assignment]  # Whoever submits makes it one.
+        passed("journal.append.before_reply")
+        run.answer(effect.status, effect.begin, effect.end)
+        passed("journal.append.after_reply")
+
+    def _advance(self, _effect: Advance) -> None:
+        passed("journal.append.before_advance")
+        self._wake()
+        self.on_advance()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _put_registers(self, effect: PutRegisters) -> None:
+        self.context.scope.spawn(self._put(effect.registers), name=f"registers.{self.name}")
+
+    async def _put(self, registers: RegisterState) -> None:
+        """Put the registers key under the compare that the epoch stands; ends as one event."""
+        epoch = ModRevisionIs(epoch_key(self.name), self.context.revision_of(self.epoch))
+        put = Put(registers_key(self.name), encode_registers(registers))
+        passed("journal.registers.before_put")
+        try:
+            outcome = await self.context.keyspace.transact([epoch], [put])
+        except BroadsheetError:
+            self.host.deliver(RegistersPut(version=registers.version, is_known=False))
+            return
+        passed("journal.registers.after_put")
+        if not outcome.succeeded:
+            self.host.deliver(EpochLost())
+            return
+        self.host.deliver(RegistersPut(version=registers.version, is_known=True))
+        passed("journal.registers.after_commit")
+
+    def _grant(self, effect: Grant) -> None:
+        upload = self.uploads.get(effect.stream)
+        try:
+            if upload is None or self._is_refusing:
+                raise OSError(errno.ENOSPC, "refused, or gone")
+            spool = self._spool_from(effect.fragment_begin)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self.context.crash(error)
+                return
+            status = Status.STORE_UNHEALTHY if upload is not None else Status.CANCELLED
+            self.host.deliver(StreamFailed(stream=effect.stream, status=status))
+            return
+        upload.grant(spool)
+
+    def _abort(self, effect: Abort) -> None:
+        upload = self.uploads.get(effect.stream)
+        if upload is not None:
+            upload.abort(effect.status)
+
+    def _rollback(self, effect: Rollback) -> None:
+        assert self.spool.end == effect.end, "what was refused was not staged"
+        self._is_refusing = False

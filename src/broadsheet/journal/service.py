@@ -1,0 +1,325 @@
+"""Service: the journal methods of the native door, each over the broker.
+
+Capabilities stand in the table, in front of the handlers. Offsets are bytes; refusals carry the journal and
+the values. Content on its
+way in is limited by the wire's frames and windows, and by the pipeline's limits.
+Source: design/journals.md; reference/gazette.md 1.8; `docs/protocols/journals.md`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.access.capability import Capability
+from broadsheet.base.types import Buffer, ByteOffset
+from broadsheet.errors import (
+    BY_STATUS,
+    BroadsheetError,
+    InvalidArgument,
+    RemoteProtocolError,
+    Status,
+    TooLarge,
+    Unknown,
+)
+from broadsheet.journal.broker import Broker, fragments_of
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.registers import Condition, validate_condition
+from broadsheet.journal.messages import (
+    AppendRequest,
+    AppendStreamMessage,
+    Commit,
+    CreateRequest,
+    FragmentsReply,
+    ListReply,
+    ListRequest,
+    NameRequest,
+    ReadMessage,
+    ReadReply,
+    ReadRequest,
+    Registers,
+    RunRequest,
+)
+from broadsheet.journal.reading import read
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.streaming import SLICE_BYTES, StreamedAppend
+from broadsheet.wire.method import EMPTY, Call, Message, Method, Reply, RunOpened, Shape, WireStream
+from broadsheet.wire.run import FrameRun
+
+LIST_MAX: Final = 1_000
+
+_NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
+    CreateRequest: lambda request: request.spec.name,
+    ListRequest: None,
+    **dict.fromkeys((NameRequest, AppendRequest, RunRequest, ReadRequest), lambda request: request.journal),
+}
+"""The name that a request is about, for the caller's grant."""
+
+_stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
+
+_MESSAGES: Final[dict[Status, str]] = {
+    Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
+    Status.REGISTER_MISMATCH: "the registers behind {begin} are not as the append expects: read them",
+    Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12)",
+    Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
+    Status.STORE_UNHEALTHY: "the disk is full; free space, reads go on",
+    Status.THROTTLED: "too much of it is on its way; try again later",
+    Status.FENCED: "another owner has written its epoch key",
+    Status.UNKNOWN: "it ended before the append was known to be durable",
+    Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",
+    Status.INVALID_ARGUMENT: "registers change with content only",
+    Status.TOO_LARGE: "above append_bytes_max, or too many registers",
+}
+
+
+def refusal(status: Status, replica: Replica, begin: int) -> str:
+    """What a caller reads of a refusal."""
+    text = _MESSAGES.get(status, status.name)
+    return f"journal {replica.name}: " + text.format(begin=begin, reason=replica.reason)
+
+
+class UnaryAppend:
+    """One append that came whole with its request."""
+
+    __slots__ = ("_content", "answered")
+
+    def __init__(self, content: Buffer) -> None:
+        self._content = content
+        self.answered: asyncio.Future[tuple[Status, Commit]] = asyncio.get_running_loop().create_future()
+
+    def content(self) -> Buffer:
+        """Its bytes."""
+        return self._content
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+        """Wake the handler, if it still waits."""
+        if not self.answered.done():
+            self.answered.set_result((status, Commit(begin=begin, end=end)))
+
+
+class WireAppend:
+    """A run of appends from one read of a run stream."""
+
+    __slots__ = ("_replica", "_run")
+
+    def __init__(self, run: FrameRun, replica: Replica) -> None:
+        self._run, self._replica = run, replica
+
+    def content(self) -> Buffer:
+        """Their bytes back to back."""
+        parts = self._run.parts
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def answer(self, status: Status, begin: ByteOffset, _end: ByteOffset) -> None:
+        """Answer all of them."""
+        if status is Status.OK:
+            self._run.reply(status, begin)
+        else:
+            self._run.reply(status, begin, message=refusal(status, self._replica, begin))
+
+
+class RunSink:
+    """Takes the runs of one stream for one journal."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def on_run(self, run: FrameRun) -> None:
+        """Submit them as one."""
+        at = run.at
+        self._replica.host.deliver(
+            Submitted(
+                run=WireAppend(run, self._replica),
+                count=run.count,
+                length=run.size,
+                condition=Condition(offset=ByteOffset(at)) if at is not None else None,
+            )
+        )
+
+    def on_end(self) -> None:
+        """Nothing is kept for a stream."""
+
+
+class Service:
+    """Handlers of the journal methods."""
+
+    def __init__(self, broker: Broker, config: JournalsConfig) -> None:
+        """Serve `broker`'s journals."""
+        self._broker, self._config = broker, config
+        self._streams = 0
+
+    def methods(self) -> Sequence[Method]:
+        """The rows of the method table."""
+        unary, stream, run = Shape.UNARY, Shape.STREAM, Shape.RUN
+        rows = (
+            ("journal.create", 48, unary, Capability.APPLY, CreateRequest, self.create),
+            ("journal.delete", 49, unary, Capability.APPLY, NameRequest, self.delete),
+            ("journal.list", 50, unary, Capability.LIST, ListRequest, self.list),
+            ("journal.get", 51, unary, Capability.LIST, NameRequest, self.get),
+            ("journal.status", 52, unary, Capability.LIST, NameRequest, self.status),
+            ("journal.append", 53, unary, Capability.APPEND, AppendRequest, self.append),
+            ("journal.append_stream", 54, stream, Capability.APPEND, AppendRequest, self.append_stream),
+            ("journal.append_run", 55, run, Capability.APPEND, RunRequest, self.append_run),
+            ("journal.read", 56, stream, Capability.READ, ReadRequest, self.read),
+            ("journal.registers", 57, unary, Capability.READ, NameRequest, self.registers),
+            ("journal.fragments", 58, unary, Capability.READ, NameRequest, self.fragments),
+        )
+        return [
+            Method(
+                name,
+                number=number,
+                shape=shape,
+                capability=capability,
+                request=request,
+                name_of=_NAME_OF[request],
+                handler=handler,
+            )
+            for name, number, shape, capability, request, handler in rows
+        ]
+
+    async def create(self, _call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
+        """Make a journal."""
+        return Reply(await self._broker.create(request.spec))
+
+    async def delete(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """Delete a journal with its content."""
+        await self._broker.delete(request.journal, request.create_revision)
+        return Reply(EMPTY)
+
+    def list(self, call: Call, request: ListRequest, _payload: memoryview) -> Reply:
+        """A page of the journals that the caller may see."""
+        most = min(max(1, request.count_max), LIST_MAX)
+        infos, has_more = self._broker.list(request.prefix, after=request.after, count_max=most)
+        visible = [info for info in infos if call.may_see(info.name)]
+        return Reply(ListReply(journals=visible, has_more=has_more, after=infos[-1].name if infos else ""))
+
+    def get(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """One journal."""
+        return Reply(self._broker.info(request.journal, request.create_revision))
+
+    def status(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """Where a journal stands."""
+        return Reply(self._broker.status(request.journal, request.create_revision))
+
+    async def append(self, _call: Call, request: AppendRequest, payload: memoryview) -> Reply:
+        """One append whose content is the payload."""
+        if request.condition is not None:
+            validate_condition(request.condition)
+        if len(payload) > self._config.inline_bytes_max:
+            raise TooLarge(
+                f"{len(payload)} bytes in one request: above inline_bytes_max"
+                f" {self._config.inline_bytes_max} content is streamed"
+            )
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        run = UnaryAppend(payload)
+        replica.deliver(Submitted(run=run, count=1, length=len(payload), condition=request.condition))
+        return Reply(_committed(await run.answered, replica))
+
+    async def append_stream(self, _call: Call, request: AppendRequest, stream: WireStream) -> Reply:
+        """One append whose content comes in messages, the last of which says so."""
+        if request.condition is not None:
+            validate_condition(request.condition)
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        self._streams += 1
+        append = StreamedAppend(replica, self._streams, request.condition)
+        try:
+            await append.granted
+            await _pump(append, stream)
+        except BroadsheetError as error:
+            append.fail(error.status)
+            raise
+        except BaseException:
+            append.fail(Status.CANCELLED)
+            raise
+        return Reply(_committed(await append.answered, replica))
+
+    async def append_run(self, _call: Call, request: RunRequest) -> RunOpened:
+        """Appends without a condition of their own, in runs."""
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        return RunOpened(body=replica.info, sink=RunSink(replica))
+
+    async def read(self, _call: Call, request: ReadRequest, stream: WireStream) -> Reply:
+        """Committed bytes, chunk by chunk."""
+        for offset in (request.offset, request.end):
+            if offset is not None and not 0 <= offset < 1 << 63:
+                raise InvalidArgument(f"read offset {offset} is not in [0, 2**63)")
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        at = replica.end if request.offset is None else request.offset
+        async for chunk in read(replica, at, request.end, block=request.block):
+            await stream.send(ReadMessage(offset=chunk.offset, committed_end=replica.end), (chunk.data,))
+            at = chunk.end
+        return Reply(ReadReply(offset=at, committed_end=replica.end))
+
+    async def registers(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """The registers, behind a barrier: every earlier append is acknowledged (journals.9)."""
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        barrier = UnaryAppend(b"")
+        replica.deliver(Submitted(run=barrier, count=1, length=0))
+        _committed(await barrier.answered, replica)
+        state = replica.pipeline.committed_registers
+        if state is None:
+            raise BY_STATUS[Status.REGISTERS_UNKNOWN](refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
+        return Reply(Registers(values=state.values, version=state.version, at=state.at))
+
+    async def fragments(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """Closed fragments."""
+        replica = await self._broker.replica(request.journal, request.create_revision)
+        return Reply(FragmentsReply(fragments=list(fragments_of(replica))))
+
+
+async def _pump(append: StreamedAppend, stream: WireStream) -> None:
+    """Stage messages until the last one.
+
+    Raises:
+        RemoteProtocolError: the client ended without saying that this was all. Nothing is appended.
+        BroadsheetError: the pipeline aborted it, or the stream broke.
+    """
+    while True:
+        message = await _next(append, stream)
+        if message is None:
+            raise RemoteProtocolError("the stream ended before the client said that all was sent")
+        payload = message.payload
+        for at in range(0, len(payload), SLICE_BYTES):
+            append.put(payload[at : at + SLICE_BYTES])
+            if at:
+                await asyncio.sleep(0)
+        if len(message.body) and _decode(message.body).is_last:
+            await append.finish()
+            return
+
+
+async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
+    """The next message, unless the append is aborted first."""
+    receiving = asyncio.ensure_future(stream.receive())
+    try:
+        await asyncio.wait((receiving, append.aborted), return_when=asyncio.FIRST_COMPLETED)
+        if append.aborted.done():
+            status = append.aborted.result()
+            raise BY_STATUS[status](_MESSAGES.get(status, status.name))
+        return receiving.result()
+    finally:
+        receiving.cancel()
+
+
+def _decode(body: memoryview) -> AppendStreamMessage:
+    try:
+        return _stream_message.decode(body)
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(f"message of an append does not decode: {error}") from error
+
+
+def _committed(answer: tuple[Status, Commit], replica: Replica) -> Commit:
+    """The commit, or its refusal raised.
+
+    Raises:
+        BroadsheetError: as the status says.
+    """
+    status, commit = answer
+    if status is Status.OK:
+        return commit
+    kind = Unknown if status is Status.UNKNOWN else BY_STATUS[status]
+    raise kind(refusal(status, replica, commit.begin))

@@ -1,0 +1,219 @@
+"""Spool file: one fragment while it is being built, and until the store has it.
+
+Offsets are journal bytes; the byte at `begin` stands at 0 of the file. EMPTY -> open -> closed -> removed, by
+its owner. Content is
+staged at `end` as it is adopted, or before that by a streaming append, which is undone by `restore`. Two sums
+are kept on the way:
+SHA-1 of the whole, which names the fragment, and crc32c of each block, by which every read is checked, so
+that a damaged page is refused and
+not served (W4).
+
+It does not decide what is committed, and it is durable only where somebody synced it and the log says so.
+Source: journals.6, journals.14; reliability W4.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import Final, Protocol, Self
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Buffer, ByteOffset
+from broadsheet.errors import Corrupt
+from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
+from broadsheet.journal.core.recovery import SpoolPlan
+from broadsheet.ports import Disk, File
+
+BLOCK_BYTES: Final = 64 << 10
+"""The unit of reading checksums."""
+REBUILD_BYTES: Final = 1 << 20
+"""How much a rebuild reads at a time."""
+
+
+class Hash(Protocol):
+    """What we use of `hashlib`."""
+
+    def update(self, content: Buffer, /) -> None:
+        """Take up `content`."""
+        ...
+
+    def digest(self) -> bytes:
+        """The sum of everything taken up."""
+        ...
+
+    def copy(self) -> Self:
+        """Another one in the same state."""
+        ...
+
+
+class Saved:
+    """A spool's state at one end, to go back to (journals.6)."""
+
+    __slots__ = ("block_count", "end", "first_append", "sha", "tail_crc")
+
+    def __init__(
+        self, end: ByteOffset, sha: Hash, *, block_count: int, tail_crc: int, first_append: int
+    ) -> None:
+        self.end, self.sha, self.block_count = end, sha, block_count
+        self.tail_crc, self.first_append = tail_crc, first_append
+
+
+class SpoolFile:
+    """A fragment's file."""
+
+    def __init__(self, file: File, begin: ByteOffset) -> None:
+        """Take over `file`, which holds nothing yet that counts."""
+        self.file = file
+        self.begin = self.end = begin
+        self.first_append = 0
+        self.is_dir_synced = False
+        self.damage = ""
+        """Why nothing of it may be served."""
+        self._sha: Hash = sha1(usedforsecurity=False)
+        self._block_crcs: list[int] = []
+        self._tail_crc = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes of content."""
+        return self.end - self.begin
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.file.name
+
+    def digest(self) -> bytes:
+        """SHA-1 of the content, as fragments are summed."""
+        return self._sha.digest() if self.end > self.begin else EMPTY_SUM
+
+    def fragment(self, codec: Codec) -> Fragment:
+        """The fragment that the content is, stored by `codec`."""
+        return Fragment(begin=self.begin, end=self.end, sum=self.digest(), codec=codec)
+
+    def save(self) -> Saved:
+        """The state now."""
+        return Saved(
+            self.end,
+            self._sha.copy(),
+            block_count=len(self._block_crcs),
+            tail_crc=self._tail_crc,
+            first_append=self.first_append,
+        )
+
+    def restore(self, saved: Saved) -> None:
+        """Forget what was staged since. `saved` is used up."""
+        assert saved.end <= self.end, "a spool goes back, not forth"
+        self.end, self._sha, self._tail_crc = saved.end, saved.sha, saved.tail_crc
+        self.first_append = saved.first_append
+        del self._block_crcs[saved.block_count :]
+
+    def stage(self, content: Buffer, *, wall: int) -> None:
+        """Write `content` at the end, and take it up in the sums.
+
+        Raises:
+            OSError: ENOSPC and EDQUOT: nothing changed. Else the process must end.
+        """
+        self.file.write_at(self.end - self.begin, (content,))
+        self.absorb(content, wall=wall)
+
+    def absorb(self, content: Buffer, *, wall: int) -> None:
+        """Take up content that stands in the file already."""
+        if self.end == self.begin:
+            self.first_append = wall
+        self._sha.update(content)
+        view, length = memoryview(content), len(content)
+        room = BLOCK_BYTES - (self.end - self.begin) % BLOCK_BYTES
+        at = 0
+        while length - at >= room:
+            self._block_crcs.append(crc32c(view[at : at + room], self._tail_crc))
+            self._tail_crc = 0
+            at, room = at + room, BLOCK_BYTES
+        if at < length:
+            self._tail_crc = crc32c(view[at:] if at else view, self._tail_crc)
+        self.end = ByteOffset(self.end + length)
+
+    def read(self, offset: ByteOffset, length: int) -> bytes:
+        """The bytes of `[offset, offset + length)`, all of which are staged.
+
+        Raises:
+            Corrupt: they are not what was staged. Nothing is served.
+        """
+        assert self.begin <= offset, f"offset {offset} is below the spool's begin {self.begin}"
+        assert offset + length <= self.end, f"[{offset}, +{length}) is above the spool's end {self.end}"
+        if self.damage:
+            raise Corrupt(self.damage)
+        start = offset - self.begin
+        first = start // BLOCK_BYTES
+        last = (start + length + BLOCK_BYTES - 1) // BLOCK_BYTES
+        stop = min(last * BLOCK_BYTES, self.length)
+        found = self.file.read_at(first * BLOCK_BYTES, stop - first * BLOCK_BYTES)
+        view = memoryview(found)
+        for block in range(first, last):
+            at = (block - first) * BLOCK_BYTES
+            known = self._block_crcs[block] if block < len(self._block_crcs) else self._tail_crc
+            if crc32c(view[at : at + BLOCK_BYTES]) != known:
+                raise Corrupt(
+                    f"spool file {self.name}: block {block} of [{self.begin}, {self.end}) fails its checksum;"
+                    " its bytes are not served"
+                )
+        skip = start - first * BLOCK_BYTES
+        return found[skip : skip + length] if skip or len(found) != length else found
+
+    def close(self) -> None:
+        """Release the file."""
+        self.file.close()
+
+
+def create(disk: Disk, directory: str, begin: ByteOffset) -> SpoolFile:
+    """A new, empty spool file of the fragment from `begin` on; what an earlier attempt left is cut off.
+
+    Raises:
+        OSError: ENOSPC: nothing was made.
+    """
+    file = disk.open(spool_name(directory, begin), create=True)
+    if file.size():
+        file.truncate(0)  # Bytes that were never adopted: nothing in the log names them.
+    return SpoolFile(file, begin)
+
+
+def spool_name(directory: str, begin: ByteOffset) -> str:
+    """The name of the file of the fragment that begins at `begin`."""
+    return f"{directory}/{begin:016x}.spool"
+
+
+def rebuild(disk: Disk, directory: str, plan: SpoolPlan) -> SpoolFile:
+    """Make the file that `plan` says, from what stands there and what the log has, and sync it. Blocking.
+
+    Bytes above what was known synced are written again in place: reading them proves nothing (DESIGN 3).
+    A file that does not come out with the plan's sum is kept as it is and marked damaged.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    file = disk.open(spool_name(directory, plan.begin), create=True)
+    for begin, content in plan.writes:
+        file.write_at(begin - plan.begin, (content,))
+    spool = SpoolFile(file, plan.begin)
+    length = plan.end - plan.begin
+    for at in range(0, length, REBUILD_BYTES):
+        wanted = min(REBUILD_BYTES, length - at)
+        found = file.read_at(at, wanted)
+        spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
+    if spool.digest() != plan.sum:
+        spool.damage = (
+            f"spool file {spool.name} does not have the content of [{plan.begin}, {plan.end}) with the sum"
+            f" {plan.sum.hex()}: it is kept, and not served"
+        )
+    elif file.size() > length:
+        file.truncate(length)
+    file.sync()
+    disk.sync_dir(directory)
+    spool.is_dir_synced = True
+    return spool
+
+
+def contents(spool: SpoolFile, size: int) -> Sequence[bytes]:
+    """The whole checked content in pieces of `size` bytes. Blocking."""
+    return [
+        spool.read(ByteOffset(at), min(size, spool.end - at)) for at in range(spool.begin, spool.end, size)
+    ]
