@@ -81,7 +81,12 @@ class Node:
         )
         self._lag = LoopLag(ports.time, ports.timers, seen=lambda lag: lag_seconds.observe(in_seconds(lag)))
         peers = {NodeId(name): address for name, address in settings.node.peers.items()} or {node: ""}
-        identity = Identity(node=node, peers=peers, version=broadsheet.__version__)
+        identity = Identity(
+            node=node,
+            peers=peers,
+            version=broadsheet.__version__,
+            is_insecure=settings.node.is_insecure,
+        )
         self.status = Status(identity, ports.time, self.services, lag=self._lag.worst)
         self.services.offer(Identity, identity)
         self.services.offer(Logs, logs)

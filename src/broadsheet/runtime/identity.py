@@ -17,6 +17,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     ns."""
     version: str
     """Of this release."""
+    is_insecure: bool = False
+    """Whether doors may be bound beyond loopback without TLS."""
 
     @property
     def is_alone(self) -> bool:

@@ -9,11 +9,14 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.access.exposure import check_exposure
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.doors.http.exchange import Exchange, Page
 from broadsheet.doors.status import Status
+from broadsheet.errors import ConfigError
 from broadsheet.observe.metrics import CONTENT_TYPE, Metrics
 from broadsheet.ports import ByteProtocol, Timer, Timers, Transport
+from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 
@@ -44,9 +47,14 @@ class HTTPDoor:
             "/healthz": lambda: _health(status),
         }
         open_count = [0]
-        listener = await ports.network.listen(
-            config.address, lambda: _Connection(pages, ports.timers, open_count)
-        )
+        identity = services.one(Identity)
+        check_exposure(self.name, config.address, is_insecure=identity.is_insecure)
+        try:
+            listener = await ports.network.listen(
+                config.address, lambda: _Connection(pages, ports.timers, open_count)
+            )
+        except OSError as error:
+            raise ConfigError(f"the http door cannot listen at {config.address}: {error.strerror}") from error
         scope.defer(listener.close)
         status.listens(self.name, listener.address)
 
