@@ -115,7 +115,7 @@ class LocalFile:
             self._close_when_idle()
 
     def _close_when_idle(self) -> None:
-        """Close if asked to and nothing is on its way: a descriptor closed under a write may be another file's."""
+        """Close if asked to and idle: a descriptor that is closed under a write may be another file's."""
         if self._is_closed and self._on_way == 0 and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -126,7 +126,7 @@ class LocalObjects:
                 name = f"{directory}/{entry.name}" if directory else entry.name
                 if name == PARTIAL:
                     continue
-                if entry.is_directory and (f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")):
+                if entry.is_directory and f"{name}/".startswith(prefix[: len(name) + 1]):
                     pending.append(name)
                 elif not entry.is_directory and name.startswith(prefix):
                     yield LocalObject(name, entry.size_bytes, entry.modified)

@@ -16,6 +16,7 @@ from broadsheet.base.time import WallTime
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -85,7 +86,7 @@ class Tree:
     def scan(self, name: str) -> list[Entry]:
         """Files and directories in a directory, unsorted; no links or devices; none where absent."""
         found = []
-        with suppress(FileNotFoundError), self.directory(name) as fd, os.scandir(fd) as entries:
+        with suppress(*ABSENT), self.directory(name) as fd, os.scandir(fd) as entries:
             for entry in entries:
                 is_directory = entry.is_dir(follow_symlinks=False)
                 if not is_directory and not entry.is_file(follow_symlinks=False):
