@@ -15,6 +15,7 @@ import broadsheet
 from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import NodeId
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
+from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
 from broadsheet.observe.logs import Logs
 from broadsheet.observe.metrics import Metrics
@@ -24,7 +25,7 @@ from broadsheet.runtime.role import Ports, Role, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method
 
-ROLES: Final[tuple[type[Role], ...]] = (HTTPDoor,)
+ROLES: Final[tuple[type[Role], ...]] = (NativeDoor, HTTPDoor)
 """What a node is made of, in the order of their start. Each finds its section of `Settings` by its name."""
 
 LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -35,6 +36,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     id: str = "n1"
     """Unique in the cluster, and the same for the life of its data."""
+    cluster: str = "local"
+    """The cluster's name, the same on all its nodes; tokens are for one cluster."""
     data_dir: str = ".broadsheet/n1"
     """Where everything is kept."""
     peers: dict[str, str] = {}
@@ -60,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The whole configuration of a node: one section for each role."""
 
     node: NodeConfig = NodeConfig()
+    native: NativeConfig = NativeConfig()
     http: HTTPConfig = HTTPConfig()
 
 
@@ -83,6 +87,7 @@ class Node:
         peers = {NodeId(name): address for name, address in settings.node.peers.items()} or {node: ""}
         identity = Identity(
             node=node,
+            cluster=settings.node.cluster,
             peers=peers,
             version=broadsheet.__version__,
             is_insecure=settings.node.is_insecure,

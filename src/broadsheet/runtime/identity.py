@@ -12,6 +12,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeId
     """This one."""
+    cluster: str
+    """The cluster's name: a token of another cluster is refused."""
     peers: Mapping[NodeId, str]
     """Every node of the cluster, this one included, with the address of its native door; fixed while it ru
     ns."""

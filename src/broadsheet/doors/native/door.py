@@ -1,0 +1,109 @@
+"""The role `native`: collects the method table, authorizes, listens.
+
+Without a key file every caller on loopback may do everything; with one, a token is wanted (ADR 0003).
+"""
+
+from pathlib import Path
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.tokens import Tokens, parse_keys
+from broadsheet.doors.status import Status
+from broadsheet.errors import ConfigError
+from broadsheet.observe.logs import Logs
+from broadsheet.observe.metrics import Metrics
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import Method
+from broadsheet.wire.server import Server
+
+
+class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section `native` of the configuration."""
+
+    address: str = "127.0.0.1:6640"
+    """Where to listen; port 0 takes a free one."""
+    keys_file: str = ""
+    """Keys that sign tokens, base64, the first signs and any verifies; empty: no token is wanted."""
+    limits: WireLimits = WireLimits()
+    """Bounds of connections, frames, streams and time."""
+
+
+class NativeDoor:
+    """The role `native`."""
+
+    name = "native"
+
+    async def start(self, scope: Scope, ports: Ports, config: NativeConfig, services: Services) -> None:
+        """Listen, and say where.
+
+        Raises:
+            ConfigError: the address cannot be bound or may not be, or the keys cannot be read.
+        """
+        identity = services.one(Identity)
+        logger = services.one(Logs).of(self.name)
+        server = Server(
+            ports,
+            scope,
+            services.every(Method),
+            authorizer=Authorizer(_tokens(config, identity), time=ports.time),
+            limits=config.limits,
+            node=identity.node,
+            cluster=identity.cluster,
+            failed=lambda error: logger.error("handler.failed", exc_info=error),
+        )
+        services.one(Metrics).registry.register(_Counts(server))
+        try:
+            address = await server.listen(config.address, is_insecure=identity.is_insecure)
+        except OSError as error:
+            raise ConfigError(
+                f"the native door cannot listen at {config.address}: {error.strerror}"
+            ) from error
+        scope.defer(server.close)
+        services.one(Status).listens(self.name, address)
+
+
+def _tokens(config: NativeConfig, identity: Identity) -> Tokens | None:
+    if not config.keys_file:
+        return None
+    try:
+        text = Path(config.keys_file).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read native.keys_file {config.keys_file}: {error}") from error
+    return Tokens(parse_keys(text), audience=identity.cluster)
+
+
+class _Counts(Collector):
+    """The server's counts, read at scrape."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def collect(self) -> list[Metric]:
+        """One metric for each count."""
+        counts, server = self._server.counts, self._server
+        totals = {
+            "connections_accepted": counts.accepted,
+            "connections_turned_away": counts.turned_away,
+            "connections_broken": counts.broken,
+            "greetings_unauthenticated": counts.unauthenticated,
+            "calls": counts.calls,
+            "calls_refused": counts.refused,
+            "calls_failed": counts.failed,
+        }
+        found: list[Metric] = [
+            CounterMetricFamily(
+                f"broadsheet_wire_{name}", f"Native door: {name.replace('_', ' ')}.", value=total
+            )
+            for name, total in totals.items()
+        ]
+        open_now = len(server.connections)
+        return [
+            *found,
+            GaugeMetricFamily("broadsheet_wire_connections", "Native door: open.", value=open_now),
+        ]
