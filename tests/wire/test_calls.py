@@ -1,0 +1,194 @@
+"""Unary calls over real sockets: answers, refusals, deadlines, loss."""
+
+import asyncio
+
+import pytest
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.errors import (
+    DeadlineExceeded,
+    NotFound,
+    ShuttingDown,
+    TooLarge,
+    Unknown,
+    Unreachable,
+    Unsupported,
+)
+from broadsheet.wire.limits import WireLimits
+from tests.wire.harness import Echo, until, world
+
+
+@pytest.mark.parametrize("method", ["test.echo", "test.task"])
+@pytest.mark.parametrize("size", [0, 1, 100, 70_000, 1 << 20, 4_000_000])
+async def test_a_call_brings_back_what_the_handler_replied(method: str, size: int) -> None:
+    """Payloads of every size arrive as they were, whatever slabs they crossed."""
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    async with world() as w:
+        client = await w.client()
+        for number in range(3):
+            body, rest = await client.call(method, Echo(number=number), (payload,), reply=Echo)
+
+            assert body == Echo(number=number)
+            assert rest == payload
+        await client.close()
+
+
+async def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
+    """More calls than streams: the rest waits its turn, and none is lost or mixed up."""
+    async with world(WireLimits(streams_max=16)) as w:
+        client = await w.client()
+        calls = [client.call("test.task", Echo(number=n), (b"%d" % n,), reply=Echo) for n in range(500)]
+        answers = await asyncio.gather(*calls)
+
+        assert [(body.number, bytes(rest)) for body, rest in answers] == [(n, b"%d" % n) for n in range(500)]
+        await client.close()
+
+
+async def test_a_refusal_keeps_its_class_message_and_hint() -> None:
+    """A caller decides by the class, and a route by the hint."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(NotFound, match="there is no x/y") as caught:
+            await client.call("test.refuse", Echo(name="x/y"), reply=Echo)
+
+        assert caught.value.hint == "elsewhere:1"
+        await client.close()
+
+
+async def test_a_handlers_bug_is_unknown_to_the_caller_and_told_to_the_log() -> None:
+    """It may have done half: never a no. What it said may hold secrets, so it stays at the node."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(Unknown) as caught:
+            await client.call("test.fail", Echo(), reply=Echo)
+
+        assert "secret" not in str(caught.value)
+        assert [type(error) for error in w.failures] == [KeyError]
+        await client.close()
+
+
+async def test_a_deadline_is_unknown_and_stops_the_handler() -> None:
+    """A timeout is never turned into a no, and work that nobody waits for ends."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(DeadlineExceeded):
+            await client.call("test.wait", Echo(), reply=Echo, timeout=Duration(20 * MILLISECOND))
+        await until(lambda: w.methods.cancelled == 1)
+
+        body, _ = await client.call("test.echo", Echo(number=7), reply=Echo)
+        assert body.number == 7
+        await client.close()
+
+
+async def test_a_cancelled_call_stops_its_handler() -> None:
+    """Who walks away does not leave work behind."""
+    async with world() as w:
+        client = await w.client()
+        task = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.connections and w.server.budget.used_bytes)
+        task.cancel()
+        await until(lambda: w.methods.cancelled == 1)
+
+        assert not client.base.streams
+        await client.close()
+
+
+async def test_a_lost_connection_makes_a_sent_call_unknown() -> None:
+    """The request was handed to the socket: nobody can say whether it was done."""
+    async with world() as w:
+        client = await w.client()
+        call = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.budget.used_bytes)
+        next(iter(w.server.connections.values())).abort("pulled the plug")
+        with pytest.raises(Unknown) as caught:
+            await call
+
+        assert type(caught.value) is Unknown
+        with pytest.raises(Unreachable):
+            await client.call("test.echo", Echo(), reply=Echo)
+
+
+async def test_a_call_that_never_left_is_refused_for_sure() -> None:
+    """The connection broke in the turn in which the call was queued: nothing was sent, so it may be repeated."""
+    async with world() as w:
+        client = await w.client()
+        call = asyncio.create_task(client.call("test.echo", Echo(), reply=Echo))
+        await asyncio.sleep(0)
+        assert client._unsent
+        client.connection_lost(None)
+        with pytest.raises(Unreachable):
+            await call
+        client.transport.abort()  # type: ignore[union-attr]
+
+
+async def test_a_closing_node_ends_what_it_has_and_refuses_what_is_new() -> None:
+    """Shutdown loses no answer: GOAWAY, then the old streams, then the end."""
+    async with world() as w:
+        client = await w.client()
+        old = asyncio.create_task(client.call("test.wait", Echo(number=1), reply=Echo))
+        await until(lambda: w.server.budget.used_bytes)
+        closing = asyncio.create_task(w.server.close())
+        await until(lambda: not client.is_usable)
+        with pytest.raises(ShuttingDown):
+            await client.call("test.echo", Echo(), reply=Echo)
+        w.methods.gate.set()
+
+        body, _ = await old
+        assert body.number == 1
+        await closing
+        with pytest.raises(Unreachable):
+            await w.client()
+
+
+async def test_drain_has_an_end() -> None:
+    """A stream that never ends does not keep a node from going away."""
+    async with world(WireLimits(drain_timeout=Duration(30 * MILLISECOND))) as w:
+        client = await w.client()
+        old = asyncio.create_task(client.call("test.wait", Echo(number=1), reply=Echo))
+        await until(lambda: w.server.budget.used_bytes)
+        await w.server.close()
+
+        with pytest.raises(Unknown):
+            await old
+
+
+async def test_what_a_node_does_not_offer_is_refused_before_it_is_sent() -> None:
+    """The greeting says what the node can do."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(Unsupported, match=r"test\.nothing"):
+            await client.call("test.nothing", Echo(), reply=Echo)
+        await client.close()
+
+
+async def test_a_request_above_the_frame_limit_is_refused_before_it_is_sent() -> None:
+    """The limit is named, and the connection goes on."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(TooLarge):
+            await client.call("test.echo", Echo(), (bytes(5 << 20),), reply=Echo)
+        body, _ = await client.call("test.echo", Echo(number=2), reply=Echo)
+
+        assert body.number == 2
+        await client.close()
+
+
+async def test_a_node_that_is_not_there_is_unreachable() -> None:
+    """Nothing listens: a sure no."""
+    async with world() as w:
+        w.address = "127.0.0.1:1"
+        with pytest.raises(Unreachable):
+            await w.client()
+
+
+async def test_waiting_for_a_stream_is_bounded_by_the_calls_time() -> None:
+    """A call that could not even be sent in time was not done, for sure."""
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+        first = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.budget.used_bytes)
+        with pytest.raises(Unreachable, match="nothing was sent"):
+            await client.call("test.echo", Echo(), reply=Echo, timeout=Duration(SECOND // 50))
+        w.methods.gate.set()
+        await first
+        await client.close()

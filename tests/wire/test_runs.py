@@ -1,0 +1,167 @@
+"""RUN streams over real sockets: runs found in single frames, run frames, answers by column."""
+
+import asyncio
+import struct
+from itertools import accumulate, pairwise
+
+import pytest
+
+from broadsheet.base.types import Buffer
+from broadsheet.errors import NotFound, TooLarge, Unknown, WrongAppendOffset
+from broadsheet.wire import frame as f
+from broadsheet.wire.client import ClientConnection
+from broadsheet.wire.limits import WireLimits
+from tests.wire.harness import Echo, Empty, until, world
+
+
+class SingleFrames:
+    """A client that sends RECORD frames on an open run stream, as a plain producer in another language would."""
+
+    def __init__(self, client: ClientConnection, stream: int) -> None:
+        self.client, self.stream = client, stream
+        self.acks: list[tuple[int, int, int]] = []
+        client.base.table[f.ACK] = self._on_ack
+
+    def send(self, records: list[bytes]) -> None:
+        for record in records:
+            self.client.base.append(f.RECORD, self.stream, b"", (record,))
+        self.client.mark_dirty()
+
+    def _on_ack(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
+        self.acks.append(struct.unpack("<QQQ", body))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [100] * 4096,
+        [100] * 30,
+        list(range(1000)),
+        [0] * 100,
+        [100] * 200 + [7] + [100] * 200,
+        [70_000] * 40,
+        [5],
+    ],
+    ids=["equal", "few", "unequal", "empty", "broken", "large", "one"],
+)
+async def test_single_frames_become_runs_and_each_gets_its_own_place(lengths: list[int]) -> None:
+    """However boundaries were found, the log has the records back to back and every record its own answer."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        records = [bytes([n % 251]) * length for n, length in enumerate(lengths)]
+        single = SingleFrames(client, run.stream)
+        single.send(records)
+        await until(lambda: len(single.acks) == len(records))
+
+        bounds = list(accumulate(lengths, initial=0))
+        assert bytes(w.methods.log.content) == b"".join(records)
+        assert single.acks == [(n, begin, end) for n, (begin, end) in enumerate(pairwise(bounds))]
+        if len(lengths) == 4096:
+            assert w.methods.log.largest_run > 100, "many records made one run"
+        await client.close()
+
+
+@pytest.mark.parametrize("method", ["test.append", "test.append_later"])
+async def test_a_run_frame_has_one_answer(method: str) -> None:
+    """Our own client sends what is ready as one frame."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run(method, Echo(), reply=Empty)
+        first = await run.send([b"abc", b"", b"de"])
+        second = await run.send([b"x" * 200_000] * 3, at=5)
+
+        assert (first.sequence, first.count, first.begin, first.end) == (0, 3, 0, 5)
+        assert (second.sequence, second.count, second.begin, second.end) == (3, 3, 5, 600_005)
+        assert bytes(w.methods.log.content) == b"abcde" + b"x" * 600_000
+        await run.close()
+        assert w.methods.log.is_ended
+        await client.close()
+
+
+async def test_a_run_with_a_wanted_offset_is_refused_whole_where_the_head_is_elsewhere() -> None:
+    """journals.21: an explicit offset is an expectation."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        await run.send([b"abc"])
+        with pytest.raises(WrongAppendOffset, match="the head is at 3"):
+            await run.send([b"d", b"e"], at=0)
+        again = await run.send([b"d", b"e"], at=3)
+
+        assert (again.begin, again.end) == (3, 5)
+        await client.close()
+
+
+async def test_a_refused_opening_says_why() -> None:
+    """The target is looked up once, when the stream is opened."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(NotFound):
+            await client.open_run("test.append_later", Echo(number=1), reply=Empty)
+        await client.close()
+
+
+async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_reading() -> None:
+    """A log that does not answer holds its callers back, and nothing piles up."""
+    limits = WireLimits(frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20)
+    async with world(limits) as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        records: list[Buffer] = [b"r" * 100_000] * 5
+        sends = [asyncio.create_task(run.send(records)) for _ in range(40)]
+        await until(lambda: len(w.methods.log.held) >= 4)
+        for _ in range(30):
+            await asyncio.sleep(0.001)
+        server = next(iter(w.server.connections.values()))
+
+        assert server.in_flight_bytes <= 3 << 20
+        w.methods.log.release()
+        places = [(await send).begin for send in sends]
+        assert places == [n * 500_000 for n in range(40)]
+        await client.close()
+
+
+async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
+    """The log decides in its own time; a run that nobody waits for is answered into the void."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        sent = asyncio.create_task(run.send([b"abc"]))
+        await until(lambda: w.methods.log.held)
+        await client.close()
+        with pytest.raises(Unknown):
+            await sent
+        await until(lambda: w.methods.log.is_ended)
+        w.methods.log.release()
+
+        assert bytes(w.methods.log.content) == b"abc"
+
+
+async def test_a_run_above_a_frame_is_refused_before_it_is_sent() -> None:
+    """The caller splits, and knows what is atomic."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        with pytest.raises(TooLarge):
+            await run.send([bytes(3 << 20)] * 2)
+        assert (await run.send([b"a"])).begin == 0
+        await client.close()
+
+
+async def test_views_of_a_run_never_show_other_bytes_later() -> None:
+    """Slabs are used again only when nobody refers to them, however long a run is held."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        records = [bytes([n]) * 300_000 for n in range(40)]
+        sends = [asyncio.create_task(run.send([record])) for record in records]
+        await until(lambda: len(w.methods.log.held) == 40)
+        w.methods.log.release()
+        await asyncio.gather(*sends)
+
+        assert bytes(w.methods.log.content) == b"".join(records)
+        await client.close()

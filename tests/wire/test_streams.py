@@ -1,0 +1,118 @@
+"""STREAMs over real sockets: order, flow control, ends."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from broadsheet.errors import TooLarge, Unknown
+from broadsheet.wire.limits import WireLimits
+from tests.wire.harness import EMPTY, Echo, Empty, Sum, until, world
+
+
+async def test_a_large_body_streams_up_through_a_small_window() -> None:
+    """64 MB pass through a window of 1 MiB, so that no side ever holds more than that."""
+    limits = WireLimits(frame_bytes_max=400_000, window_bytes=1 << 20)
+    async with world(limits) as w:
+        client = await w.client()
+        stream = await client.open("test.sum", Echo())
+        for _ in range(200):
+            await stream.send(None, (bytes(320_000),))
+
+        assert await stream.reply(Sum) == Sum(200, 200 * 320_000)
+        await client.close()
+
+
+async def test_messages_come_down_in_order_with_their_bodies() -> None:
+    """Flow control works the other way as well."""
+    async with world(WireLimits(frame_bytes_max=200_000, window_bytes=1 << 19)) as w:
+        client = await w.client()
+        stream = await client.open("test.download", Echo(number=100))
+        numbers = []
+        while (message := await stream.receive()) is not None:
+            numbers.append(msgspec.msgpack.decode(message.body, type=Echo).number)
+            assert len(message.payload) == 100_000
+
+        assert numbers == list(range(100))
+        assert await stream.reply(Empty) == EMPTY
+        await client.close()
+
+
+async def test_a_sender_waits_for_a_receiver_that_does_not_take() -> None:
+    """The window bounds what lies around: a reader that sleeps stops the writer, not the node."""
+    async with world(WireLimits(frame_bytes_max=100_064, window_bytes=1 << 19)) as w:
+        client = await w.client()
+        stream = await client.open("test.download", Echo(number=1000))
+        await until(lambda: stream.queued_bytes > 200_000)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+
+        assert stream.queued_bytes <= 1 << 19
+        stream.cancel()
+        await client.close()
+
+
+async def test_a_chat_of_large_messages_both_ways_does_not_lock_up() -> None:
+    """Both ends full at once: the dialler always reads, so somebody can go on."""
+    async with world(WireLimits(frame_bytes_max=1 << 20, window_bytes=3 << 20)) as w:
+        client = await w.client()
+        stream = await client.open("test.chat", Echo())
+
+        async def talk() -> None:
+            for _ in range(40):
+                await stream.send(None, (bytes(900_000),))
+            stream.finish()
+
+        talking = asyncio.create_task(talk())
+        heard = 0
+        while await stream.receive() is not None:
+            heard += 1
+        await talking
+
+        assert heard == 40
+        assert await stream.reply(Empty) == EMPTY
+        await client.close()
+
+
+async def test_a_cancelled_stream_stops_its_handler_and_leaves_the_connection() -> None:
+    """CANCEL ends one stream."""
+    async with world() as w:
+        client = await w.client()
+        stream = await client.open("test.chat", Echo())
+        await stream.send(None, (b"hello",))
+        await stream.receive()
+        stream.cancel()
+        await until(lambda: w.methods.cancelled == 1)
+        with pytest.raises(Unknown):
+            await stream.send(None, (b"again",))
+
+        body, _ = await client.call("test.echo", Echo(number=3), reply=Echo)
+        assert body.number == 3
+        await client.close()
+
+
+async def test_a_lost_connection_ends_a_stream_as_unknown() -> None:
+    """Whoever waits for a message learns it."""
+    async with world() as w:
+        client = await w.client()
+        stream = await client.open("test.chat", Echo())
+        waiting = asyncio.create_task(stream.receive())
+        await until(lambda: w.server.budget.used_bytes)
+        next(iter(w.server.connections.values())).abort("pulled the plug")
+        with pytest.raises(Unknown):
+            await waiting
+        with pytest.raises(Unknown):
+            await stream.reply(Empty)
+
+
+async def test_a_message_above_the_frame_limit_is_refused_and_nothing_is_sent() -> None:
+    """The stream goes on."""
+    async with world(WireLimits(frame_bytes_max=100_000)) as w:
+        client = await w.client()
+        stream = await client.open("test.sum", Echo())
+        with pytest.raises(TooLarge):
+            await stream.send(None, (bytes(100_001),))
+        await stream.send(None, (bytes(99_000),))
+
+        assert await stream.reply(Sum) == Sum(1, 99_000)
+        await client.close()
