@@ -38,8 +38,8 @@ class Read(Event, frozen=True, array_like=True, tag=3):
     """Tell me what you hold, without promising anything."""
 
     sender: NodeId
-    round: int
-    """Names the proposer's round; comes back with the answer."""
+    round: tuple[int, int]
+    """Names the proposer's round, by boot nonce and count, so that no answer to an earlier boot fits."""
     known: Ballot
     """The sender has the value of this ballot: it need not be sent again."""
 
@@ -63,7 +63,7 @@ class Held(Event, frozen=True, array_like=True, tag=6):
     """What the acceptor durably holds; the answer to `Read`."""
 
     acceptor: Acceptor
-    round: int
+    round: tuple[int, int]
     promised: Ballot
     ballot: Ballot
     """Of its accepted value; NO_BALLOT where it is blank."""

@@ -98,7 +98,7 @@ class ProposerMachine:
         self._founding, self._random, self._config = founding, random, config
         self._queue = Queue()
         self._top = 0
-        self._round = nonce
+        self._round = (nonce, 0)
         self._sets = NO_SETS
         self._founders: tuple[Acceptor, ...] = ()
         self._votes: dict[Acceptor, Ballot] = {}
@@ -180,7 +180,7 @@ class ProposerMachine:
         if self.known is not None and (is_retry or not isinstance(self._queue.head.request, ReadRequest)):
             return self._prepare(now)
         self._become(State.READING)
-        self._round += 1
+        self._round = (self.nonce, self._round[1] + 1)
         self._queue.cover()
         return self._ask(now)
 

@@ -1,0 +1,233 @@
+"""The metastore's machines: founding, compare-and-set, dueling, crashes, wipes and changes of members."""
+
+from broadsheet.control.core.messages import AcceptedBallot, Promised
+from broadsheet.control.core.operation import Answer, ChangeRequest
+from broadsheet.control.core.proposer import State
+from broadsheet.control.core.value import ATTEMPTS_KEPT, AcceptorSets
+from broadsheet.errors import Status
+from tests.control.core.cluster import Cluster
+
+
+def founded(names: str = "abc") -> Cluster:
+    cluster = Cluster(names)
+    answer = cluster.result(cluster.read(names[0]))
+    assert (answer.status, answer.version) == (Status.OK, 1)
+    cluster.settle()
+    return cluster
+
+
+def test_the_founder_writes_version_1_with_every_seed_as_acceptor() -> None:
+    """control.1: the acceptor set is part of the document, from its first version on."""
+    cluster = founded()
+
+    for name in "abc":
+        answer = cluster.result(cluster.read(name))
+        assert answer.value is not None
+        assert answer.value.sets == AcceptorSets(old=tuple(cluster[n].id for n in "abc"))
+
+
+def test_nobody_founds_while_a_seed_is_silent() -> None:
+    """A wiped founder among live nodes, of which one is cut off, must not begin a second cluster."""
+    cluster = Cluster()
+
+    answer = cluster.result(cluster.read("a"), without="c")
+    assert answer.status is Status.INSUFFICIENT_REPLICAS
+
+
+def test_a_wiped_founder_does_not_found_again() -> None:
+    """control.6: an acceptor that lost its state is a new one, and no member."""
+    cluster = founded()
+    cluster.result(cluster.change("b", 1, b"two"))
+    cluster["a"].wipe()
+    cluster["a"].start()
+
+    answer = cluster.result(cluster.read("a"))
+    assert answer.value is not None
+    assert (answer.version, answer.value.document) == (2, b"two")
+
+
+def test_compare_and_set_moves_the_version_by_one() -> None:
+    """control.1: "Changed by compare-and-set on its version"."""
+    cluster = founded()
+
+    assert cluster.result(cluster.change("b", 1, b"x")).version == 2
+    refused = cluster.result(cluster.change("c", 1, b"y"))
+    assert (refused.status, refused.version) == (Status.UNEXPECTED_VERSION, 2)
+    read = cluster.result(cluster.read("c"))
+    assert read.value is not None
+    assert (read.version, read.value.document) == (2, b"x")
+
+
+def test_a_minority_may_be_down() -> None:
+    """control.7: at most a minority; with a majority gone nothing is changed, and it says so."""
+    cluster = founded()
+
+    assert cluster.result(cluster.change("a", 1, b"x"), without="c").status is Status.OK
+    lost = cluster.result(cluster.change("a", 2, b"y"), without="bc")
+    assert lost.status in (Status.INSUFFICIENT_REPLICAS, Status.UNKNOWN)
+
+
+def test_an_attempt_that_was_sent_out_and_not_answered_is_unknown() -> None:
+    """control.5: "not found and not provably refused = unknown"."""
+    cluster = founded()
+    request = cluster.change("a", 1, b"x")
+    while cluster["a"].proposer.state is not State.ACCEPTING:
+        if cluster.flying:
+            cluster.deliver()
+        for node in cluster.nodes.values():
+            node.sync()
+
+    assert cluster.result(request, without="bc").status is Status.UNKNOWN
+    read = cluster.result(cluster.read("b"), without="a")
+    assert read.version in (1, 2)
+
+
+def test_an_attempt_is_found_by_its_id_however_often_it_was_sent() -> None:
+    """control.5: seeing my number in the document is not seeing my write; seeing my id is."""
+    cluster = founded()
+    event = ChangeRequest(cluster.request(), 1, b"x", "one-attempt")
+    assert cluster.result(cluster.ask("a", event)).version == 2
+    again = ChangeRequest(cluster.request(), 1, b"x", "one-attempt")
+
+    assert cluster.result(cluster.ask("c", again)) == Answer(again.request, Status.OK, 2)
+    assert cluster.result(cluster.read("b")).version == 2
+
+
+def test_an_attempt_whose_version_was_forgotten_is_unknown() -> None:
+    """The document keeps 64 attempts: beyond them "not found" proves nothing."""
+    cluster = founded()
+    request = cluster.change("a", 1, b"x")
+    while cluster["a"].proposer.state is not State.ACCEPTING:
+        if cluster.flying:
+            cluster.deliver()
+        for node in cluster.nodes.values():
+            node.sync()
+    cluster.flying.clear()
+    for version in range(1, ATTEMPTS_KEPT + 2):
+        assert cluster.result(cluster.change("b", version, b"b"), without="a").status is Status.OK
+
+    assert cluster.result(request).status is Status.UNKNOWN
+
+
+def test_an_acceptor_answers_only_what_is_durable() -> None:
+    """control.4: "an acceptor fsyncs before it answers a promise or an accept"."""
+    cluster = founded()
+    cluster.change("a", 1, b"x")
+    while cluster.flying:
+        cluster.deliver()
+
+    assert not any(isinstance(m, Promised | AcceptedBallot) for _, m in cluster.flying)
+    assert all(node.disk.unsynced for node in cluster.nodes.values())
+
+
+def test_a_crash_before_the_sync_forgets_only_what_nobody_was_told() -> None:
+    """A promise that was not answered binds nobody."""
+    cluster = founded()
+    cluster.change("a", 1, b"x")
+    while cluster.flying:
+        cluster.deliver()
+    before = cluster["b"].disk.memory()
+    cluster["b"].crash()
+    cluster["b"].start()
+
+    assert cluster["b"].acceptor.memory == before
+
+
+def test_ballots_of_two_boots_differ() -> None:
+    """control.3: a restarted proposer counts from nothing again, so only its nonce keeps it apart."""
+    cluster = founded()
+    cluster.result(cluster.change("b", 1, b"x"))
+    first = cluster["b"].proposer.ballot
+    cluster["b"].crash()
+    cluster["b"].start()
+    cluster.result(cluster.change("b", 2, b"y"))
+
+    assert cluster["b"].proposer.ballot > first
+    assert cluster["b"].proposer.ballot.nonce != first.nonce
+
+
+def test_dueling_proposers_both_end() -> None:
+    """control.3: "proposers back off with jitter"; nobody starves, and each version has one writer."""
+    cluster = founded()
+    requests = [cluster.change(name, 1, name.encode()) for name in "abc"]
+    cluster.settle()
+
+    statuses = sorted(cluster.answers[request].status for request in requests)
+    assert statuses == [Status.OK, Status.UNEXPECTED_VERSION, Status.UNEXPECTED_VERSION]
+
+
+def test_a_wiped_acceptor_is_replaced_by_its_new_life() -> None:
+    """control.6: acceptors are (node, incarnation); replacing one is two writes, so two versions."""
+    cluster = founded()
+    old = cluster["c"].id
+    cluster["c"].wipe()
+    cluster["c"].start()
+
+    assert cluster.result(cluster.change("a", 1, b"x")).status is Status.OK
+    answer = cluster.result(cluster.replace("a", old, cluster["c"].id))
+    assert (answer.status, answer.version) == (Status.OK, 4)
+    cluster.settle()
+    read = cluster.result(cluster.read("c"), without="a")
+    assert read.value is not None
+    assert read.value.sets.old == (cluster["a"].id, cluster["b"].id, cluster["c"].id)
+    assert read.value.document == b"x"
+
+
+def test_a_swap_against_a_member_that_was_only_cut_off_loses_nothing() -> None:
+    """Named regression (control.6): one write is not enough, {b,c} and {a,d} do not meet.
+
+    The old member comes back with its old set, and asks the one other member that missed the change.
+    """
+    cluster = founded()
+    cluster.join("d")
+    swap = cluster.replace("b", cluster["a"].id, cluster["d"].id)
+    assert cluster.result(swap, without="a").status is Status.OK
+    assert cluster.result(cluster.change("d", 3, b"after"), without="ac").status is Status.OK
+
+    alone = cluster.result(cluster.change("a", 1, b"stale"), without="bd")
+    assert alone.status is not Status.OK
+    back = cluster.result(cluster.change("a", 1, b"stale"), without="d")
+    assert (back.status, back.version) == (Status.UNEXPECTED_VERSION, 4)
+    read = cluster.result(cluster.read("a"))
+    assert read.value is not None
+    assert read.value.document == b"after"
+
+
+def test_a_swap_that_its_operator_left_half_done_is_finished_by_the_next_one() -> None:
+    """Until then both majorities decide, and the document stays writable."""
+    cluster = founded()
+    cluster.join("d")
+    swap = cluster.replace("b", cluster["c"].id, cluster["d"].id)
+    while cluster["b"].proposer.known is None or not cluster["b"].proposer.known.value.sets.is_joint:
+        if cluster.flying:
+            cluster.deliver()
+        for node in cluster.nodes.values():
+            node.sync()
+    cluster["b"].crash()
+    cluster["b"].start()
+
+    assert cluster.result(cluster.change("a", 2, b"x")).status is Status.OK
+    again = cluster.result(cluster.replace("a", cluster["c"].id, cluster["d"].id))
+    assert again.status is Status.OK
+    read = cluster.result(cluster.read("a"))
+    assert read.value is not None
+    assert read.value.sets == AcceptorSets(old=tuple(cluster[n].id for n in "abd"))
+    assert swap not in cluster.answers
+
+
+def test_an_unknown_member_cannot_be_replaced() -> None:
+    """A typing error of an operator must not change the set."""
+    cluster = founded()
+    stranger = Cluster("xyz")["x"].id
+
+    answer = cluster.result(cluster.replace("a", stranger, None))
+    assert (answer.status, answer.version) == (Status.NOT_FOUND, 1)
+
+
+def test_a_document_above_8_mib_is_refused() -> None:
+    """control.1: "limit 8 MiB, refused above"."""
+    cluster = founded()
+
+    answer = cluster.result(cluster.change("a", 1, bytes((8 << 20) + 1)))
+    assert answer.status is Status.TOO_LARGE
+    assert cluster.result(cluster.change("a", 1, bytes(8 << 20))).status is Status.OK
