@@ -184,3 +184,29 @@ def test_a_mistyped_setting_stops_the_node(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there is no setting node.loglevel; did you mean node.log_level?" in done.stderr
     assert not (tmp_path / "n1").exists()
+
+
+def test_status_tells_who_is_ready_and_who_is_down(tmp_path: Path) -> None:
+    """Asked over the native door, and told apart by the exit status."""
+    root = tmp_path / "c"
+    with cluster(root, nodes=2) as found:
+        whole = broadsheet("status", "--data-dir", root, "--json")
+        os.kill(pids(root)["n2"], signal.SIGKILL)
+        wait_until_ended(root / "n2", seconds=10)
+        half = broadsheet("status", "--data-dir", root)
+        one = broadsheet("status", "--address", found["nodes"][0]["addresses"]["native"])
+
+    states = [(each["node"], each["state"]) for each in json.loads(whole.stdout)["nodes"]]
+    assert (whole.returncode, states) == (0, [("n1", "ready"), ("n2", "ready")])
+    assert half.returncode == 1
+    assert half.stdout.startswith("n1: ready, version ")
+    assert half.stdout.endswith("n2: down\n")
+    assert (one.returncode, one.stdout.split(",")[0]) == (0, "n1: ready")
+
+
+def test_status_of_nobody_is_unreachable() -> None:
+    """Nobody there is an answer, not a stack trace."""
+    done = broadsheet("status", "--address", "127.0.0.1:1")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "unreachable" in done.stdout

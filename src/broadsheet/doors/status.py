@@ -17,7 +17,8 @@ from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Services
 from broadsheet.wire.method import Call, Empty, Method, Reply, Shape
 
-METHOD_NUMBER: Final = 8
+STATUS_METHOD: Final = "node.status"
+STATUS_NUMBER: Final = 8
 
 
 class State(Enum):
@@ -79,8 +80,8 @@ class Status:
     def method(self) -> Method:
         """The row of `node.status`: any authenticated caller may know how the node does."""
         return Method(
-            "node.status",
-            number=METHOD_NUMBER,
+            STATUS_METHOD,
+            number=STATUS_NUMBER,
             shape=Shape.UNARY,
             capability=Capability.NONE,
             request=Empty,

@@ -1,0 +1,76 @@
+"""`broadsheet status`: how the nodes of a data directory, or one address, do."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from broadsheet.cli.calling import ask_status
+from broadsheet.cli.cluster import Cluster
+from broadsheet.doors.status import StatusReply
+from broadsheet.errors import Refused, Unknown
+from broadsheet.runtime.loop import run
+
+app = typer.Typer(add_completion=False)
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as far as we could learn."""
+
+    node: str
+    state: str
+    """What it says, or `down`, or `unreachable`."""
+    reason: str = ""
+    """Why it is unreachable."""
+    status: StatusReply | None = None
+
+
+@app.command()
+def status(
+    *,
+    data_dir: Annotated[Path, typer.Option(help="What `up` was given.")] = Path(".broadsheet"),
+    address: Annotated[str | None, typer.Option(help="Ask this native door instead.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
+) -> None:
+    """Ask every node how it does. The exit status is 0 where all are ready."""
+    found = run(_ask(address, address)) if address else run(_ask_all(Cluster.open(data_dir)))
+    if json:
+        print(msgspec.json.encode({"nodes": found}).decode())
+    else:
+        print("\n".join(line for each in found for line in _lines(each)))
+    if any(each.state != "ready" for each in found):
+        raise typer.Exit(1)
+
+
+async def _ask_all(cluster: Cluster) -> list[NodeStatus]:
+    found = []
+    for node, running in cluster.running().items():
+        if running is None:
+            found.append(NodeStatus(node=node, state="down"))
+        elif "native" not in running.addresses:
+            found.append(NodeStatus(node=node, state="starting"))
+        else:
+            found += await _ask(node, running.addresses["native"])
+    return found
+
+
+async def _ask(node: str, address: str) -> list[NodeStatus]:
+    try:
+        reply = await ask_status(address)
+    except (Refused, Unknown) as error:
+        return [NodeStatus(node=node, state="unreachable", reason=str(error))]
+    return [NodeStatus(node=reply.node, state=reply.state, status=reply)]
+
+
+def _lines(each: NodeStatus) -> list[str]:
+    if each.status is None:
+        return [f"{each.node}: {each.state}" + (f" ({each.reason})" if each.reason else "")]
+    found = each.status
+    head = f"{found.node}: {found.state}, version {found.version}, pid {found.pid}"
+    lag = f"loop lag at most {found.loop_lag_seconds_max * 1000:.1f} ms in the last minute"
+    lines = [f"{head}, up {found.uptime_seconds:.0f} s, {lag}"]
+    lines += [f"  {door:<10} {address}" for door, address in sorted(found.addresses.items())]
+    for role, fields in sorted(found.roles.items()):
+        lines.append(f"  {role:<10} " + ", ".join(f"{name} {value}" for name, value in fields.items()))
+    return lines
