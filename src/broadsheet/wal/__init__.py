@@ -1,13 +1,15 @@
 """Write-ahead log: one physical log per role of a process, with many logical streams (DESIGN 3).
 
-Three layers. A *run* is some whole entries of one stream and carries the stream's chain crc, the same on every replica. A
-*frame* wraps one run for this disk: log id, boot, segment lap, physical chain. A *batch* is one write and one sync:
-4 KiB-aligned, with a header that states where each stream that it touches stands.
+Three layers. A *run* is some whole entries of one stream and carries the stream's chain crc, the same
+on every replica. A *frame* wraps one run for this disk: log id, boot, segment lap, physical chain. A
+*batch* is one write and one sync: 4 KiB-aligned, with a header that states where each stream that it
+touches stands.
 
-The encoding (`format`, `batch`), the accounting (`stream`, `pool`) and the reading (`scan`, `recovery`) are sans-IO; `Log` is
-the thin shell that does the IO. Invariants: what was acknowledged is durable (W1); recovery yields per stream a prefix of one
-branch, at least what was acknowledged (W2), and the same again when it is repeated (W3); damage is charged to streams,
-detected always (W4), quarantined where it was known durable (W6), and never deleted (W7).
+The encoding (`format`, `batch`), the accounting (`stream`, `pool`) and the reading (`scan`, `recovery`)
+are sans-IO; `Log` is the thin shell that does the IO. Invariants: what was acknowledged is durable
+(W1); recovery yields per stream a prefix of one branch, at least what was acknowledged (W2), and the
+same again when it is repeated (W3); damage is charged to streams, detected always (W4), quarantined
+where it was known durable (W6), and never deleted (W7).
 
 Source: DESIGN 3; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
 """

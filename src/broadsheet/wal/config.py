@@ -15,7 +15,7 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes and limits of one log. A log that exists keeps the size of the segments that it has."""
 
     segment_bytes: int = 64 * MIB
-    """Size of a segment file, from 64 KiB to 2 GiB, a multiple of 4 KiB."""
+    """Size of a segment file, from 16 KiB to 2 GiB, a multiple of 4 KiB."""
     segments_initial: int = 4
     """Segments prefilled in the background of a first start; at least 3."""
     segments_max: int = 64
@@ -35,13 +35,14 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Hold the relations between the fields."""
-        if not 64 * KIB <= self.segment_bytes <= 2048 * MIB or self.segment_bytes % BLOCK_BYTES:
+        if not 16 * KIB <= self.segment_bytes <= 2048 * MIB or self.segment_bytes % BLOCK_BYTES:
             raise ValueError(
-                f"segment_bytes must be a multiple of 4096 in 64 KiB..2 GiB, not {self.segment_bytes}"
+                f"segment_bytes must be a multiple of 4096 in 16 KiB..2 GiB, not {self.segment_bytes}"
             )
         if not 3 <= self.segments_initial <= self.segments_max:
             raise ValueError(
-                f"segments_initial must be in 3..segments_max, not {self.segments_initial}..{self.segments_max}"
+                f"segments_initial must be in 3..segments_max, not "
+                f"{self.segments_initial}..{self.segments_max}"
             )
         for name in ("initial_fill_bytes", "record_bytes_max", "batch_bytes_max", "pending_bytes_max"):
             if getattr(self, name) < BLOCK_BYTES:

@@ -1,22 +1,32 @@
-"""The log: many logical streams in one sequence of segments, one write and one sync for all appends of a turn.
+"""The log: many logical streams in one sequence of segments, one write and one sync for all of a turn.
 
-Offsets count a stream's entries from 0; generations rise; bytes elsewhere.
-CLOSED --open--> OPEN --close--> CLOSED; OPEN --a failed write or sync--> DEAD, for good: the process must end.
-It does not read back: what was written is read once, by recovery. It does not retry a failed sync.
-Source: DESIGN 3, `docs/protocols/wal.md`.
+Offsets count a stream's entries from 0; generations rise; bytes elsewhere. CLOSED --open--> OPEN
+--close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. It checks what callers
+ask and moves the streams; `Writer` places and writes. It does not read back: what was written is read
+once, by recovery. Source: DESIGN 3, `docs/protocols/wal.md`.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
+from broadsheet.errors import LocalProtocolError, Throttled, TooLarge
 from broadsheet.ports import Disk, Random, Time
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Turn
+from broadsheet.wal.batch import Frame
 from broadsheet.wal.config import WALConfig
-from broadsheet.wal.record import LogStatus, Recovered
+from broadsheet.wal.format import LINK, RUN, Kind, RowFlag
+from broadsheet.wal.opening import Opened, open_blocking
+from broadsheet.wal.pool import SEGMENTS_KEPT
+from broadsheet.wal.record import LogStatus, Recovered, StreamQuarantined, recovered_of
+from broadsheet.wal.writer import SHRINKING, Writer
 
 Done = Callable[[], None]
-"""Called on the loop once everything that was appended with it is durable; never called if that does not happen."""
+"""Called on the loop once what was appended with it is durable; never if that does not happen."""
+
+COUNT_MAX: Final = (1 << 32) - 1
 
 
 class Log:
@@ -48,22 +58,54 @@ class Log:
             crash: ends the process after a failed write or sync.
 
         Raises:
-            ConfigError: locked by another process, foreign, or of a newer or unknown version. Nothing was changed.
+            ConfigError: locked by another process, foreign, or of a newer or unknown version. Nothing was
+            changed.
             OSError: the disk failed. What was durable still is.
         """
-        raise NotImplementedError
+        log_id = random.getrandbits(64) | 1
+        opened = await disk.run(lambda: open_blocking(disk, directory, config, log_id))
+        tasks = scope.child("wal")
+        writer = Writer(
+            opened,
+            disk,
+            directory,
+            config=config,
+            time=time,
+            random=random,
+            turn=turn,
+            tasks=tasks,
+            crash=crash,
+        )
+        try:
+            await writer.start()
+        except BaseException:
+            writer.release()
+            raise
+        log = cls(writer, opened)
+        scope.defer(log.close)
+        return log
+
+    def __init__(self, writer: Writer, opened: Opened) -> None:
+        """Serve what `open` has opened."""
+        self._writer = writer
+        self._quarantine_files = opened.quarantine_files
+        verdicts = opened.result.verdicts if opened.result is not None else {}
+        self._recovered = {
+            stream: recovered_of(LogStreamId(stream), verdict) for stream, verdict in verdicts.items()
+        }
+        self.is_same_boot = writer.is_same_boot
 
     def streams(self) -> list[LogStreamId]:
         """Every stream that was appended to and not dropped, sorted."""
-        raise NotImplementedError
+        return sorted(LogStreamId(stream) for stream in self._writer.streams)
 
     def recovered(self, stream: LogStreamId) -> Recovered:
-        """What the last start found of `stream`; an empty stream where there was none. Kept until `forget`."""
-        raise NotImplementedError
+        """What the last start found of `stream`, empty where there was none. Kept until `forget`."""
+        return self._recovered.get(stream) or recovered_of(stream, None)
 
     def forget(self, stream: LogStreamId) -> None:
         """Release the memory of what `recovered` tells of `stream`; its domain has read it."""
-        raise NotImplementedError
+        self._recovered.pop(stream, None)
 
     def append(
         self,
@@ -92,15 +134,57 @@ class Log:
             StreamQuarantined: see there. Nothing was written.
             LocalProtocolError: a generation below the stream's, or the log is closed or dead.
         """
-        raise NotImplementedError
+        state = self._writer.streams.get(stream)
+        length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if self._writer.is_dead or self._writer.is_closed or count < 1 or count > COUNT_MAX:
+            state_word = "dead" if self._writer.is_dead else "closed" if self._writer.is_closed else "open"
+            raise LocalProtocolError(
+                f"append of {count} entries to stream {stream}: the log of {self._writer.directory} is {state_word}"
+            )
+        if length > self._writer.config.record_bytes_max:
+            raise TooLarge(
+                f"a record of {length} bytes is above record_bytes_max {self._writer.config.record_bytes_max}"
+            )
+        if self._writer.pending_bytes + length > self._writer.config.pending_bytes_max:
+            raise Throttled(
+                f"{self._writer.pending_bytes} bytes wait for the disk of {self._writer.directory}"
+            )
+        if state is None:
+            state = self._writer.new_stream(stream)
+        elif state.flags and state.is_quarantined:
+            raise StreamQuarantined(
+                f"stream {stream} of {self._writer.directory} lost records: repair it, then `reset`"
+            )
+        if generation < state.generation:
+            if generation:
+                raise LocalProtocolError(
+                    f"stream {stream} is at generation {state.generation}, not {generation}"
+                )
+            generation = Generation(state.generation)
+        batch = self._writer.place(stream, length, keep=SEGMENTS_KEPT)
+        offset, seed = state.next, state.crc
+        run = RUN.pack(offset, generation, count, length)
+        crc = crc32c(run, seed)
+        for part in parts:
+            crc = crc32c(part, crc)
+        batch.add(stream, Frame(Kind.RUN, state.packed + run + LINK.pack(seed, crc), parts, length))
+        batch.done.append(done)
+        self._writer.streams[stream] = state
+        state.append(offset + count, generation=generation, crc=crc, length=length, lap=batch.lap)
+        self._writer.pool.pin(batch.lap, length)
+        self._writer.pending_bytes += length
+        self._writer.ask()
+        return Offset(offset)
 
     def next_offset(self, stream: LogStreamId) -> Offset:
         """Where the next append to `stream` goes."""
-        raise NotImplementedError
+        state = self._writer.streams.get(stream)
+        return Offset(state.next if state is not None else 0)
 
     def chain(self, stream: LogStreamId) -> int:
         """The chain crc of `stream` after its last record, durable or not."""
-        raise NotImplementedError
+        state = self._writer.streams.get(stream)
+        return state.crc if state is not None else 0
 
     def truncate(self, stream: LogStreamId, from_offset: Offset, generation: Generation, done: Done) -> None:
         """Void every record from `from_offset` on, by a record that says so; the next append goes there.
@@ -113,7 +197,27 @@ class Log:
             LocalProtocolError: inside a record, below the trimmed part, or not a greater generation.
             LogFull: no room. Nothing changed.
         """
-        raise NotImplementedError
+        self._writer.check_open()
+        state = self._writer.streams.get(stream)
+        crc = state.boundary(from_offset) if state is not None else None
+        if state is None or crc is None or from_offset < state.first or generation <= state.generation:
+            where = f"{state.first}..{state.next} of generation {state.generation}" if state else "absent"
+            raise LocalProtocolError(
+                f"cannot truncate stream {stream}, which is {where}, from {from_offset} with generation "
+                f"{generation}"
+            )
+        if state.is_quarantined:
+            raise StreamQuarantined(
+                f"stream {stream} of {self._writer.directory} lost records: repair it, then `reset`"
+            )
+        batch = self._writer.place(stream, 0, keep=SHRINKING)
+        self._writer.say(
+            batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc
+        )
+        batch.done.append(done)
+        batch.releases.extend(state.truncate(from_offset, generation))
+        state.flags &= ~RowFlag.TAIL_CUT
+        self._writer.ask()
 
     def reset(
         self, stream: LogStreamId, next_offset: Offset, generation: Generation, done: Done, *, crc: int = 0
@@ -129,34 +233,98 @@ class Log:
         Raises:
             LogFull: no room. Nothing changed.
         """
-        raise NotImplementedError
+        self._writer.check_open()
+        state = self._writer.streams.get(stream)
+        if state is not None and (state.ends or state.is_quarantined) and generation <= state.generation:
+            raise LocalProtocolError(
+                f"stream {stream} is at generation {state.generation}: reset with a greater one"
+            )
+        if state is None:
+            state = self._writer.new_stream(stream)
+        batch = self._writer.place(stream, 0, keep=SHRINKING)
+        self._writer.say(batch, Kind.RESET, state.packed, RUN.pack(next_offset, generation, 0, 0), seed=crc)
+        batch.done.append(done)
+        self._writer.streams[stream] = state
+        batch.releases.extend(state.reset(next_offset, generation, crc))
+        self._writer.ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
         """Give up every record that lies wholly below `below`: its domain holds it durably elsewhere.
 
         Stands in the next batch; until then a restart may bring them back.
         """
-        raise NotImplementedError
+        state = self._writer.streams.get(stream)
+        if state is None or self._writer.is_dead or self._writer.is_closed:
+            return
+        for lap, length in state.trim(below):
+            self._writer.pool.unpin(lap, length)
+        self._writer.changed[stream] = None
+        self._writer.advance_oldest()
 
     def drop(self, stream: LogStreamId) -> None:
         """Forget `stream` whole, with the next batch. The same id may then begin anew at offset 0."""
-        raise NotImplementedError
+        self._writer.check_open()
+        state = self._writer.streams.get(stream)
+        if state is None:
+            return
+        batch = self._writer.place(stream, 0, keep=SHRINKING)
+        self._writer.say(
+            batch, Kind.DROP, state.packed, RUN.pack(state.next, state.generation, 0, 0), seed=state.crc
+        )
+        batch.releases.extend(state.reset(0, 0, 0))
+        del self._writer.streams[stream]
+        self._recovered.pop(stream, None)
+        self._writer.space.forget(stream)
+        self._writer.ask()
 
     def settle(self, stream: LogStreamId) -> None:
         """Clear `tail_cut`, with the next batch: its domain has dealt with what may be missing."""
-        raise NotImplementedError
+        self._writer.check_open()
+        state = self._writer.streams.get(stream)
+        if state is None or not state.flags & RowFlag.TAIL_CUT:
+            return
+        batch = self._writer.place(stream, 0, keep=SHRINKING)
+        state.flags &= ~RowFlag.TAIL_CUT
+        batch.touch(stream)
+        self._writer.ask()
 
     def on_flush_request(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
         """Call `callback` when `stream` holds the oldest segment and room grows short.
 
-        It should make what it can durable elsewhere and `trim`. Where it does not, its records are copied forward.
+        It should make what it can durable elsewhere and `trim`. Where it does not, its records are copied
+        forward.
         """
-        raise NotImplementedError
+        self._writer.space.callbacks[stream] = callback
 
     def status(self) -> LogStatus:
         """The state of this log."""
-        raise NotImplementedError
+        pool = self._writer.pool
+        return LogStatus(
+            directory=self._writer.directory,
+            log_id=self._writer.segments.log_id,
+            segment_bytes=self._writer.segments.segment_bytes,
+            segment_count=len(self._writer.segments.files),
+            segment_free_count=len(pool.free),
+            lap_oldest=pool.oldest,
+            lap_head=pool.head,
+            batch_count=self._writer.batch_count,
+            synced_bytes=self._writer.synced_bytes,
+            pending_bytes=self._writer.pending_bytes,
+            sync_ns_last=self._writer.sync_ns,
+            stream_count=len(self._writer.streams),
+            pinning=[LogStreamId(s.stream) for s in self._writer.streams.values() if pool.oldest in s.laps],
+            quarantined=[LogStreamId(s.stream) for s in self._writer.streams.values() if s.is_quarantined],
+            tail_cut=[
+                LogStreamId(s.stream) for s in self._writer.streams.values() if s.flags & RowFlag.TAIL_CUT
+            ],
+            quarantine_files=list(self._quarantine_files),
+            is_out_of_space=self._writer.is_out_of_space or self._writer.space.is_refused,
+        )
 
     async def close(self) -> None:
         """Write what is pending, wait until it is durable, and release the files. Idempotent."""
-        raise NotImplementedError
+        await self._writer.close()
+
+    def check(self) -> None:
+        """Assert every invariant: for the simulator and tests."""
+        self._writer.check()

@@ -4,10 +4,12 @@ import msgspec
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy
+from broadsheet.wal.format import RowFlag
+from broadsheet.wal.tale import Verdict
 
 
 class LogFull(StoreUnhealthy):
-    """No segment can take the record, and nothing of it was written. Trim, flush or free space, then retry."""
+    """No segment can take the record; nothing of it was written. Trim, flush or free space, then retry."""
 
 
 class StreamQuarantined(Corrupt):
@@ -33,7 +35,7 @@ class Recovered(msgspec.Struct, frozen=True):
 
     stream: LogStreamId
     records: list[Record]
-    """In order of offset, without a gap, from `first_offset` up to `next_offset` (or, quarantined, up to the damage)."""
+    """In order, without a gap, from `first_offset` up to `next_offset` (quarantined: up to the damage)."""
     first_offset: Offset
     """The lowest offset that was not trimmed. A trim since the last durable batch may be undone."""
     next_offset: Offset
@@ -43,7 +45,7 @@ class Recovered(msgspec.Struct, frozen=True):
     crc: int
     """The stream's chain crc after its last record: what its next run is seeded with."""
     tail_cut: bool
-    """It may have lost acknowledged records at its end (kv.6, journals.2). Stays until `settle`, `reset` or `drop`."""
+    """It may have lost acknowledged records at its end (kv.6, journals.2), until `settle` or `reset`."""
     is_quarantined: bool
     """It lost records that were known durable: it must not serve, vote or lead until it was repaired (W6)."""
 
@@ -77,3 +79,23 @@ class LogStatus(msgspec.Struct, frozen=True):
     """Damaged bytes that were set aside; an operator may delete them after a repair."""
     is_out_of_space: bool
     """The disk refused space, and the log waits for it."""
+
+
+def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
+    """What a domain is told of `stream`; an empty one where the log had nothing of it."""
+    if verdict is None:
+        nothing = Offset(0)
+        return Recovered(stream, [], nothing, nothing, Generation(0), 0, tail_cut=False, is_quarantined=False)
+    return Recovered(
+        stream=stream,
+        records=[
+            Record(Offset(h.offset), h.end - h.offset, Generation(h.generation), h.payload)
+            for h in verdict.held
+        ],
+        first_offset=Offset(verdict.first),
+        next_offset=Offset(verdict.point.next),
+        generation=Generation(verdict.point.generation),
+        crc=verdict.point.crc,
+        tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
+        is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
+    )

@@ -1,0 +1,167 @@
+"""A start of a log: lock it, read it, set damage aside, make durable what was accepted. Blocking.
+
+LOCK -> SURVEY -> RECOVER -> SET ASIDE -> REWRITE. Every step may be cut by a crash and repeated from
+the first (W3). Nothing is changed before all files were found to be of this log and version. It does
+not write the boot frame: `Log` does, as its first batch. Source: DESIGN 3 ("Recovery does not believe
+the page cache"); reliability 0.4, W3, W7.
+"""
+
+from collections.abc import Sequence
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.errors import ConfigError
+from broadsheet.ports import Disk, DiskLock, File
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.config import BLOCK_BYTES, WALConfig
+from broadsheet.wal.format import VERSION, SegmentHeader, aligned
+from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, survey
+from broadsheet.wal.segments import (
+    LOCK_NAME,
+    QUARANTINE_PREFIX,
+    Segments,
+    segment_index,
+    segment_name,
+)
+
+
+class Opened:
+    """What a start found."""
+
+    def __init__(self, lock: DiskLock, segments: Segments, result: Result | None, free: list[int]) -> None:
+        self.lock, self.segments = lock, segments
+        self.result = result
+        """None where the log holds nothing yet."""
+        self.free = free
+        self.quarantine_files: list[str] = []
+
+
+def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> Opened:
+    """Everything of a start but the boot frame.
+
+    Raises:
+        ConfigError: locked, foreign, or of another version. Nothing was changed.
+        OSError: the disk failed.
+    """
+    disk.make_dir(directory)
+    try:
+        lock = disk.lock(f"{directory}/{LOCK_NAME}")
+    except BlockingIOError as error:
+        raise ConfigError(f"{directory} is in use by another process. Nothing was changed") from error
+    opened_files: list[File] = []
+    try:
+        return _open_locked(disk, directory, config, new_log_id, lock, opened_files)
+    except BaseException:
+        for file in opened_files:
+            file.close()
+        lock.release()
+        raise
+
+
+def _open_locked(
+    disk: Disk, directory: str, config: WALConfig, new_log_id: int, lock: DiskLock, opened_files: list[File]
+) -> Opened:
+    names = disk.list(directory)
+    _refuse_foreign(directory, names)
+    files: dict[int, File] = {}
+    found: list[Found] = []
+    for name in names:
+        if (index := segment_index(name)) is not None:
+            files[index] = file = disk.open(f"{directory}/{name}")
+            opened_files.append(file)
+            found.append(survey(index, file.read_at(0, file.size()), f"{directory}/{name}"))
+    known_id = log_id_of(found)
+    log_id = new_log_id if known_id is None else known_id
+    segments = Segments(disk, directory, log_id=log_id, segment_bytes=config.segment_bytes)
+    for segment in _ours(segments, found, files):
+        wanted = config.segment_bytes if segment.header is None else segment.header.segment_bytes
+        segments.adopt(segment.file, files[segment.file], wanted=wanted)
+    found = [segment for segment in found if segment.file in segments.files]
+    result = None
+    if any(segment.lap for segment in found):
+        result = Recovery(lambda index: _content(segments, index), log_id=log_id).run(found)
+        _set_aside(segments, result.damage)
+        _repair_headers(segments, found)
+        _rewrite(segments, result)
+    opened = Opened(lock, segments, result, result.free if result else list(segments.files))
+    opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
+    return opened
+
+
+def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
+    for name in names:
+        if name != LOCK_NAME and not name.startswith(QUARANTINE_PREFIX) and segment_index(name) is None:
+            raise ConfigError(
+                f"{directory} holds {name!r}, which is none of a log's files: give the log a directory of "
+                f"its own. "
+                "Nothing was changed"
+            )
+
+
+def _ours(segments: Segments, found: list[Found], files: dict[int, File]) -> list[Found]:
+    """The segments that count. A file whose header never became durable goes, or is set aside."""
+    ours = []
+    for segment in found:
+        if segment.header is not None or segment.lap:
+            ours.append(segment)
+            continue
+        file = files[segment.file]
+        content = file.read_at(0, file.size())
+        name = segments.path(segment_name(segment.file))
+        file.close()
+        if content.strip(b"\0"):
+            target = f"{QUARANTINE_PREFIX}{segment_name(segment.file)}-{crc32c(content):08x}"
+            segments.disk.rename(name, segments.path(target))
+        else:
+            segments.disk.remove(name)
+        segments.disk.sync_dir(segments.directory)
+    return ours
+
+
+def _content(segments: Segments, index: int) -> bytes:
+    file = segments.files[index]
+    return file.read_at(0, file.size())
+
+
+def _set_aside(segments: Segments, damage: list[Damage]) -> None:
+    """Copy damaged bytes to files of their own: nothing that was not understood is ever lost (W7)."""
+    is_any = False
+    for place in damage:
+        content = segments.files[place.file].read_at(place.begin, place.end - place.begin)
+        name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
+        path = segments.path(name)
+        if segments.disk.exists(path) and segments.disk.open(path).size() == len(content):
+            continue  # A former start has set the same bytes aside.
+        file = segments.disk.open(path, create=True)
+        file.write_at(0, [content])
+        file.sync()
+        file.close()
+        is_any = True
+    if is_any:
+        segments.disk.sync_dir(segments.directory)
+
+
+def _repair_headers(segments: Segments, found: list[Found]) -> None:
+    """Write anew what is constant: a damaged segment header says nothing that its batches do not say."""
+    for segment in found:
+        if segment.header is None:
+            header = SegmentHeader(VERSION, segments.log_id, segments.segment_bytes)
+            _set_aside(segments, [Damage(segment.file, segment.lap, 0, BLOCK_BYTES)])
+            segments.files[segment.file].write_at(0, [header.pack()])
+            segments.files[segment.file].sync()
+
+
+def _rewrite(segments: Segments, result: Result) -> None:
+    """Write the last batch again, in place, and sync: what was read may never have reached the disk.
+
+    After kill -9, or after a failed sync and a restart, reads return bytes that only the page cache has,
+    and a sync
+    that writes nothing returns 0. The last batch is all that no later batch vouches for.
+    """
+    last = result.last
+    file = segments.files[result.laps[last.lap]]
+    content = file.read_at(last.at, aligned(last.at + last.length) - last.at)
+    passed("wal.recovery.rewrite")
+    file.write_at(last.at, [content])
+    file.sync()
+    segments.disk.sync_dir(segments.directory)
+    passed("wal.recovery.rewritten")

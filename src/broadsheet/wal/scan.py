@@ -1,0 +1,130 @@
+"""Reading a segment's bytes: batch headers at block borders, frames between them, damaged or not.
+
+Bytes throughout. It verifies each checksum that can be verified alone and goes on behind damage;
+whether something is missing, and what that means, is for `recovery`. It keeps no state. Source: DESIGN
+3 ("Recovery").
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.format import (
+    BATCH,
+    BATCH_BYTES,
+    BATCH_CRC,
+    BATCH_MAGIC,
+    CHECK,
+    FRAME_ALIGN,
+    FRAME_BYTES,
+    FRAME_MAGIC,
+    HEAD,
+    HEAD_BYTES,
+    LINK,
+    ROW,
+    RUN,
+    VERSION,
+    BatchHeader,
+    FrameHeader,
+    Row,
+    frame_bytes,
+    run_crc,
+)
+
+
+class FoundFrame(NamedTuple):
+    """A frame whose header is whole."""
+
+    at: int
+    header: FrameHeader
+    head_crc_input: memoryview
+    """What the physical chain covers."""
+    is_after_hole: bool
+    """Bytes before it could not be read, so its chain cannot be checked."""
+    is_payload_whole: bool
+
+    @property
+    def end(self) -> int:
+        """Where the next frame begins."""
+        return self.at + frame_bytes(self.header.length)
+
+    @property
+    def payload(self) -> tuple[int, int]:
+        """Where its payload lies."""
+        return self.at + FRAME_BYTES, self.at + FRAME_BYTES + self.header.length
+
+
+def read_batch(data: bytes, at: int) -> tuple[BatchHeader, list[Row]] | None:
+    """The batch that begins at `at`, with its rows; None where there is none, or a damaged one."""
+    if data[at : at + 4] != BATCH_MAGIC or at + BATCH_BYTES > len(data):
+        return None
+    (crc,) = BATCH_CRC.unpack_from(data, at + BATCH.size)
+    if crc32c(memoryview(data)[at : at + BATCH.size]) != crc:
+        return None
+    _, version, flags, _, *rest = BATCH.unpack_from(data, at)
+    header = BatchHeader(flags, *rest)
+    table_end = at + BATCH_BYTES + ROW.size * header.row_count
+    if version != VERSION or header.at != at or at + header.length > len(data) or table_end > len(data):
+        return None
+    table = memoryview(data)[at + BATCH_BYTES : table_end]
+    if crc32c(table) != header.table_crc:
+        return None
+    return header, [Row(*row) for row in ROW.iter_unpack(table)]
+
+
+def batches(data: bytes) -> Iterator[BatchHeader]:
+    """Every whole batch header of a segment, of whatever log and lap, in order of place."""
+    firsts = data[0::BLOCK_BYTES]
+    block = firsts.find(BATCH_MAGIC[0], 1)
+    while block >= 0:
+        if (found := read_batch(data, block * BLOCK_BYTES)) is not None:
+            yield found[0]
+        block = firsts.find(BATCH_MAGIC[0], block + 1)
+
+
+def read_frame(data: bytes, at: int) -> FrameHeader | None:
+    """The frame header at `at`; None where there is none, or a damaged one."""
+    if data[at : at + 4] != FRAME_MAGIC or at + FRAME_BYTES > len(data):
+        return None
+    _, kind, _, _, *rest, chain, crc = HEAD.unpack_from(data, at)
+    if crc32c(memoryview(data)[at : at + HEAD_BYTES]) != crc:
+        return None
+    return FrameHeader._make((kind, *rest, chain))
+
+
+def frames(
+    data: bytes, begin: int, end: int, accepts: Callable[[FrameHeader], bool], *, is_after_hole: bool
+) -> Iterator[FoundFrame]:
+    """The frames of [begin, end) that `accepts`, each whole within it. Goes on behind what it cannot read."""
+    view = memoryview(data)
+    at = begin
+    while at + FRAME_BYTES <= end:
+        header = read_frame(data, at)
+        if header is None or not accepts(header) or at + FRAME_BYTES + header.length > end:
+            is_after_hole = True
+            at = _next_magic(data, at + FRAME_ALIGN, end)
+            continue
+        body = at + FRAME_BYTES
+        run = view[at + HEAD_BYTES - LINK.size - RUN.size : at + HEAD_BYTES - LINK.size]
+        crc = run_crc(bytes(run), header.seed, view[body : body + header.length])
+        yield FoundFrame(at, header, view[at : at + HEAD_BYTES], is_after_hole, crc == header.crc)
+        is_after_hole = False
+        at += frame_bytes(header.length)
+
+
+def is_chained(frame: FoundFrame, chain: int) -> bool:
+    """Whether the frame follows what gave `chain`."""
+    return crc32c(frame.head_crc_input, chain) == frame.header.chain
+
+
+def _next_magic(data: bytes, at: int, end: int) -> int:
+    """The next aligned place in [at, end) where a frame may begin; `end` where there is none."""
+    while (at := data.find(FRAME_MAGIC, at, end)) >= 0:
+        if at % FRAME_ALIGN == 0:
+            return at
+        at += 1
+    return end
+
+
+assert HEAD.size == FRAME_BYTES == HEAD_BYTES + CHECK.size, "the two views of a frame header agree"

@@ -1,0 +1,100 @@
+"""The segment files of a log: names, headers, filling. Blocking: call it off the loop.
+
+Bytes throughout. A file is named before its header is synced and its directory after, so a crash leaves
+at worst a file without a header, which the next start removes. It does not know laps. Source: DESIGN 3
+("Directory fsync for every create and rename").
+"""
+
+import errno
+from typing import Final
+
+from broadsheet.ports import Disk, File
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.config import BLOCK_BYTES, MIB
+from broadsheet.wal.format import VERSION, SegmentHeader
+
+LOCK_NAME: Final = "lock"
+SEGMENT_PREFIX, SEGMENT_SUFFIX = "segment-", ".wal"
+QUARANTINE_PREFIX: Final = "quarantine-"
+FILL_STEP_BYTES: Final = 4 * MIB
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def segment_name(index: int) -> str:
+    """The name of the segment file `index`."""
+    return f"{SEGMENT_PREFIX}{index:08d}{SEGMENT_SUFFIX}"
+
+
+def segment_index(name: str) -> int | None:
+    """The index in a segment file's name; None for another name."""
+    digits = name.removeprefix(SEGMENT_PREFIX).removesuffix(SEGMENT_SUFFIX)
+    if not (digits.isascii() and digits.isdigit()) or name != segment_name(int(digits)):
+        return None
+    return int(digits)
+
+
+class Segments:
+    """All segment files of one log, open."""
+
+    def __init__(self, disk: Disk, directory: str, *, log_id: int, segment_bytes: int) -> None:
+        self.disk, self.directory = disk, directory
+        self.log_id, self.segment_bytes = log_id, segment_bytes
+        self.files: dict[int, File] = {}
+        self.filled: dict[int, int] = {}
+        self.wanted: dict[int, int] = {}
+        """How far each file is to be filled."""
+
+    def path(self, name: str) -> str:
+        """The disk's name of a file of this log."""
+        return f"{self.directory}/{name}"
+
+    def adopt(self, index: int, file: File, *, wanted: int) -> None:
+        """A file that a former start made."""
+        self.files[index], self.filled[index] = file, file.size()
+        self.wanted[index] = max(wanted, file.size())
+
+    def create(self) -> int:
+        """Make the next segment file, with its header and nothing else; its index.
+
+        Raises:
+            OSError: the disk refused or failed. ENOSPC leaves nothing behind that a start would not remove.
+        """
+        index = max(self.files, default=-1) + 1
+        name = self.path(segment_name(index))
+        file = self.disk.open(name, create=True)
+        try:
+            file.write_at(0, [SegmentHeader(VERSION, self.log_id, self.segment_bytes).pack()])
+            file.sync()
+            passed("wal.segment.headed")
+            self.disk.sync_dir(self.directory)
+            passed("wal.segment.named")
+        except OSError:
+            file.close()
+            raise
+        self.files[index], self.filled[index] = file, BLOCK_BYTES
+        self.wanted[index] = self.segment_bytes
+        return index
+
+    def fill(self, index: int, end: int) -> None:
+        """Fill one file with zeros up to `end`, durably.
+
+        Raises:
+            OSError: ENOSPC: what was filled so far counts, and it may be asked for again.
+        """
+        file, at = self.files[index], self.filled[index]
+        zeros = memoryview(bytes(min(MIB, max(0, end - at))))
+        while at < end:
+            step = zeros[: min(len(zeros), end - at)]
+            file.write_at(at, [step])
+            at += len(step)
+        file.sync()
+        self.filled[index] = max(self.filled[index], end)
+
+    def unfilled(self) -> int | None:
+        """A file that is not yet as long as it is to be."""
+        return next((index for index, end in self.filled.items() if end < self.wanted[index]), None)
+
+    def close(self) -> None:
+        """Release all files."""
+        for file in self.files.values():
+            file.close()

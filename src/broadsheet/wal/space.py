@@ -1,0 +1,205 @@
+"""Room: filling segments ahead of the head, and freeing old ones that a few records pin.
+
+Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush; where
+that does not help, a segment that is mostly dead is copied forward, and one that is not is added to the
+pool, up to its limit. These are restartable to-do lists (STYLE 1.8): they hold no state that recovery
+would miss. Source: DESIGN 3 ("A stream that pins old segments").
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broadsheet.base.marks import hit
+from broadsheet.base.time import in_seconds
+from broadsheet.base.types import LogStreamId
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.format import FRAME, HEAD_BYTES, FrameHeader, Kind
+from broadsheet.wal.record import LogFull
+from broadsheet.wal.scan import frames
+from broadsheet.wal.segments import FILL_STEP_BYTES, NO_SPACE
+
+if TYPE_CHECKING:
+    from broadsheet.wal.writer import Writer
+
+FREE_LOW: Final = 2
+"""Below so many free segments, look for more."""
+COPY_STEP_BYTES: Final = 1 << 20
+"""Copied forward in one turn, so that appends come between."""
+
+
+class Pinned(NamedTuple):
+    """A run that is to be copied forward."""
+
+    stream: int
+    end: int
+    body: bytes
+    payload: bytes
+
+
+class Space:
+    """What one log does to have room."""
+
+    def __init__(self, writer: "Writer") -> None:
+        self._writer = writer
+        self.callbacks: dict[int, Callable[[LogStreamId], None]] = {}
+        self.is_refused = False
+        """The disk had no room for another segment."""
+        self._target = writer.config.segments_initial
+        self._is_filling = self._is_copying = False
+        self._asked_lap = self._asked_at = 0
+
+    def forget(self, stream: int) -> None:
+        """The stream is gone."""
+        self.callbacks.pop(stream, None)
+
+    async def first_segment(self) -> None:
+        """Have one segment at once, filled as far as a start waits for."""
+        writer, segments = self._writer, self._writer.segments
+
+        def make() -> int:
+            index = segments.unfilled()
+            if index is None:
+                index = segments.create()
+            end = min(segments.wanted[index], max(writer.config.initial_fill_bytes, segments.filled[index]))
+            segments.fill(index, end)
+            return index
+
+        index = await writer.disk.run(make)
+        writer.pool.add_free(index, segments.filled[index])
+
+    def begin(self) -> None:
+        """Start filling, in the background."""
+        self._target = max(self._target, len(self._writer.segments.files))
+        self._fill()
+
+    def look(self) -> None:
+        """Room may have become short: ask, copy or grow."""
+        writer, pool = self._writer, self._writer.pool
+        if len(pool.free) >= FREE_LOW or writer.is_closed or writer.is_dead or self._is_copying:
+            return
+        lap = pool.oldest
+        use = pool.laps[lap]
+        if lap < writer.durable_lap and use.pins:
+            if self._asked_lap != lap:
+                self._asked_lap, self._asked_at = lap, pool.head
+                self._request(lap)
+                return
+            if pool.head > self._asked_at or len(pool.free) < FREE_LOW:
+                if use.live_bytes * 2 <= pool.rooms[use.index]:
+                    self._is_copying = True
+                    writer.tasks.spawn(self._copy_forward(lap), name="copy")
+                    return
+                self._grow()
+        elif lap == pool.head or use.pins:
+            self._grow()
+
+    def _request(self, lap: int) -> None:
+        """Ask every stream that pins `lap` to flush, at the end of this turn."""
+        hit("wal.flush_requested")
+        for state in list(self._writer.streams.values()):
+            callback = self.callbacks.get(state.stream)
+            if callback is not None and lap in state.laps:
+                asyncio.get_running_loop().call_soon(callback, LogStreamId(state.stream))
+
+    def _grow(self) -> None:
+        segments = self._writer.segments
+        if len(segments.files) < self._writer.config.segments_max and self._target <= len(segments.files):
+            hit("wal.pool_grown")
+            self._target = len(segments.files) + 1
+        self._fill()
+
+    # --- filling ------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        segments = self._writer.segments
+        is_wanted = segments.unfilled() is not None or len(segments.files) < self._target
+        if is_wanted and not self._is_filling:
+            self._is_filling = True
+            self._writer.tasks.spawn(self._fill_all(), name="fill")
+
+    async def _fill_all(self) -> None:
+        """Fill every file to its size, then make new ones up to the target."""
+        writer, segments = self._writer, self._writer.segments
+        while not writer.is_closed and not writer.is_dead:
+            index = segments.unfilled()
+            if index is None and len(segments.files) >= self._target:
+                break
+            try:
+                if index is None:
+                    await writer.disk.run(segments.create)
+                else:
+                    end = min(segments.wanted[index], segments.filled[index] + FILL_STEP_BYTES)
+                    await writer.disk.run(lambda i=index, e=end: segments.fill(i, e))  # type: ignore[misc]
+                    self._filled(index)
+                self.is_refused = False
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    writer.die(error)
+                    return
+                self.is_refused = True
+                hit("wal.fill_refused")
+                await asyncio.sleep(in_seconds(writer.config.retry_delay))
+        self._is_filling = False
+
+    def _filled(self, index: int) -> None:
+        """A file grew: the head may go on in it, or the pool has another one."""
+        writer, pool, end = self._writer, self._writer.pool, self._writer.segments.filled[index]
+        if index in pool.rooms:
+            pool.rooms[index] = end
+            if writer.last is not None and writer.last.index == index:
+                writer.last.limit = end
+        elif end >= writer.segments.wanted[index]:
+            pool.add_free(index, end)
+
+    # --- copying forward ----------------------------------------------------------------------------------
+
+    async def _copy_forward(self, lap: int) -> None:
+        """Append again what still pins `lap`."""
+        writer = self._writer
+        try:
+            wanted = {
+                state.stream: dict(state.in_lap(lap))
+                for state in writer.streams.values()
+                if lap in state.laps
+            }
+            file = writer.segments.files[writer.pool.laps[lap].index]
+            log_id = writer.segments.log_id
+            pinned = await writer.disk.run(lambda: _pinned(file.read_at(0, file.size()), log_id, lap, wanted))
+            budget = COPY_STEP_BYTES
+            for run in pinned:
+                if writer.is_closed or writer.is_dead or lap not in writer.pool.laps:
+                    return
+                passed("wal.copy")
+                if writer.place_copy(run.stream, run.end, run.body, run.payload):
+                    hit("wal.copied_forward")
+                budget -= len(run.payload)
+                if budget <= 0:
+                    budget = COPY_STEP_BYTES
+                    await asyncio.sleep(0)
+        except LogFull:
+            hit("wal.copy_refused")
+            self._grow()
+        finally:
+            self._is_copying = False
+
+
+def _pinned(data: bytes, log_id: int, lap: int, wanted: dict[int, dict[int, int]]) -> list[Pinned]:
+    """The wanted runs of a segment, verified."""
+
+    def accepts(header: FrameHeader) -> bool:
+        return header.log_id == log_id and header.lap == lap
+
+    found: dict[tuple[int, int], Pinned] = {}
+    for frame in frames(data, BLOCK_BYTES, len(data), accepts, is_after_hole=True):
+        header = frame.header
+        end = wanted.get(header.stream, {}).get(header.offset)
+        if header.kind not in (Kind.RUN, Kind.COPY) or end != header.offset + header.entries:
+            continue
+        if frame.is_payload_whole:
+            body = data[frame.at + FRAME.size : frame.at + HEAD_BYTES]
+            begin, stop = frame.payload
+            # A truncated branch has the same offsets: the later frame is the one that counts.
+            found[header.stream, header.offset] = Pinned(header.stream, end, body, data[begin:stop])
+    return list(found.values())

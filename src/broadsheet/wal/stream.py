@@ -1,0 +1,133 @@
+"""One logical stream of a log: its chain, and where its untrimmed runs lie.
+
+Offsets count entries; `ends[i]` is the offset after run i, `laps[i]` the segment that holds it. Runs
+are appended at the end, given up at the front (`trim`) or at the back (`truncate`), and moved (`move`)
+when they are copied forward. It does not know bytes, files or durability. Source: DESIGN 3.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from broadsheet.wal.format import STREAM, Row, RowFlag
+
+
+class Release(NamedTuple):
+    """A run that its segment need not keep any longer."""
+
+    lap: int
+    length: int
+
+
+class StreamState:
+    """Where one stream stands, durable or not."""
+
+    __slots__ = (
+        "base",
+        "base_crc",
+        "crc",
+        "crcs",
+        "ends",
+        "first",
+        "flags",
+        "generation",
+        "laps",
+        "lengths",
+        "next",
+        "packed",
+        "stream",
+    )
+
+    def __init__(
+        self, stream: int, *, first: int = 0, generation: int = 0, crc: int = 0, flags: int = 0
+    ) -> None:
+        """Begin empty at `first`."""
+        self.stream, self.packed = stream, STREAM.pack(stream)
+        self.first = self.base = self.next = first
+        self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, flags
+        self.ends, self.crcs, self.lengths, self.laps = array("Q"), array("I"), array("I"), array("Q")
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether it lost durable records."""
+        return bool(self.flags & RowFlag.QUARANTINED)
+
+    def row(self) -> Row:
+        """What a batch says of it."""
+        return Row(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
+
+    def append(self, end: int, *, generation: int, crc: int, length: int, lap: int) -> None:
+        """A run was placed at the end."""
+        assert end > self.next, f"stream {self.stream}: a run must advance {self.next}, not to {end}"
+        assert generation >= self.generation, f"stream {self.stream}: generation goes back"
+        self.next, self.generation, self.crc = end, generation, crc
+        self.ends.append(end)
+        self.crcs.append(crc)
+        self.lengths.append(length)
+        self.laps.append(lap)
+
+    def trim(self, below: int) -> list[Release]:
+        """Give up the runs that end at or below `below`."""
+        below = min(below, self.next)
+        if below <= self.first:
+            return []  # A repeated or late trim: what it asks for is done.
+        self.first = below
+        gone = bisect_right(self.ends, below)
+        if gone == 0:
+            return []
+        self.base, self.base_crc = self.ends[gone - 1], self.crcs[gone - 1]
+        return self._cut(0, gone)
+
+    def boundary(self, offset: int) -> int | None:
+        """The chain before `offset`, where a run begins or would begin there; else None."""
+        if offset == self.next:
+            return self.crc
+        if offset == self.base:
+            return self.base_crc
+        at = bisect_left(self.ends, offset)
+        return self.crcs[at] if at < len(self.ends) and self.ends[at] == offset else None
+
+    def truncate(self, offset: int, generation: int) -> list[Release]:
+        """Void the runs from `offset` on, which is a boundary."""
+        crc = self.boundary(offset)
+        assert crc is not None, f"stream {self.stream}: {offset} is within a run"
+        keep = bisect_right(self.ends, offset)
+        self.next, self.crc, self.generation = offset, crc, generation
+        self.first = min(self.first, offset)
+        return self._cut(keep, len(self.ends))
+
+    def reset(self, offset: int, generation: int, crc: int) -> list[Release]:
+        """Void everything and go on at `offset`."""
+        gone = self._cut(0, len(self.ends))
+        self.first = self.base = self.next = offset
+        self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, 0
+        return gone
+
+    def in_lap(self, lap: int) -> list[tuple[int, int]]:
+        """(begin, end) of each run that lies in `lap`."""
+        ends, base = self.ends, self.base
+        return [(ends[i - 1] if i else base, ends[i]) for i, at in enumerate(self.laps) if at == lap]
+
+    def move(self, end: int, lap: int) -> Release | None:
+        """The run that ends at `end` now lies in `lap`; None where it was given up meanwhile."""
+        at = bisect_left(self.ends, end)
+        if at == len(self.ends) or self.ends[at] != end:
+            return None
+        old = Release(self.laps[at], self.lengths[at])
+        self.laps[at] = lap
+        return old
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.base <= self.first <= self.next, f"{self.base} <= {self.first} <= {self.next}"
+        assert len(self.ends) == len(self.crcs) == len(self.lengths) == len(self.laps)
+        assert list(self.ends) == sorted(dict.fromkeys(self.ends)), "runs are in order"
+        if self.ends and not self.is_quarantined:
+            assert self.ends[-1] == self.next, "the last run ends at the next offset"
+            assert self.crcs[-1] == self.crc, "the chain ends with the last run"
+
+    def _cut(self, begin: int, end: int) -> list[Release]:
+        gone = [Release(self.laps[i], self.lengths[i]) for i in range(begin, end)]
+        for column in (self.ends, self.crcs, self.lengths, self.laps):
+            del column[begin:end]
+        return gone

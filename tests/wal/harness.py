@@ -1,0 +1,136 @@
+"""A log on a disk of the test's choosing: what every test of it needs."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from broadsheet.base.time import Duration, Instant, WallTime
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.ports import Disk
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import LoopTimers
+from broadsheet.runtime.turn import Turn
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal import Log, Record, WALConfig
+
+DIRECTORY = "wal"
+SMALL = WALConfig(
+    segment_bytes=64 << 10,
+    segments_initial=3,
+    segments_max=6,
+    initial_fill_bytes=64 << 10,
+    record_bytes_max=16 << 10,
+    batch_bytes_max=32 << 10,
+    retry_delay=Duration(1_000_000),
+)
+A, B, C = (LogStreamId(n) for n in (1, 2, 3))
+
+
+class TestTime:
+    """A clock that stands, on a kernel that boots when told to."""
+
+    __test__ = False
+
+    def __init__(self, boot_id: str = "kernel-1") -> None:
+        self._boot_id = boot_id
+
+    def now(self) -> Instant:
+        return Instant(0)
+
+    def wall(self) -> WallTime:
+        return WallTime(0)
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+
+class Bench:
+    """One start of a log, and what became of it."""
+
+    def __init__(self, log: Log, crashes: list[BaseException]) -> None:
+        self.log, self.crashes = log, crashes
+        self.acknowledged: list[tuple[int, int]] = []
+        """(stream, offset after it) of every append that was answered, in order."""
+
+    def send(self, stream: LogStreamId, payload: bytes, *, count: int = 1, generation: int = 0) -> Offset:
+        """Append, and note when it is acknowledged."""
+        offset: Offset = self.log.append(
+            stream,
+            [payload],
+            count=count,
+            generation=Generation(generation),
+            done=lambda: self.acknowledged.append((stream, offset + count)),
+        )
+        return offset
+
+    async def commit(self, stream: LogStreamId, *payloads: bytes, generation: int = 0) -> Offset:
+        """Append and wait until it is durable; the last offset."""
+        assert payloads
+        for payload in payloads:
+            offset = self.send(stream, payload, generation=generation)
+        await self.settled()
+        return offset
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way."""
+        for _ in range(10_000):
+            await asyncio.sleep(0)
+            writer = self.log._writer
+            if writer.is_dead or (writer.idle.is_set() and not writer._is_asked):
+                return
+        raise AssertionError("the log does not come to rest")
+
+
+async def open_log(
+    disk: Disk, *, config: WALConfig = SMALL, seed: int = 1, boot_id: str = "kernel-1"
+) -> Bench:
+    """Start a log; another seed for each start, as production has."""
+    crashes: list[BaseException] = []
+    scope = Scope("test", crash=crashes.append)
+    log = await Log.open(
+        disk,
+        DIRECTORY,
+        config=config,
+        time=TestTime(boot_id),
+        random=random.Random(seed),
+        turn=Turn(LoopTimers(asyncio.get_running_loop())),
+        scope=scope,
+        crash=crashes.append,
+    )
+    return Bench(log, crashes)
+
+
+@asynccontextmanager
+async def opened(
+    disk: Disk, *, config: WALConfig = SMALL, seed: int = 1, boot_id: str = "kernel-1"
+) -> AsyncIterator[Bench]:
+    """A log that is closed in the end."""
+    bench = await open_log(disk, config=config, seed=seed, boot_id=boot_id)
+    try:
+        yield bench
+    finally:
+        await bench.log.close()
+
+
+async def abandon(bench: Bench) -> None:
+    """What kill -9 leaves: no farewell, and the page cache as it is."""
+    bench.log._writer.is_dead = True
+    bench.log._writer.idle.set()
+    await bench.log.close()
+
+
+def payloads(records: Sequence[Record]) -> list[bytes]:
+    return [record.payload for record in records]
+
+
+def after_power_cut(disk: SimDisk) -> SimDisk:
+    """The same disk with only what was synced."""
+    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+
+
+async def read_all(disk: Disk, *, seed: int = 99, config: WALConfig = SMALL) -> dict[int, list[bytes]]:
+    """Start, and tell what each stream holds."""
+    async with opened(disk, seed=seed, config=config) as bench:
+        return {s: payloads(bench.log.recovered(s).records) for s in bench.log.streams()}

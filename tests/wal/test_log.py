@@ -1,0 +1,279 @@
+"""The log as its domains use it: appends, starts, trims, truncations, limits and refusals."""
+
+import asyncio
+
+import pytest
+
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.errors import ConfigError, LocalProtocolError, Throttled, TooLarge
+from broadsheet.sim.disk import SimDisk
+from broadsheet.wal import LogFull, WALConfig
+from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, after_power_cut, opened, payloads, read_all
+
+
+async def test_what_was_appended_is_there_after_a_restart() -> None:
+    """The purpose of a log."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        assert bench.send(A, b"one") == 0
+        assert bench.send(A, b"two", count=3) == 1
+        assert bench.send(B, b"other") == 0
+        assert await bench.commit(A, b"three") == 4
+        assert bench.acknowledged == [(A, 1), (A, 4), (B, 1), (A, 5)]
+        bench.log.check()
+
+    async with opened(disk, seed=2) as bench:
+        assert bench.log.streams() == [A, B]
+        found = bench.log.recovered(A)
+        assert [(r.offset, r.count, r.payload) for r in found.records] == [
+            (0, 1, b"one"),
+            (1, 3, b"two"),
+            (4, 1, b"three"),
+        ]
+        assert (found.first_offset, found.next_offset, found.tail_cut) == (0, 5, False)
+        assert bench.log.next_offset(A) == 5
+        assert await bench.commit(A, b"four") == 5
+        bench.log.check()
+    assert await read_all(disk) == {A: [b"one", b"two", b"three", b"four"], B: [b"other"]}
+
+
+async def test_all_appends_of_a_turn_are_one_batch_and_the_next_collects_meanwhile() -> None:
+    """Group commit: one write and one sync for a turn, however many streams it touched."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        before = bench.log.status().batch_count
+        for stream in range(1, 101):
+            bench.send(LogStreamId(stream), b"x" * 100)
+        await bench.settled()
+
+        assert bench.log.status().batch_count == before + 1
+        assert len(bench.acknowledged) == 100
+
+
+async def test_an_acknowledgement_follows_all_before_it_in_the_log() -> None:
+    """`done` is called in the order of the appends, across streams and batches."""
+    async with opened(SimDisk()) as bench:
+        for n in range(20):
+            bench.send(A if n % 3 else B, bytes([n]))
+            if n % 5 == 0:
+                await asyncio.sleep(0)
+        await bench.settled()
+
+        assert [o for s, o in bench.acknowledged if s == A] == sorted(
+            o for s, o in bench.acknowledged if s == A
+        )
+        assert len(bench.acknowledged) == 20
+
+
+async def test_a_payload_of_many_parts_is_written_back_to_back_and_not_copied() -> None:
+    """Bytes of a run go to the disk as the views that came from the wire."""
+    disk = SimDisk()
+    big = bytes(range(256)) * 20
+    async with opened(disk) as bench:
+        bench.log.append(
+            A,
+            [memoryview(big)[:100], b"", bytearray(big[100:3000]), memoryview(big)[3000:]],
+            done=lambda: None,
+        )
+        await bench.settled()
+    assert await read_all(disk) == {A: [big]}
+
+
+async def test_an_empty_record_counts() -> None:
+    """A record without bytes is a record."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"", b"", b"x")
+    assert await read_all(disk) == {A: [b"", b"", b"x"]}
+
+
+async def test_a_truncation_voids_what_follows_it_for_good() -> None:
+    """No record from before a truncation comes back after it, however often the log is started."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"0", b"1", b"2", b"3", generation=1)
+        bench.log.truncate(A, Offset(2), Generation(2), lambda: None)
+        assert bench.log.next_offset(A) == 2
+        await bench.commit(A, b"2'", generation=2)
+    for seed in (2, 3):
+        async with opened(disk, seed=seed) as bench:
+            found = bench.log.recovered(A)
+            assert payloads(found.records) == [b"0", b"1", b"2'"]
+            assert (found.generation, found.tail_cut, found.is_quarantined) == (2, False, False)
+            bench.log.check()
+
+
+async def test_a_truncation_is_refused_inside_a_record_or_without_a_greater_generation() -> None:
+    """A chain has its borders at records, and a branch has a name of its own."""
+    async with opened(SimDisk()) as bench:
+        bench.send(A, b"run", count=10, generation=3)
+        for offset, generation in ((5, 4), (0, 3), (11, 4)):
+            with pytest.raises(LocalProtocolError):
+                bench.log.truncate(A, Offset(offset), Generation(generation), lambda: None)
+        with pytest.raises(LocalProtocolError):
+            bench.send(A, b"old", generation=2)
+
+        assert bench.log.next_offset(A) == 10
+
+
+async def test_a_reset_begins_a_stream_anew_at_any_offset() -> None:
+    """A snapshot was installed: what the log had is void, and the chain goes on from the snapshot's."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"old", generation=1)
+        bench.log.reset(A, Offset(1000), Generation(2), lambda: None, crc=77)
+        assert await bench.commit(A, b"new", generation=2) == 1000
+    async with opened(disk, seed=2) as bench:
+        found = bench.log.recovered(A)
+        assert (found.first_offset, found.next_offset, payloads(found.records)) == (1000, 1001, [b"new"])
+
+
+async def test_a_dropped_stream_is_gone_and_its_id_begins_at_zero() -> None:
+    """A journal was deleted, and another of the same id begins."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"1", b"2")
+        bench.log.drop(A)
+        await bench.settled()
+        assert bench.log.streams() == []
+        assert await bench.commit(A, b"again") == 0
+        bench.log.drop(B)
+    assert await read_all(disk) == {A: [b"again"]}
+
+
+async def test_a_trim_is_remembered_when_everything_was_trimmed() -> None:
+    """Offsets go on where they were, also when no record is left to tell."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"1", b"2", b"3")
+        bench.log.trim(A, Offset(3))
+        await bench.commit(B, b"x")
+    async with opened(disk, seed=2) as bench:
+        found = bench.log.recovered(A)
+        assert (found.records, found.first_offset, found.next_offset) == ([], 3, 3)
+        assert await bench.commit(A, b"4") == 3
+    assert await read_all(disk) == {A: [b"4"], B: [b"x"]}
+
+
+async def test_segments_are_recycled_and_a_trimmed_log_goes_on_for_ever() -> None:
+    """Ten times the pool flows through the pool, which stays as it is."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        for n in range(300):
+            await bench.commit(A, bytes([n % 256]) * 8000)
+            bench.log.trim(A, Offset(n))
+            bench.log.check()
+        status = bench.log.status()
+        assert status.lap_head > 30
+        assert status.segment_count <= 4
+    assert await read_all(disk) == {A: [bytes([299 % 256]) * 8000]}
+
+
+async def test_a_full_log_refuses_and_goes_on_after_a_trim() -> None:
+    """A refused append leaves no trace: the next one has the offset that it would have had."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        done = 0
+        with pytest.raises(LogFull):
+            for _ in range(200):
+                await bench.commit(A, bytes(8000))
+                done += 1
+        assert bench.log.next_offset(A) == done
+        assert bench.log.status().segment_count == SMALL.segments_max
+        bench.log.trim(A, Offset(done))
+        await bench.settled()
+
+        assert await bench.commit(A, b"again") == done
+        bench.log.check()
+    assert await read_all(disk) == {A: [b"again"]}
+
+
+async def test_a_full_log_can_be_started_again_and_again() -> None:
+    """The segment that is kept has room for the boot frames of many starts."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        with pytest.raises(LogFull):
+            for _ in range(200):
+                await bench.commit(A, bytes(8000))
+    for seed in range(2, 40):
+        async with opened(disk, seed=seed) as bench:
+            count = len(bench.log.recovered(A).records)
+            assert count > 20
+
+
+async def test_limits_are_refused_and_nothing_changes() -> None:
+    """Sizes, counts and numbers of streams have a limit each."""
+    config = WALConfig(
+        segment_bytes=64 << 10,
+        segments_initial=3,
+        record_bytes_max=8192,
+        pending_bytes_max=20_000,
+        streams_max=2,
+    )
+    async with opened(SimDisk(), config=config) as bench:
+        with pytest.raises(TooLarge):
+            bench.send(A, bytes(8193))
+        with pytest.raises(Throttled):
+            for _ in range(4):
+                bench.send(A, bytes(8000))
+        assert bench.log.next_offset(A) == 2
+        await bench.settled()
+        bench.send(B, b"")
+        with pytest.raises(TooLarge):
+            bench.send(C, b"")
+        with pytest.raises(LocalProtocolError):
+            bench.send(A, b"", count=0)
+        with pytest.raises(LocalProtocolError):
+            bench.send(LogStreamId((1 << 64) - 1), b"")
+        assert bench.log.streams() == [A, B]
+
+
+async def test_a_second_process_is_refused() -> None:
+    """Two writers of one log would overwrite each other."""
+    disk = SimDisk()
+    async with opened(disk):
+        with pytest.raises(ConfigError, match="in use"):
+            async with opened(disk):
+                pass
+
+
+async def test_a_closed_log_takes_nothing() -> None:
+    """After `close` an append is the caller's mistake, not a loss."""
+    async with opened(SimDisk()) as bench:
+        pass
+    with pytest.raises(LocalProtocolError):
+        bench.send(A, b"late")
+    await bench.log.close()
+
+
+async def test_close_makes_what_is_pending_durable_and_acknowledges_it() -> None:
+    """A clean shutdown loses nothing that it was given."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        bench.send(A, b"last words")
+    assert bench.acknowledged == [(A, 1)]
+    assert await read_all(after_power_cut(disk)) == {A: [b"last words"]}
+
+
+async def test_the_log_knows_whether_the_kernel_rebooted() -> None:
+    """journals.2 asks it: the page cache lives through a kill, not through a reboot."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        assert not bench.log.is_same_boot
+    async with opened(disk, seed=2) as bench:
+        assert bench.log.is_same_boot
+    async with opened(disk, seed=3, boot_id="kernel-2") as bench:
+        assert not bench.log.is_same_boot
+
+
+async def test_a_killed_process_loses_only_what_was_not_acknowledged() -> None:
+    """Kill -9 between write and answer."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"kept")
+        bench.send(A, b"in flight")
+        await asyncio.sleep(0)
+        await abandon(bench)
+    found = await read_all(after_power_cut(disk))
+    assert found[A][:1] == [b"kept"]
+    assert disk.exists(f"{DIRECTORY}/segment-00000000.wal")
