@@ -71,7 +71,7 @@ class Cluster:
         if node.is_up:
             return
         node.boots += 1
-        node.life = Life(name, node.boots)
+        node.life = Life(name, node.boots, node.clock)
         self.world.trace.note("start", repr(node.life))
         self.world.soon(node.life, self._boot, node)
 
@@ -81,6 +81,7 @@ class Cluster:
         was_up = node.is_up
         self.world.trace.note("end", name, power_cut, wipe, was_up)
         if node.life is not None:
+            node.life.is_silent = power_cut or wipe
             self.world.end(node.life)
         node.logs.crash(power_cut=power_cut or wipe)
         if power_cut or wipe:

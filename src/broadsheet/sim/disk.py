@@ -14,17 +14,13 @@ from zlib import crc32
 from broadsheet.base.types import Buffer
 from broadsheet.ports import DiskLock, File
 from broadsheet.sim.medium import Inode, Medium, Resize, Write, parent
-from broadsheet.sim.world import Life
+from broadsheet.sim.world import Gone, Life
 
 T = TypeVar("T")
 
 WRITE_NS: Final = 20_000
 SYNC_NS: Final = 150_000
 SECOND: Final = 1_000_000_000
-
-
-class Gone(BaseException):
-    """The process that called is dead: it must not act. Not an `Exception`, so that nobody catches it."""
 
 
 class SimDisk:
@@ -209,7 +205,11 @@ class SimFile:
         """Make the file `length` zero bytes long."""
         self._check()
         self._disk.enter("allocate", self._name, length)
-        self._reserve(length - len(self._inode.view))
+        size = len(self._inode.view)
+        self._reserve(length - size)
+        if length < size:
+            self._disk.medium.change(self._inode, Write(0, bytes(length)))
+            return
         self._disk.medium.change(self._inode, Resize(0))
         self._disk.medium.change(self._inode, Resize(length))
 

@@ -54,8 +54,5 @@ class Datagrams:
     def _receive(
         self, life: Life, receive: Callable[[NodeId, Any], None], source: str, message: object
     ) -> None:
-        world = self.world
-        world.trace.counts.messages += 1
-        before, world.current = world.current, life
-        receive(NodeId(source), message)
-        world.current = before
+        self.world.trace.counts.messages += 1
+        self.world.act_as(life, receive, NodeId(source), message)

@@ -1,32 +1,55 @@
-"""Seats of tier 2: the real roles of one boot of a node, or a real client, with every port simulated.
+"""Seats and runs of tier 2: real roles and real clients, with every port simulated.
 
-The seat's life ends by kill: nothing of it acts again, no `finally` included (its ports are gated). Disk
-and clock of a node outlive its lives; a client has its own.
+A seat's life ends by kill: nothing of it acts again, no `finally` included (its ports are gated). Disk,
+stores and clock of a node outlive its lives; a client has its own, and is never killed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final
 
 from broadsheet.base.types import NodeId
-from broadsheet.ports import Random
+from broadsheet.ports import ObjectStore, Random
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
+from broadsheet.sim.clock import NodeClock, SimTime, SimTimers
+from broadsheet.sim.cluster import Node
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.entropy import Draws, stream
+from broadsheet.sim.health import Health
+from broadsheet.sim.loop import make_loop
+from broadsheet.sim.medium import Medium
+from broadsheet.sim.objects import ObjectShelf, SimObjects
+from broadsheet.sim.plan import Plan
+from broadsheet.sim.run import RunBase
+from broadsheet.sim.streams import Streams
+from broadsheet.sim.trace import StoriesTraced
+from broadsheet.sim.workload import ServiceWorkload
 from broadsheet.sim.world import Life, World
 
-PORT = 6640
+PORT: Final = 6640
 
 
 class ServiceSeat:
     """One boot of one node, or one client."""
 
     def __init__(
-        self, world: World, life: Life, ports: Ports, scope: Scope, random: Callable[[str], Random]
+        self,
+        world: World,
+        life: Life,
+        ports: Ports,
+        scope: Scope,
+        *,
+        random: Callable[[str], Random],
+        incarnation: int,
     ) -> None:
         self.world, self.life, self.ports, self.scope, self.random = world, life, ports, scope, random
         self.node, self.boot = NodeId(life.node), life.boot
-        self.incarnation = 0
+        self.incarnation = incarnation
         """Rises with each wipe of this node's disk."""
         self.is_stopping = False
         """Set by the runner for clients: finish the operation at hand and return."""
+        self.is_done = False
 
     @property
     def address(self) -> str:
@@ -36,3 +59,130 @@ class ServiceSeat:
     def address_of(self, node: str) -> str:
         """Where `node` listens, whether it is up or not."""
         return f"{node}:{PORT}"
+
+
+class ServiceRun(RunBase[ServiceWorkload]):
+    """A run of tier 2."""
+
+    def __init__(
+        self, plan: Plan, workload: ServiceWorkload, show: Callable[[str], None] | None = None
+    ) -> None:
+        super().__init__(plan, workload, show)
+        self.loop = make_loop(self.world)
+        self.streams = Streams(self.world, self.links, self._is_machine_up)
+        self.seats: dict[str, ServiceSeat] = {}
+        """The seat of each node's current or last boot."""
+        self.client_seats: list[ServiceSeat] = []
+        self._shelves: dict[tuple[str, int, str], ObjectShelf] = {}
+        for node in self.cluster.nodes.values():
+            node.medium.note = self._disk_note(node.name)
+
+    def boot(self, node: Node) -> None:
+        """Start the node's roles anew."""
+        life = node.life
+        assert life is not None
+        seat = self._seat(life, node.clock, node.medium, node.health)
+        self.seats[node.name] = seat
+        self.loop.create_task(self._serve(seat), name=f"{life!r}.serve")
+
+    def start_clients(self) -> None:
+        """Start every client in a world of its own."""
+        for name in self.client_names:
+            clock = NodeClock(self.world, name)
+            life = Life(name, 0, clock)
+            medium = Medium(Draws(self.plan.seed, name, "medium"))
+            seat = self._seat(life, clock, medium, medium.health)
+            self.client_seats.append(seat)
+            self.world.soon(life, lambda seat=seat: self.loop.create_task(self._client(seat)))
+
+    def stop_clients(self) -> None:
+        """Ask every client to finish."""
+        for seat in self.client_seats:
+            seat.is_stopping = True
+
+    def are_clients_done(self) -> bool:
+        """Whether every client has returned."""
+        return all(seat.is_done for seat in self.client_seats)
+
+    def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001 - as the base has it.
+        """End connections between pairs."""
+        return self.streams.sever(chosen, is_reset=is_reset)
+
+    @contextmanager
+    def around(self) -> Generator[None, None, None]:
+        """The virtual loop is the running one, and every story goes into the digest."""
+        with self.loop.running(), StoriesTraced(self.trace):
+            try:
+                yield
+            finally:
+                self._end_all()
+
+    async def _serve(self, seat: ServiceSeat) -> None:
+        try:
+            await self.workload.serve(seat, self)
+        except Exception as error:  # noqa: BLE001 - a process died of it: the workload says whether it may.
+            self._died(seat.life, error)
+
+    async def _client(self, seat: ServiceSeat) -> None:
+        try:
+            await self.workload.client(seat, self)
+            await seat.scope.close()
+        except Exception as error:  # noqa: BLE001 - a client of ours is wrong, or found a violation.
+            self.world.fail(error)
+        seat.is_done = True
+
+    def _died(self, life: Life, error: BaseException) -> None:
+        if life.is_dead:
+            return
+        if life.node in self.cluster.nodes and self.workload.may_die_of(error):
+            self.cluster.exited(life, f"{type(error).__name__}: {error}")
+        else:
+            self.world.fail(error)
+
+    def _seat(self, life: Life, clock: NodeClock, medium: Medium, health: Health) -> ServiceSeat:
+        world, seed = self.world, self.plan.seed
+
+        def random(purpose: str) -> Random:
+            return stream(seed, life.node, life.boot, purpose)
+
+        def objects(url: str) -> ObjectStore:
+            owner, incarnation = (life.node, medium.incarnation) if url.startswith("file:") else ("", 0)
+            shelf = self._shelves.setdefault(
+                (owner, incarnation, url), ObjectShelf(Draws(seed, owner, url), health if owner else Health())
+            )
+            return SimObjects(shelf, world, life)
+
+        def crash(error: BaseException) -> None:
+            self._died(life, error)
+
+        ports = Ports(
+            time=SimTime(world, clock),
+            timers=SimTimers(world, life, clock),
+            disk=SimDisk(medium, life=life, power_cut=lambda: self.cluster.power_cut_and_restart(life.node)),
+            network=self.streams.port_of(life),
+            objects=objects,
+            random=random,
+            crash=crash,
+        )
+        scope = Scope(repr(life), crash=crash)
+        return ServiceSeat(world, life, ports, scope, random=random, incarnation=medium.incarnation)
+
+    def _is_machine_up(self, name: str) -> bool:
+        node = self.cluster.nodes.get(name)
+        return node is None or node.is_up
+
+    def _disk_note(self, name: str) -> Callable[..., None]:
+        def note(operation: str, *what: object) -> None:
+            if operation == "synced":
+                self.trace.counts.disk += 1
+            self.trace.note(name, operation, *what)
+
+        return note
+
+    def _end_all(self) -> None:
+        """Close what still runs, so that no coroutine outlives the run."""
+        for node in self.cluster.nodes.values():
+            if node.life is not None:
+                self.world.end(node.life)
+        for seat in self.client_seats:
+            self.world.end(seat.life)

@@ -111,6 +111,10 @@ class ServiceWorkload(Workload):
 
     tier = Tier.SERVICES
 
+    def may_die_of(self, error: BaseException) -> bool:
+        """Whether a node's process may end by `error`; anything else is a finding."""
+        return isinstance(error, OSError)
+
     @abstractmethod
     async def serve(self, seat: "ServiceSeat", run: Run) -> None:
         """One boot of one node: recover, listen on `seat.address`, return; `seat.scope` holds the rest.

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broadsheet.sim.trace import Trace
 
@@ -19,10 +19,14 @@ EVENTS_MAX: Final = 50_000_000
 """Calls in one run before we call it endless."""
 
 
-class Call:
-    """A scheduled call; also the `Timer` that cancels it."""
+class Gone(BaseException):
+    """The process that called is dead: it must not act. Not an `Exception`, so that nobody catches it."""
 
-    __slots__ = ("args", "callback", "context", "life", "when")
+
+class Call:
+    """A scheduled call; also the `Timer`, or the loop's handle, that cancels it."""
+
+    __slots__ = ("args", "callback", "context", "life")
 
     def __init__(
         self,
@@ -31,9 +35,8 @@ class Call:
         args: tuple[Any, ...],
         *,
         context: Context | None = None,
-        when: float = 0.0,
     ) -> None:
-        self.life, self.args, self.context, self.when = life, args, context, when
+        self.life, self.args, self.context = life, args, context
         self.callback: Callable[..., object] | None = callback
 
     def cancel(self) -> None:
@@ -41,15 +44,33 @@ class Call:
         self.callback = None
         self.args = ()
 
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.callback is None
+
+
+class Clock(Protocol):
+    """What a life's loop reads and arms its timers by, in nanoseconds."""
+
+    def now(self) -> int:
+        """The machine's monotonic clock."""
+        ...
+
+    def world_time(self, instant: int) -> int:
+        """When that clock will show `instant`."""
+        ...
+
 
 class Life:
     """One boot of one node or client."""
 
-    __slots__ = ("backlog", "boot", "is_dead", "is_paused", "node", "on_end")
+    __slots__ = ("backlog", "boot", "clock", "is_dead", "is_paused", "is_silent", "node", "on_end")
 
-    def __init__(self, node: str, boot: int) -> None:
-        self.node, self.boot = node, boot
+    def __init__(self, node: str, boot: int, clock: Clock | None = None) -> None:
+        self.node, self.boot, self.clock = node, boot, clock
         self.is_dead = self.is_paused = False
+        self.is_silent = False
+        """It ended by loss of power: its kernel told nobody."""
         self.backlog: list[Call] = []
         self.on_end: list[Callable[[], None]] = []
         """Called when it ends, in order, by the world: what the kernel does for a dead process."""
@@ -114,11 +135,23 @@ class World:
         for callback in life.on_end:
             callback()
 
+    def act_as(self, life: Life, callback: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+        """Call at once, as a call of `life`."""
+        before, self.current = self.current, life
+        try:
+            callback(*args)
+        except Gone:
+            pass  # It died in this very call.
+        finally:
+            self.current = before
+
     def fail(self, error: BaseException) -> None:
         """Stop the run: `error` is what it found. The first one counts."""
         self.failure = self.failure or error
 
-    def run(self, until: int, is_done: Callable[[], bool] = lambda: False) -> None:
+    def run(  # noqa: C901 - the one loop; a call per event would cost a tenth.
+        self, until: int, is_done: Callable[[], bool] = lambda: False
+    ) -> None:
         """Make time pass until `until`, a failure, or `is_done()` (asked once a virtual millisecond)."""
         heap, ready = self._heap, self._ready
         ask_at = self.now
@@ -152,6 +185,8 @@ class World:
                     callback(*call.args)
                 else:
                     call.context.run(callback, *call.args)
+            except Gone:
+                pass  # It died in this very call.
             finally:
                 self.current = None
             if self.failure is not None:

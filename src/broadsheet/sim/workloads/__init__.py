@@ -14,6 +14,7 @@ from broadsheet.sim.workload import Workload
 WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
+    ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
 }
 
 
