@@ -8,19 +8,20 @@ Source: design/control.md control.15-17.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import msgspec
 
 from broadsheet.base.time import Duration, in_seconds
-from broadsheet.base.types import Buffer, LogStreamId, Offset, RequestId, Revision
+from broadsheet.base.types import LogStreamId, Offset, RequestId, Revision
 from broadsheet.errors import (
     BY_STATUS,
     DeadlineExceeded,
     ShuttingDown,
     Status,
     StoreUnhealthy,
+    Throttled,
     Unknown,
 )
 from broadsheet.keyspace.core.record import snapshot
@@ -46,6 +47,8 @@ from broadsheet.ports import Disk, Time, Timers
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.wal.config import MIB, WALConfig
+from broadsheet.wal.log import Log
 
 STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
@@ -54,6 +57,10 @@ STREAM: Final = LogStreamId(1)
 class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of `keyspace/local`."""
 
+    wal: WALConfig = msgspec.field(
+        default_factory=lambda: WALConfig(segment_bytes=16 * MIB, initial_fill_bytes=4 * MIB, segments_max=32)
+    )
+    """The role's log. A snapshot of the largest map must fit into it beside what is not trimmed yet."""
     limits: Limits = msgspec.field(default_factory=Limits)
     """Bounds of transactions and of the map."""
     history_transactions_max: int = 8192
@@ -62,29 +69,13 @@ class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of keys and values that the history holds."""
 
 
-class Appender(Protocol):
-    """The part of the role's log that a key space uses (`wal.Log`)."""
-
-    def append(self, stream: LogStreamId, parts: Sequence[Buffer], *, done: Callable[[], None]) -> Offset:
-        """Append one record and call `done` once it is durable.
-
-        Raises:
-            StoreUnhealthy: the log is full. Nothing was written.
-        """
-        ...
-
-    def trim(self, stream: LogStreamId, below: Offset) -> None:
-        """Records below `below` are needed no more."""
-        ...
-
-
 class LocalKeyspace:
     """The key space of one node. Made by `KeyspaceRole`, found as a `Keyspace`."""
 
     def __init__(
         self,
         store: Store,
-        log: Appender,
+        log: Log,
         *,
         next_offset: Offset,
         time: Time,
@@ -117,11 +108,22 @@ class LocalKeyspace:
             check=check,
         )
         scope.defer(self.close)
+        log.on_flush_request(STREAM, lambda _: self.flush_asked())
 
     @property
     def story(self) -> Story:
         """The store's last steps."""
         return self._host.story
+
+    @property
+    def key_count(self) -> int:
+        """Keys that are there."""
+        return len(self._store.shown)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return self._store.shown.held_bytes
 
     @property
     def revision(self) -> Revision:
@@ -216,7 +218,7 @@ class LocalKeyspace:
         durable = Persisted(effect.token)
         try:
             offset = self._log.append(STREAM, (effect.record,), done=lambda: self._durable(durable))
-        except StoreUnhealthy:
+        except (StoreUnhealthy, Throttled):
             self._host.deliver(PersistRefused(effect.token))
             return
         assert offset == effect.offset, f"the log put the record at {offset}, not {effect.offset}"
