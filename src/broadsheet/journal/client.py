@@ -1,46 +1,91 @@
 """The journal client: what a user or a Spark worker does with journals.
 
-Offsets are bytes. The client holds no protocol state but its run streams: which append may be tried again is
-decided here
-(journals.21), and everything else by the node. A failed call raises from `broadsheet.errors`; `Unknown` means
-that
-the append may or may not have happened.
+Offsets are bytes, timeouts seconds. Which append may be tried again is decided here (journals.21), everything
+else by the
+node. A failed call raises from `broadsheet.errors`; `Unknown` means that the append may or may not have
+happened.
 Source: journals.21, journals.24; reference/gazette.md 2.13.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, TypeVar
 
-from broadsheet.base.types import Buffer
+import msgspec
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
+from broadsheet.errors import (
+    AlreadyExists,
+    BroadsheetError,
+    DeadlineExceeded,
+    InvalidArgument,
+    RegisterMismatch,
+    Unknown,
+    WrongAppendOffset,
+)
+from broadsheet.journal.core.fragment import Codec
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
+    AppendRequest,
+    AppendStreamMessage,
     Chunk,
     Commit,
+    CreateRequest,
     FragmentInfo,
+    FragmentsReply,
     JournalInfo,
     JournalStatus,
+    ListReply,
+    ListRequest,
+    NameRequest,
+    ReadMessage,
+    ReadReply,
+    ReadRequest,
     Registers,
 )
+from broadsheet.journal.runs import Runs
+from broadsheet.wire.client import Caller
+from broadsheet.wire.method import Empty
 
 Content = Buffer | Iterable[Buffer] | AsyncIterable[Buffer]
 """What to append: one buffer, or buffers that are streamed as they come."""
 
+INLINE_BYTES_MAX: Final = 64 << 10
+"""Content up to this goes in one request; a node may take more, never less."""
+PIECE_BYTES: Final = 1 << 20
+TIMEOUT_SECONDS: Final = 30.0
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 2.0
 
-class ProducerIndex(Protocol):
-    """A journal's producer index at an index point, as `journals.producer_index` returns it."""
-
-    @property
-    def offset(self) -> int:
-        """The index point: a frame boundary at or below the offset asked for."""
-        ...
-
-    @property
-    def encoded(self) -> bytes:
-        """The states there, as `message.producer_state` encodes them; empty at the journal's begin."""
-        ...
+S = TypeVar("S", bound=msgspec.Struct)
+_read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
 
-class Journals(Protocol):
+class ProducerIndex(msgspec.Struct, frozen=True):
+    """A journal's producer index at an index point."""
+
+    offset: int
+    """The index point: a frame boundary at or below the offset asked for."""
+    encoded: bytes
+    """The states there, as `message.producer_state` encodes them; empty at the journal's begin."""
+
+
+class Journals:
     """The journals of a node."""
+
+    def __init__(self, caller: Caller) -> None:
+        """Ask `caller`, which connects again where it must."""
+        self._caller = caller
+        self._runs: dict[str, Runs] = {}
+
+    async def close(self) -> None:
+        """End the run streams; what was sent is still answered. Idempotent."""
+        runs, self._runs = list(self._runs.values()), {}
+        for each in runs:
+            await each.close()
 
     async def create(
         self,
@@ -63,7 +108,20 @@ class Journals(Protocol):
         Raises:
             AlreadyExists: there is one of that name. InvalidArgument: the message says which field and why.
         """
-        ...
+        fragment = FragmentSpec()
+        if fragment_length is not None:
+            fragment = msgspec.structs.replace(fragment, length=fragment_length)
+        if codec is not None:
+            fragment = msgspec.structs.replace(fragment, codec=_codec(codec))
+        if store is not None:
+            fragment = msgspec.structs.replace(fragment, store=store)
+        spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
+        try:
+            return await self._call("journal.create", CreateRequest(spec), JournalInfo)
+        except AlreadyExists:
+            if not if_absent:
+                raise
+            return await self.get(name)
 
     async def delete(self, name: str) -> None:
         """Delete a journal with all that it holds.
@@ -71,11 +129,18 @@ class Journals(Protocol):
         Raises:
             NotFound: there is none.
         """
-        ...
+        await self._call("journal.delete", NameRequest(JournalName(name)), Empty)
 
     async def list(self, prefix: str = "") -> Sequence[JournalInfo]:
         """Every journal whose name starts with `prefix`, by name."""
-        ...
+        found: list[JournalInfo] = []
+        after = ""
+        while True:
+            page = await self._ask("journal.list", ListRequest(prefix=prefix, after=after), ListReply)
+            found += page.journals
+            if not page.has_more:
+                return found
+            after = page.after
 
     async def get(self, name: str) -> JournalInfo:
         """One journal.
@@ -83,11 +148,11 @@ class Journals(Protocol):
         Raises:
             NotFound: there is none.
         """
-        ...
+        return await self._ask("journal.get", NameRequest(JournalName(name)), JournalInfo)
 
     async def status(self, name: str) -> JournalStatus:
         """Where a journal stands: its begin, its committed end, its fragments."""
-        ...
+        return await self._ask("journal.status", NameRequest(JournalName(name)), JournalStatus)
 
     async def append(
         self,
@@ -102,10 +167,12 @@ class Journals(Protocol):
     ) -> Commit:
         """Append `content`, whole or not at all, and durably.
 
-        An append without `offset` and without `check` is tried once. One at an explicit offset is tried again
-        after a lost answer: where
-        the journal has moved on, its bytes there are read and compared, so that success means "these bytes
-        stand there once".
+        An append without `offset` is tried once. One at an explicit offset is tried again when its answer was
+        lost: where the
+        journal has moved on by then, its bytes there are read and compared, so that success means "these
+        bytes stand
+        there". So is one that changes a register that it checks. Content from an iterator cannot be sent
+        twice.
         Empty content is a barrier: it returns the committed end as an empty span.
 
         Args:
@@ -116,30 +183,48 @@ class Journals(Protocol):
             timeout: seconds; 30.
 
         Raises:
-            WrongAppendOffset: the head is elsewhere, and holds other bytes there. Nothing changed.
+            WrongAppendOffset: the head is elsewhere. Nothing changed.
             RegisterMismatch: `check` failed. Nothing changed.
             Unknown: it may or may not have been appended.
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """
-        ...
+        condition = _condition(offset, check, union, subtract)
+        within = TIMEOUT_SECONDS if timeout is None else timeout
+        if condition is None and isinstance(content, Buffer) and 0 < len(content) <= INLINE_BYTES_MAX:
+            return await self._runs_of(name).append(content, within)
+        request = AppendRequest(journal=JournalName(name), condition=condition)
+        source = (content,) if isinstance(content, Buffer) else content
+        if isinstance(source, list | tuple) and _is_repeatable(condition):
+            return await self._append_until_known(request, source, within)
+        return await self._append_once(request, source, within)
 
     async def append_many(
         self, name: str, contents: Sequence[Buffer], *, timeout: float | None = None
     ) -> Sequence[Commit]:
         """Append each of `contents`, every one atomic by itself, in order and in as few frames as possible.
 
+        Args:
+            contents: each at most 64 KiB.
+
         Raises:
             Unknown: a prefix may have been appended.
         """
-        ...
+        for content in contents:
+            if len(content) > INLINE_BYTES_MAX:
+                raise InvalidArgument(
+                    f"{len(content)} bytes in one of many: {INLINE_BYTES_MAX} at most; use append"
+                )
+        within = TIMEOUT_SECONDS if timeout is None else timeout
+        return await self._runs_of(name).append_many(contents, within)
 
-    def read(
+    async def read(
         self, name: str, offset: int | None = 0, *, end: int | None = None, block: bool = False
     ) -> AsyncIterator[Chunk]:
         """Read committed bytes of `[offset, end)` in order.
 
         Without `block` it ends at the committed end; with it, it waits there for more (until `end`, where
-        given).
+        given). A lost
+        connection is taken up again where it broke.
 
         Args:
             offset: None: from the committed end on.
@@ -148,20 +233,170 @@ class Journals(Protocol):
             OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
             Trimmed: bytes at `offset` were deleted on purpose. Corrupt: they are damaged, and not served.
         """
-        ...
+        at = None if offset is None else ByteOffset(offset)
+        stop = None if end is None else ByteOffset(end)
+        pause = RETRY_SECONDS_MIN
+        while True:
+            request = ReadRequest(journal=JournalName(name), offset=at, end=stop, block=block)
+            stream = await self._caller.open("journal.read", request)
+            try:
+                while (message := await stream.receive()) is not None:
+                    found = _read_message.decode(message.body)
+                    chunk = Chunk(offset=found.offset, data=bytes(message.payload))
+                    at, pause = chunk.end, RETRY_SECONDS_MIN
+                    yield chunk
+                await stream.reply(ReadReply)
+            except Unknown:
+                await asyncio.sleep(pause)  # The connection broke: nothing was changed by reading.
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+            else:
+                return
+            finally:
+                stream.cancel()
 
     async def registers(self, name: str) -> Registers:
         """The registers behind every append that was acknowledged before the call."""
-        ...
+        return await self._ask("journal.registers", NameRequest(JournalName(name)), Registers)
 
     async def fragments(self, name: str) -> Sequence[FragmentInfo]:
         """Closed fragments, by offset."""
-        ...
+        reply = await self._ask("journal.fragments", NameRequest(JournalName(name)), FragmentsReply)
+        return reply.fragments
 
-    async def producer_index(self, name: str, offset: int) -> ProducerIndex:
-        """The producer index at the last index point at or below `offset` (journals.29)."""
-        ...
+    # ------------------------------------------------------------------ attempts
 
-    async def index_points(self, name: str) -> Sequence[int]:
-        """Every index point of the journal, ascending: frame boundaries at which readers may cut."""
-        ...
+    async def _append_until_known(
+        self, request: AppendRequest, pieces: Sequence[Buffer], within: float
+    ) -> Commit:
+        """Try until an answer comes, and find out what a lost one said."""
+        loop = asyncio.get_running_loop()
+        give_up, pause, is_in_doubt = loop.time() + within, RETRY_SECONDS_MIN, False
+        while True:
+            left = give_up - loop.time()
+            if left <= 0:
+                raise DeadlineExceeded(
+                    f"journal {request.journal}: no answer in {within} s; it may be appended"
+                )
+            try:
+                return await self._append_once(request, pieces, left)
+            except Unknown:
+                is_in_doubt = True
+            except (WrongAppendOffset, RegisterMismatch):
+                if not is_in_doubt:
+                    raise
+                return await self._settle(request, pieces)
+            await asyncio.sleep(min(pause, max(0.0, give_up - loop.time())))
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    async def _settle(self, request: AppendRequest, pieces: Sequence[Buffer]) -> Commit:
+        """Whether an append in doubt stands where it should (journals.21).
+
+        Raises:
+            WrongAppendOffset, RegisterMismatch: other bytes stand there: ours do not, and will not.
+            Unknown: it cannot be told.
+        """
+        condition, length = request.condition, sum(map(len, pieces))
+        assert condition is not None
+        begin = condition.offset
+        if begin is None:
+            begin = ByteOffset((await self.registers(request.journal)).at - length)
+        if begin < 0:
+            raise RegisterMismatch(f"journal {request.journal}: the registers are not as the append expects")
+        found: list[bytes] = []
+        with contextlib.suppress(BroadsheetError):
+            found = [chunk.data async for chunk in self.read(request.journal, begin, end=begin + length)]
+        if b"".join(found) == b"".join(pieces):
+            return Commit(begin=begin, end=ByteOffset(begin + length))
+        if condition.offset is None:
+            raise Unknown(
+                f"journal {request.journal}: another register change came after this append's answer was lost"
+            )
+        raise WrongAppendOffset(f"journal {request.journal}: other bytes stand at {begin}")
+
+    async def _append_once(
+        self,
+        request: AppendRequest,
+        content: Iterable[Buffer] | AsyncIterable[Buffer],
+        within: float,
+    ) -> Commit:
+        """One attempt, as a request where it is small, else as a stream."""
+        timeout = Duration(int(within * SECOND))
+        if isinstance(content, list | tuple) and sum(map(len, content)) <= INLINE_BYTES_MAX:
+            return await self._call("journal.append", request, Commit, payload=content, timeout=timeout)
+        stream = await self._caller.open("journal.append_stream", request, timeout=timeout)
+        try:
+            async for piece in _all(content):
+                for at in range(0, len(piece), PIECE_BYTES):
+                    await stream.send(None, (memoryview(piece)[at : at + PIECE_BYTES],))
+            await stream.send(AppendStreamMessage(is_last=True))
+            return await stream.reply(Commit)
+        finally:
+            stream.cancel()
+
+    def _runs_of(self, name: str) -> Runs:
+        runs = self._runs.get(name)
+        if runs is None:
+            runs = self._runs[name] = Runs(self._caller, JournalName(name))
+        return runs
+
+    async def _call(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        reply: type[S],
+        *,
+        payload: Sequence[Buffer] = (),
+        timeout: Duration | None = None,
+    ) -> S:
+        """Something that may not be done twice."""
+        body, _ = await self._caller.call(method, request, payload, reply=reply, timeout=timeout)
+        return body
+
+    async def _ask(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
+        """Something that changes nothing."""
+        body, _ = await self._caller.call(method, request, reply=reply, is_idempotent=True)
+        return body
+
+
+def _condition(
+    offset: int | None,
+    check: Mapping[str, str | None] | None,
+    union: Mapping[str, str] | None,
+    subtract: Mapping[str, str] | None,
+) -> Condition | None:
+    if offset is None and not check and not union and not subtract:
+        return None
+    return Condition(
+        offset=None if offset is None else ByteOffset(offset),
+        check=dict(check) if check else None,
+        union=dict(union) if union else None,
+        subtract=dict(subtract) if subtract else None,
+    )
+
+
+def _is_repeatable(condition: Condition | None) -> bool:
+    """Whether a second attempt cannot append twice: it would be refused, where the first one took effect."""
+    if condition is None:
+        return False
+    if condition.offset is not None:
+        return True
+    check = condition.check or {}
+    union = condition.union or {}
+    return any(name in check and check[name] != value for name, value in union.items())
+
+
+async def _all(content: Iterable[Buffer] | AsyncIterable[Buffer]) -> AsyncIterator[Buffer]:
+    if isinstance(content, AsyncIterable):
+        async for piece in content:
+            yield piece
+    else:
+        for piece in content:
+            yield piece
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec(name)
+    except ValueError:
+        names = ", ".join(codec.value for codec in Codec)
+        raise InvalidArgument(f"codec {name!r} is none of {names}") from None

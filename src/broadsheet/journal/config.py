@@ -3,7 +3,7 @@
 import msgspec
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.journal.core.pipeline import Limits
+from broadsheet.journal.core.admission import Limits
 from broadsheet.wal.config import WALConfig
 
 KIB = 1024

@@ -7,12 +7,14 @@ Source: design/journals.md; reference/gazette.md 1.8; `docs/protocols/journals.m
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from broadsheet.access.capability import Capability
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import (
     BY_STATUS,
@@ -49,6 +51,8 @@ from broadsheet.wire.method import EMPTY, Call, Message, Method, Reply, RunOpene
 from broadsheet.wire.run import FrameRun
 
 LIST_MAX: Final = 1_000
+STATUS_PATIENCE: Final = Duration(2 * SECOND)
+"""How long a status waits for a journal that is being opened."""
 
 _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     CreateRequest: lambda request: request.spec.name,
@@ -201,8 +205,11 @@ class Service:
         """One journal."""
         return Reply(self._broker.info(request.journal, request.create_revision))
 
-    def status(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """Where a journal stands."""
+    async def status(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """Where a journal stands, once it is open or has not opened for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(in_seconds(STATUS_PATIENCE)):
+                await self._broker.replica(request.journal, request.create_revision)
         return Reply(self._broker.status(request.journal, request.create_revision))
 
     async def append(self, _call: Call, request: AppendRequest, payload: memoryview) -> Reply:

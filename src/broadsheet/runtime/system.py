@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Final
 
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.disk import LocalDisk
@@ -11,6 +12,9 @@ from broadsheet.runtime.objects import LocalObjects, local_root
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.time import LoopTimers, SystemTime
+
+OWN_STORE: Final = "fragments"
+"""Where a node keeps objects that no URL sends elsewhere: below its data directory."""
 
 
 def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
@@ -23,7 +27,7 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=disk,
         network=TCPNetwork(),
-        objects=LocalStores(),
+        objects=LocalStores(disk.tree.root / OWN_STORE),
         random=Entropy(),
         crash=crash,
     )
@@ -32,16 +36,22 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
 class LocalStores:
     """Object stores by URL; those of one directory are one store."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Path) -> None:
+        """Make stores on demand.
+
+        Args:
+            own: the directory of the node's own store, whose URL is empty.
+        """
+        self._own = own
         self._stores: dict[Path, LocalObjects] = {}
 
     def __call__(self, url: str) -> ObjectStore:
-        """The store of a `file:///directory/` URL.
+        """The store of a `file:///directory/` URL, or the node's own where it is empty.
 
         Raises:
             ConfigError: the URL is of another kind; its adapter is not part of this release.
         """
-        root = local_root(url)
+        root = local_root(url) if url else self._own
         if root not in self._stores:
             self._stores[root] = LocalObjects(root)
         return self._stores[root]

@@ -24,13 +24,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from broadsheet.base.machine import Tick
 from broadsheet.base.marks import hit
-from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
+from broadsheet.journal.core.admission import Entry, Limits, verdict
 from broadsheet.journal.core.pipeline_events import (
     Abort,
     Advance,
@@ -54,51 +53,11 @@ from broadsheet.journal.core.pipeline_events import (
     StreamStaged,
     Submitted,
 )
-from broadsheet.journal.core.registers import Condition, RegisterState, changed, is_met, is_within_limits
+from broadsheet.journal.core.registers import RegisterState, changed
+from broadsheet.journal.core.tail import Tail
 
 PUT_RETRY: Final = Duration(50 * MILLISECOND)
 """Pause before a registers put whose outcome is unknown is repeated, with the same version."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one journal may have on its way."""
-
-    pending_bytes_max: int = 64 << 20
-    """Bytes submitted and not yet answered."""
-    pending_count_max: int = 65_536
-    """Runs and requests submitted and not yet answered."""
-    append_bytes_max: int = 256 << 20
-    """Length of one streaming append."""
-    flow_bytes_per_second_min: int = 64 << 10
-    """A streaming client that is slower than this, after `flow_stall`, is aborted."""
-    flow_stall: Duration = Duration(2 * SECOND)
-    """How long a streaming client may hold the tail without sending."""
-
-
-class _Entry:
-    """One submitted run or request, in the order of evaluation."""
-
-    __slots__ = (
-        "begin",
-        "condition",
-        "count",
-        "end",
-        "length",
-        "registers",
-        "run",
-        "status",
-        "stream",
-        "token",
-    )
-
-    def __init__(
-        self, run: object, *, count: int, length: int, condition: Condition | None, stream: int | None = None
-    ) -> None:
-        self.run, self.count, self.length, self.condition, self.stream = run, count, length, condition, stream
-        self.status = Status.OK
-        self.begin = self.end = ByteOffset(0)
-        self.token = Token(0)  # 0: there is nothing to persist.
-        self.registers: RegisterState | None = None  # Those it sets, where it changes them.
 
 
 class Pipeline:
@@ -129,11 +88,9 @@ class Pipeline:
         self.limits = limits
         self.pending_bytes = 0
         self.closing_status = Status.SHUTTING_DOWN
-        self._entries: deque[_Entry] = deque()
-        self._waiting: deque[_Entry] = deque()
-        self._owner: _Entry | None = None
-        self._owner_staged = 0
-        self._owner_due: Instant | None = None
+        self._entries: deque[Entry] = deque()
+        self._waiting: deque[Entry] = deque()
+        self._tail = Tail(limits)
         self._token = self._persisted = Token(0)
         self._put_version = self._put_done = registers.version if registers else 0
         self._put_again_at: Instant | None = None
@@ -155,7 +112,7 @@ class Pipeline:
     @property
     def pending_count(self) -> int:
         """Runs and requests that are not answered."""
-        return len(self._entries) + len(self._waiting) + (self._owner is not None)
+        return len(self._entries) + len(self._waiting) + (not self._tail.is_free)
 
     def step(self, event: Input | Tick, now: Instant) -> list[Output]:
         """Apply one event; return what the host must now do, in order."""
@@ -166,10 +123,10 @@ class Pipeline:
     def deadline(self) -> Instant | None:
         """When a slow client is aborted, or an unknown put repeated."""
         if self._put_again_at is None:
-            return self._owner_due
-        if self._owner_due is None:
+            return self._tail.due
+        if self._tail.due is None:
             return self._put_again_at
-        return min(self._put_again_at, self._owner_due)
+        return min(self._put_again_at, self._tail.due)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -197,7 +154,7 @@ class Pipeline:
             assert self.committed_registers.version <= self._put_done, "no shown change that is not put"
         pending += sum(entry.length for entry in self._waiting)
         assert pending == self.pending_bytes, "pending bytes are counted once"
-        assert self._owner is not None or not self._waiting, "nobody waits without an owner"
+        assert not self._tail.is_free or not self._waiting, "nobody waits without an owner"
         if self.state is not State.OPEN:
             assert self.state is State.BEHIND or not self._entries, "a closed pipeline owes no answer"
 
@@ -210,9 +167,9 @@ class Pipeline:
                 Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
             )
             return
-        entry = _Entry(event.run, count=event.count, length=event.length, condition=event.condition)
+        entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
         self.pending_bytes += entry.length
-        if self._owner is not None:
+        if not self._tail.is_free:
             self._waiting.append(entry)
             return
         self._evaluate(entry, effects)
@@ -233,7 +190,7 @@ class Pipeline:
             return Status.THROTTLED
         return Status.OK
 
-    def _evaluate(self, entry: _Entry, effects: list[Output]) -> None:
+    def _evaluate(self, entry: Entry, effects: list[Output]) -> None:
         """Adopt or refuse `entry` at the present head, and queue its answer."""
         entry.status = self._verdict(entry)
         entry.begin = entry.end = self.adopted_end
@@ -242,30 +199,11 @@ class Pipeline:
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
 
-    def _verdict(self, entry: _Entry) -> Status:
-        """What becomes of a request at the present head: the exact order of the checks."""
-        condition = entry.condition
-        if self.state is State.BEHIND and (entry.length or entry.stream is not None):
-            return Status.INDEX_HAS_GREATER_OFFSET
-        if condition is None:
-            return Status.OK
-        registers = self.adopted_registers
-        if condition.check or condition.may_change_registers:
-            if registers is None:
-                return Status.REGISTERS_UNKNOWN
-            if not is_met(condition, registers):
-                return Status.REGISTER_MISMATCH
-        if condition.offset is not None and condition.offset != self.adopted_end:
-            return Status.WRONG_APPEND_OFFSET
-        if registers is not None and condition.may_change_registers:
-            if not entry.length and entry.stream is None:
-                return Status.INVALID_ARGUMENT  # Registers change with content only.
-            next_registers = changed(condition, registers, self.adopted_end)
-            if next_registers is not None and not is_within_limits(next_registers):
-                return Status.TOO_LARGE
-        return Status.OK
+    def _verdict(self, entry: Entry) -> Status:
+        is_behind = self.state is State.BEHIND
+        return verdict(entry, self.adopted_end, self.adopted_registers, is_behind=is_behind)
 
-    def _adopt(self, entry: _Entry, effects: list[Output]) -> None:
+    def _adopt(self, entry: Entry, effects: list[Output]) -> None:
         if entry.stream is None:
             self._roll()
         entry.begin = self.adopted_end
@@ -350,8 +288,8 @@ class Pipeline:
 
     def _on_persist_refused(self, event: PersistRefused, _now: Instant, effects: list[Output]) -> None:
         """The disk took nothing from `event.token` on: refuse that, and evaluate the rest again."""
-        kept: deque[_Entry] = deque()
-        taken: list[_Entry] = []
+        kept: deque[Entry] = deque()
+        taken: list[Entry] = []
         for entry in self._entries:
             (taken if taken or entry.token >= event.token else kept).append(entry)
         if not taken:
@@ -384,13 +322,13 @@ class Pipeline:
                 Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
             )
             return
-        entry = _Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
-        if self._owner is not None:
+        entry = Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
+        if not self._tail.is_free:
             self._waiting.append(entry)
             return
         self._grant(entry, now, effects)
 
-    def _grant(self, entry: _Entry, now: Instant, effects: list[Output]) -> None:
+    def _grant(self, entry: Entry, now: Instant, effects: list[Output]) -> None:
         """Give the tail to a streaming append, or refuse it before its content is read."""
         assert entry.stream is not None
         verdict = self._verdict(entry)
@@ -400,60 +338,43 @@ class Pipeline:
             self._answer(effects)
             return
         self._roll()
-        self._owner, self._owner_staged = entry, 0
-        self._owner_due = after(now, self.limits.flow_stall)
+        self._tail.grant(entry, now)
         effects.append(Grant(stream=entry.stream, begin=self.adopted_end, fragment_begin=self.fragment_begin))
 
     def _on_chunk_staged(self, event: ChunkStaged, now: Instant, effects: list[Output]) -> None:
         """Police the client: it earns time by sending, at most `flow_stall` ahead."""
-        owner = self._owner
-        if owner is None or owner.stream != event.stream or self._owner_due is None:
-            return  # It was aborted meanwhile.
-        self._owner_staged += event.length
-        if self._owner_staged > self.limits.append_bytes_max:
+        if self._tail.is_owned_by(event.stream) and not self._tail.staged(event.length, now):
             self._abort_owner(Status.TOO_LARGE, effects)
-            return
-        earned = event.length * SECOND // self.limits.flow_bytes_per_second_min
-        self._owner_due = Instant(min(self._owner_due + earned, now + self.limits.flow_stall))
 
     def _abort_owner(self, status: Status, effects: list[Output]) -> None:
         """Ask the host to stop reading the client; the tail is free when it says so."""
-        assert self._owner is not None
-        assert self._owner.stream is not None
-        self._owner_due = None
-        effects.append(Abort(stream=self._owner.stream, status=status))
+        effects.append(Abort(stream=self._tail.stop_clock(), status=status))
 
     def _on_stream_staged(self, event: StreamStaged, now: Instant, effects: list[Output]) -> None:
-        entry = self._owner
-        if entry is None or entry.stream != event.stream:
+        if not self._tail.is_owned_by(event.stream):
             self._withdraw(event.stream, Status.CANCELLED, effects)
             return
-        self._owner = self._owner_due = None
+        entry = self._tail.release()
         entry.length = event.length
         self.pending_bytes += entry.length
-        if self.state not in (State.OPEN, State.BEHIND):
+        entry.begin = entry.end = self.adopted_end
+        self._entries.append(entry)
+        condition = entry.condition
+        if self.state in (State.LOST, State.CLOSED):
             entry.status = self._admits(0)
-            entry.begin = entry.end = self.adopted_end
-            self._entries.append(entry)
-        elif entry.condition is not None and entry.condition.may_change_registers and not entry.length:
-            entry.status = Status.INVALID_ARGUMENT
-            entry.begin = entry.end = self.adopted_end
-            self._entries.append(entry)
-        else:
-            entry.begin = entry.end = self.adopted_end
-            self._entries.append(entry)
-            if entry.length:
-                self._adopt(entry, effects)
+        elif condition is not None and condition.may_change_registers and not entry.length:
+            entry.status = Status.INVALID_ARGUMENT  # Registers change with content only.
+        elif entry.length:
+            self._adopt(entry, effects)
         self._drain(now, effects)
 
     def _on_stream_failed(self, event: StreamFailed, now: Instant, effects: list[Output]) -> None:
         """The client gave up, was too slow or broke off. Its bytes are gone from the spool already."""
-        entry = self._owner
-        if entry is None or entry.stream != event.stream:
+        if not self._tail.is_owned_by(event.stream):
             self._withdraw(event.stream, event.status, effects)
             return
         hit("journal.pipeline.stream_failed")
-        self._owner = self._owner_due = None
+        entry = self._tail.release()
         effects.append(
             Reply(run=entry.run, status=event.status, begin=self.committed_end, end=self.committed_end)
         )
@@ -471,7 +392,7 @@ class Pipeline:
 
     def _drain(self, now: Instant, effects: list[Output]) -> None:
         """Evaluate what waited, up to the next streaming append."""
-        while self._waiting and self._owner is None:
+        while self._waiting and self._tail.is_free:
             entry = self._waiting.popleft()
             if entry.stream is not None:
                 self._grant(entry, now, effects)
@@ -485,7 +406,7 @@ class Pipeline:
         self.is_full = event.is_full
 
     def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
-        if self._owner_due is not None and self._owner_due <= now:
+        if self._tail.due is not None and self._tail.due <= now:
             hit("journal.pipeline.slow_client")
             self._abort_owner(Status.DEADLINE_EXCEEDED, effects)
         if self._put_again_at is not None and self._put_again_at <= now:
@@ -526,5 +447,5 @@ class Pipeline:
         self.pending_bytes = 0
         self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
         self.fragment_begin = min(self.fragment_begin, self.committed_end)
-        if self._owner is not None:
+        if not self._tail.is_free:
             self._abort_owner(status, effects)

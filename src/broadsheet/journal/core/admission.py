@@ -1,0 +1,77 @@
+"""Admission: one submitted append, the limits that it meets, and what becomes of it at some head.
+
+Lengths are bytes. Pure: the order of the checks stands here once, and nowhere else.
+Source: reference/gazette.md 2.2 (VALIDATE); journals.12, 15, 24.
+"""
+
+import msgspec
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import ByteOffset, Token
+from broadsheet.errors import Status
+from broadsheet.journal.core.registers import Condition, RegisterState, changed, is_met, is_within_limits
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one journal may have on its way."""
+
+    pending_bytes_max: int = 64 << 20
+    """Bytes submitted and not yet answered."""
+    pending_count_max: int = 65_536
+    """Runs and requests submitted and not yet answered."""
+    append_bytes_max: int = 256 << 20
+    """Length of one streaming append."""
+    flow_bytes_per_second_min: int = 64 << 10
+    """A streaming client that is slower than this, after `flow_stall`, is aborted."""
+    flow_stall: Duration = Duration(2 * SECOND)
+    """How long a streaming client may hold the tail without sending."""
+
+
+class Entry:
+    """One submitted run or request, in the order of evaluation."""
+
+    __slots__ = (
+        "begin",
+        "condition",
+        "count",
+        "end",
+        "length",
+        "registers",
+        "run",
+        "status",
+        "stream",
+        "token",
+    )
+
+    def __init__(
+        self, run: object, *, count: int, length: int, condition: Condition | None, stream: int | None = None
+    ) -> None:
+        self.run, self.count, self.length, self.condition, self.stream = run, count, length, condition, stream
+        self.status = Status.OK
+        self.begin = self.end = ByteOffset(0)
+        self.token = Token(0)  # 0: there is nothing to persist.
+        self.registers: RegisterState | None = None  # Those it sets, where it changes them.
+
+
+def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool) -> Status:
+    """What becomes of `entry` where the head is `head`, with these registers behind it."""
+    has_content = bool(entry.length) or entry.stream is not None
+    if is_behind and has_content:
+        return Status.INDEX_HAS_GREATER_OFFSET
+    condition = entry.condition
+    if condition is None:
+        return Status.OK
+    if condition.check or condition.may_change_registers:
+        if registers is None:
+            return Status.REGISTERS_UNKNOWN
+        if not is_met(condition, registers):
+            return Status.REGISTER_MISMATCH
+    if condition.offset is not None and condition.offset != head:
+        return Status.WRONG_APPEND_OFFSET
+    if registers is not None and condition.may_change_registers:
+        if not has_content:
+            return Status.INVALID_ARGUMENT  # Registers change with content only.
+        after = changed(condition, registers, head)
+        if after is not None and not is_within_limits(after):
+            return Status.TOO_LARGE
+    return Status.OK
