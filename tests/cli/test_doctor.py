@@ -1,0 +1,81 @@
+"""The doctor finds what is wrong, names the remedy, and says by its exit status whether a node can run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broadsheet.cli import checks
+from broadsheet.cli.checks import Verdict
+from tests.cli.processes import broadsheet, cluster
+
+
+def test_a_sound_machine_has_nothing_bad(tmp_path: Path) -> None:
+    """And every check says what it looked at."""
+    done = broadsheet("doctor", "--data-dir", tmp_path / "new", "--json")
+
+    found = json.loads(done.stdout)["findings"]
+    assert len(found) == len(checks.CHECKS)
+    assert [each for each in found if each["verdict"] == "bad"] == []
+    assert done.returncode == 0
+
+
+def test_a_mistyped_setting_is_found(tmp_path: Path) -> None:
+    """Before a node refuses to start because of it."""
+    done = broadsheet("doctor", "--data-dir", tmp_path / "new", BROADSHEET_NODE__IDD="x")
+
+    assert done.returncode == 1
+    assert "BAD  configuration: environment BROADSHEET_NODE__IDD" in done.stdout
+    assert "-> mend the file or unset the variable" in done.stdout
+
+
+def test_a_foreign_directory_is_found(tmp_path: Path) -> None:
+    """With the way out."""
+    (tmp_path / "x").write_text("x")
+
+    finding = checks.directory_check(tmp_path)
+
+    assert (finding.verdict, finding.remedy) == (Verdict.BAD, "name another --data-dir")
+
+
+def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) -> None:
+    """A node that listens where it should is no conflict; a stranger is."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        assert checks.directory_check(root).text == "1 nodes, 1 running"
+        assert checks.ports_check(root).verdict is Verdict.GOOD
+        address = found["nodes"][0]["addresses"]["http"]
+
+        with cluster(tmp_path / "d"):
+            pass
+        toml = tmp_path / "d" / "n1.toml"
+        before = toml.read_text()
+        toml.write_text(before[: before.index("[http]")] + f'[http]\naddress = "{address}"\n')
+        stranger = checks.ports_check(tmp_path / "d")
+
+    assert (stranger.verdict, address in stranger.text) == (Verdict.BAD, True)
+
+
+def test_memory_is_no_disk() -> None:
+    """A power cut would lose every acknowledged append."""
+    assert checks.disk_check(Path("/dev/shm")).verdict is Verdict.BAD
+
+
+def test_a_directory_open_to_others_is_a_warning(tmp_path: Path) -> None:
+    """The next start closes it; until then somebody may look."""
+    root = tmp_path / "c"
+    with cluster(root):
+        pass
+    (root / "n1").chmod(0o755)
+
+    finding = checks.directory_check(root)
+
+    assert finding.verdict is Verdict.WARNING
+    assert finding.remedy == f"chmod 700 {root / 'n1'}"
+
+
+def test_a_java_home_without_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's launcher would fail with a message about bash."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    assert checks.java_check(tmp_path).remedy == "unset JAVA_HOME"
