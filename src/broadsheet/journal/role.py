@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from broadsheet.base.types import Incarnation, LogStreamId
+from broadsheet.errors import Unsupported
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
@@ -22,7 +23,7 @@ from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
-from broadsheet.wire.method import Method
+from broadsheet.wire.method import Method, Reply
 
 LOG_DIRECTORY: Final = "journals/log"
 IDENTITY_STREAM: Final = LogStreamId(0)
@@ -40,6 +41,10 @@ class JournalsRole:
             ConfigError: the log is locked, foreign or newer.
             Corrupt: the log's identity record is damaged.
         """
+        identity = services.one(Identity)
+        if not identity.is_alone:
+            _offer_refusals(services)
+            return
         log = await Log.open(
             ports.disk,
             LOG_DIRECTORY,
@@ -51,7 +56,7 @@ class JournalsRole:
             crash=ports.crash,
         )
         context = Context(
-            node=services.one(Identity).node,
+            node=identity.node,
             incarnation=await _incarnation(log, ports),
             config=config,
             disk=ports.disk,
@@ -71,6 +76,19 @@ class JournalsRole:
         for method in Service(broker, config).methods():
             services.offer(Method, method)
         services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, broker, log)))
+
+
+def _offer_refusals(services: Services) -> None:
+    """Say why a node of several serves no journals yet."""
+
+    async def refuse(*_request: object) -> Reply:
+        raise Unsupported(
+            "this release serves journals on a node that stands alone, and of a cluster the metastore only:"
+            " start one with `broadsheet up --nodes 1`"
+        )
+
+    for row in Service.rows():
+        services.offer(Method, row.method(refuse))
 
 
 async def _incarnation(log: Log, ports: Ports) -> Incarnation:

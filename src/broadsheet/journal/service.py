@@ -9,7 +9,7 @@ Source: design/journals.md; reference/gazette.md 1.8; `docs/protocols/journals.m
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,43 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     **dict.fromkeys((NameRequest, AppendRequest, RunRequest, ReadRequest), lambda request: request.journal),
 }
 """The name that a request is about, for the caller's grant."""
+
+
+class Row(NamedTuple):
+    """A method, before anybody handles it."""
+
+    name: str
+    number: int
+    shape: Shape
+    capability: Capability
+    request: type[msgspec.Struct]
+
+    def method(self, handler: Callable[..., Any]) -> Method:
+        """The method, handled by `handler`."""
+        return Method(
+            self.name,
+            number=self.number,
+            shape=self.shape,
+            capability=self.capability,
+            request=self.request,
+            name_of=_NAME_OF[self.request],
+            handler=handler,
+        )
+
+
+_ROWS: Final = (
+    Row("journal.create", 48, Shape.UNARY, Capability.APPLY, CreateRequest),
+    Row("journal.delete", 49, Shape.UNARY, Capability.APPLY, NameRequest),
+    Row("journal.list", 50, Shape.UNARY, Capability.LIST, ListRequest),
+    Row("journal.get", 51, Shape.UNARY, Capability.LIST, NameRequest),
+    Row("journal.status", 52, Shape.UNARY, Capability.LIST, NameRequest),
+    Row("journal.append", 53, Shape.UNARY, Capability.APPEND, AppendRequest),
+    Row("journal.append_stream", 54, Shape.STREAM, Capability.APPEND, AppendRequest),
+    Row("journal.append_run", 55, Shape.RUN, Capability.APPEND, RunRequest),
+    Row("journal.read", 56, Shape.STREAM, Capability.READ, ReadRequest),
+    Row("journal.registers", 57, Shape.UNARY, Capability.READ, NameRequest),
+    Row("journal.fragments", 58, Shape.UNARY, Capability.READ, NameRequest),
+)
 
 _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 
@@ -156,34 +193,14 @@ class Service:
         self._broker, self._config = broker, config
         self._streams = 0
 
+    @staticmethod
+    def rows() -> "Sequence[Row]":
+        """The rows of the method table, without their handlers."""
+        return _ROWS
+
     def methods(self) -> Sequence[Method]:
-        """The rows of the method table."""
-        unary, stream, run = Shape.UNARY, Shape.STREAM, Shape.RUN
-        rows = (
-            ("journal.create", 48, unary, Capability.APPLY, CreateRequest, self.create),
-            ("journal.delete", 49, unary, Capability.APPLY, NameRequest, self.delete),
-            ("journal.list", 50, unary, Capability.LIST, ListRequest, self.list),
-            ("journal.get", 51, unary, Capability.LIST, NameRequest, self.get),
-            ("journal.status", 52, unary, Capability.LIST, NameRequest, self.status),
-            ("journal.append", 53, unary, Capability.APPEND, AppendRequest, self.append),
-            ("journal.append_stream", 54, stream, Capability.APPEND, AppendRequest, self.append_stream),
-            ("journal.append_run", 55, run, Capability.APPEND, RunRequest, self.append_run),
-            ("journal.read", 56, stream, Capability.READ, ReadRequest, self.read),
-            ("journal.registers", 57, unary, Capability.READ, NameRequest, self.registers),
-            ("journal.fragments", 58, unary, Capability.READ, NameRequest, self.fragments),
-        )
-        return [
-            Method(
-                name,
-                number=number,
-                shape=shape,
-                capability=capability,
-                request=request,
-                name_of=_NAME_OF[request],
-                handler=handler,
-            )
-            for name, number, shape, capability, request, handler in rows
-        ]
+        """The methods, each with its handler here."""
+        return [row.method(getattr(self, row.name.partition(".")[2])) for row in _ROWS]
 
     async def create(self, _call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
         """Make a journal."""
