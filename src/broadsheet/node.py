@@ -17,6 +17,10 @@ from broadsheet.base.types import NodeId
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.role import JournalsRole
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.keyspace.local.role import KeyspaceRole
 from broadsheet.observe.logs import Logs
 from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity
@@ -25,7 +29,7 @@ from broadsheet.runtime.role import Ports, Role, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method
 
-ROLES: Final[tuple[type[Role], ...]] = (NativeDoor, HTTPDoor)
+ROLES: Final[tuple[type[Role], ...]] = (KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
 """What a node is made of, in the order of their start. Each finds its section of `Settings` by its name."""
 
 LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -63,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The whole configuration of a node: one section for each role."""
 
     node: NodeConfig = NodeConfig()
+    keyspace: KeyspaceConfig = KeyspaceConfig()
+    journals: JournalsConfig = JournalsConfig()
     native: NativeConfig = NativeConfig()
     http: HTTPConfig = HTTPConfig()
 
