@@ -1,34 +1,75 @@
-"""The story of a machine: its last steps, for whoever asks why it is where it is (STYLE 2.11)."""
+"""The story of a machine: its last steps, for whoever asks why it is where it is (STYLE 2.11).
+
+A ring. A step keeps the event and the effects themselves, which are frozen; where they carry payload,
+`lines` tells its length only, because slabs are recycled and a view would show other bytes by then.
+"""
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
 
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import Instant
 
 STORY_STEPS: Final = 256
+PAYLOAD_SHOWN_MAX: Final = 64
+"""Bytes of a `bytes` value that are shown; longer ones, and all views, are told by their length."""
+ITEMS_SHOWN_MAX: Final = 8
 
-
-class Step(NamedTuple):
-    """One step, as it happened."""
-
-    at: Instant
-    event: Event
-    effects: Sequence[Effect]
+_Step = tuple[Instant, Event, Sequence[Effect], object]
+"""When, what, what was wished, and the state after it. A plain tuple: a named one costs six times as much."""
 
 
 class Story:
-    """A ring of the last steps. Events keep keys, counts and offsets, never views of slabs."""
+    """A ring of the last steps."""
 
     def __init__(self, name: str, *, steps_max: int = STORY_STEPS) -> None:
         self.name = name
-        self._steps: deque[Step] = deque(maxlen=steps_max)
+        self._steps: deque[_Step] = deque(maxlen=steps_max)
+        self._state: Callable[[], object] | None = None
+        self._before: object = None
+
+    def watch(self, state: Callable[[], object]) -> None:
+        """Remember with each step what `state` returns after it: a frozen value, such as an enum's member."""
+        self._state = state
+        self._before = state()
 
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
         """Remember one step, and forget the oldest where the ring is full."""
-        self._steps.append(Step(at, event, effects))
+        self._steps.append((at, event, effects, self._state() if self._state is not None else None))
+
+    def refuse(self, at: Instant, event: Event, error: Exception) -> None:
+        """Remember an illegal event, which changed nothing."""
+        self._steps.append((at, event, (), error))
 
     def lines(self) -> list[str]:
-        """The steps as text, oldest first."""
-        return [f"{s.at} {s.event!r} -> {list(s.effects)!r}" for s in self._steps]
+        """The steps as text, oldest first: instant, event, state before and after where known, effects."""
+        is_whole = len(self._steps) < (self._steps.maxlen or 0)
+        before = self._before if is_whole else "..."
+        lines = []
+        for at, event, effects, after in self._steps:
+            if isinstance(after, Exception):
+                lines.append(f"{at} {_shown(event)} refused: {after!r}")
+                continue
+            moved = f" [{before} -> {after}]" if self._state is not None else ""
+            lines.append(f"{at} {_shown(event)}{moved} -> [{', '.join(map(_shown, effects))}]")
+            before = after
+        return lines
+
+
+def _shown(value: object) -> str:
+    """`value` for a reader: its fields by name, its payload by length."""
+    if isinstance(value, memoryview):
+        return f"<{value.nbytes} bytes>"
+    if isinstance(value, bytes | bytearray) and len(value) > PAYLOAD_SHOWN_MAX:
+        return f"<{len(value)} bytes>"
+    if isinstance(value, msgspec.Struct):
+        fields = (f"{field}={_shown(getattr(value, field))}" for field in value.__struct_fields__)
+        return f"{type(value).__name__}({', '.join(fields)})"
+    if isinstance(value, list | tuple):
+        items = [_shown(item) for item in value[:ITEMS_SHOWN_MAX]]
+        more = len(value) - len(items)
+        return f"[{', '.join(items)}{f', and {more} more' if more else ''}]"
+    return repr(value)

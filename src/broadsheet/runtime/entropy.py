@@ -17,8 +17,8 @@ class Entropy:
 
     def __init__(self) -> None:
         self._made: weakref.WeakSet[random.Random] = weakref.WeakSet()
-        reseed = weakref.WeakMethod(self._reseed)
-        os.register_at_fork(after_in_child=lambda: (method := reseed()) is not None and method())
+        made = self._made  # Not `self`: generators may outlive their maker.
+        os.register_at_fork(after_in_child=lambda: _reseed(made))
 
     def __call__(self, purpose: str) -> random.Random:
         """A new generator. `purpose` matters in simulation only: here no two are alike anyway."""
@@ -27,6 +27,7 @@ class Entropy:
         self._made.add(made)
         return made
 
-    def _reseed(self) -> None:
-        for made in self._made:
-            made.seed(os.urandom(SEED_BYTES))
+
+def _reseed(made: "weakref.WeakSet[random.Random]") -> None:
+    for generator in made:
+        generator.seed(os.urandom(SEED_BYTES))

@@ -1,8 +1,14 @@
-"""The host: gives one machine its events, performs its effects in order, and arms its one timer (STYLE 2).
+"""The host: gives one machine its events, performs its effects in order, arms its one timer (STYLE 2).
 
-`deliver` is never re-entrant: effects that produce events at once enqueue them. The host stands below what it
-drives; a table from effect type to performer is all that it knows. Batching is the performers'
-(`runtime.turn`).
+`deliver` is never re-entrant: effects that produce events at once enqueue them, and they are stepped after
+the rest. The host stands below what it drives; a table from effect type to performer is all that it knows.
+Batching is the performers' (`runtime.turn`). `now` is read once per delivery.
+
+What may go wrong, and what the host does then: - `step` raises a `ProtocolError`: the input was illegal and
+nothing changed. What the other events caused is finished, the timer is armed,
+  and the error is raised to whoever delivered the event, who drops the stream that it came by.
+- the same for an event that our own effects caused: that is our bug. - anything else out of `step`,
+`deadline`, `check` or a performer is our bug: the host closes, and `crash` ends the node. Source: ADR 0010.
 """
 
 from collections import deque
@@ -11,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from broadsheet.base.machine import Effect, Event, Machine, Tick
 from broadsheet.base.time import Duration, Instant
+from broadsheet.errors import ProtocolError
 from broadsheet.observe.story import Story
 from broadsheet.ports import Time, Timer, Timers
 
@@ -18,10 +25,13 @@ E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Effect)
 
 Performers = Mapping[type[Effect], Callable[[Any], None]]
-"""How each kind of effect is performed. A performer never raises for what the world does: it reports it."""
+"""How each kind of effect is performed. What the world does comes back as an event: none raises."""
 
 INBOX_MAX: Final = 1_000_000
 """Events that one delivery may cause before we call it an endless loop."""
+
+TICKS_MAX: Final = 1_000
+"""Ticks in a row that may leave the deadline where it was; a machine may work in slices, not for ever."""
 
 
 class Host(Generic[E, F]):
@@ -42,7 +52,7 @@ class Host(Generic[E, F]):
 
         Args:
             performers: one for every effect that the machine may return.
-            crash: ends the node on an assertion; it may return only where it stopped the loop.
+            crash: ends the node on a bug of ours; it may return only where it stopped the loop.
             check: call `machine.check()` after each step (simulator and tests).
         """
         self.machine = machine
@@ -54,9 +64,17 @@ class Host(Generic[E, F]):
         self._is_closed = False
         self._timer: Timer | None = None
         self._armed_at: Instant | None = None
+        self._ticked_at: Instant | None = None
+        self._ticks = 0
+        if hasattr(machine, "state"):
+            story.watch(lambda: machine.state)
 
     def deliver(self, event: E) -> None:
-        """Step the machine with `event`, now or, from within a step, right after it."""
+        """Step the machine with `event`, now or, from within a step, right after it.
+
+        Raises:
+            ProtocolError: the event is illegal. The machine is as it was.
+        """
         if self._is_closed:
             return  # A performer answered after shutdown: nobody is there to hear it.
         if self._is_delivering:
@@ -65,7 +83,13 @@ class Host(Generic[E, F]):
         self._run((event,))
 
     def deliver_all(self, events: Iterable[E]) -> None:
-        """Step the machine with the events of one read, all at one instant."""
+        """Step the machine with the events of one read of one stream, all at one instant.
+
+        Raises:
+            ProtocolError: one is illegal. Those before it are done; it and those after it are not, since
+                the stream
+                is to be dropped.
+        """
         if self._is_closed:
             return
         if self._is_delivering:
@@ -75,7 +99,8 @@ class Host(Generic[E, F]):
 
     def start(self) -> None:
         """Arm the timer for the machine's first deadline."""
-        self._arm(self._time.now())
+        if not self._is_closed:
+            self._run(())
 
     def close(self) -> None:
         """Deliver nothing more. The machine stays readable; idempotent."""
@@ -87,36 +112,55 @@ class Host(Generic[E, F]):
 
     def _run(self, events: Iterable[E | Tick]) -> None:
         now = self._time.now()
+        illegal: ProtocolError | None = None
         self._is_delivering = True
         try:
             for event in events:
-                self._step(event, now)
-            for _ in range(INBOX_MAX):
-                if not self._inbox:
+                illegal = self._step(event, now)
+                if illegal is not None or self._is_closed:
                     break
-                self._step(self._inbox.popleft(), now)
-            else:
-                raise AssertionError(f"{self.story.name}: effects cause events without end")
-        except AssertionError as error:
+            if self._inbox:
+                self._drain(now)
+            if not self._is_closed:
+                self._arm(now)
+        except Exception as error:  # noqa: BLE001 - our bug, and the machine may be half changed.
             self.close()
             self._crash(error, self.story)
             return
         finally:
             self._is_delivering = False
-        self._arm(now)
+        if illegal is not None:
+            raise illegal
 
-    def _step(self, event: E | Tick, now: Instant) -> None:
-        effects = self.machine.step(event, now)
+    def _drain(self, now: Instant) -> None:
+        """Step the machine with what its effects caused."""
+        for _ in range(INBOX_MAX):
+            if not self._inbox:
+                return
+            event = self._inbox.popleft()
+            if (illegal := self._step(event, now)) is not None:
+                raise AssertionError(
+                    f"{self.story.name}: our own effects caused an illegal event"
+                ) from illegal
+        raise AssertionError(f"{self.story.name}: effects cause events without end")
+
+    def _step(self, event: E | Tick, now: Instant) -> ProtocolError | None:
+        try:
+            effects = self.machine.step(event, now)
+        except ProtocolError as illegal:
+            self.story.refuse(now, event, illegal)
+            return illegal
         self.story.tell(now, event, effects)
         if self._check:
             self.machine.check()
         performers = self._performers
         for effect in effects:
             performers[type(effect)](effect)
+        return None
 
     def _arm(self, now: Instant) -> None:
         """Have one timer at or before the deadline. A later deadline waits for the armed one to fire."""
-        deadline = None if self._is_closed else self.machine.deadline()
+        deadline = self.machine.deadline()
         if deadline is None or (self._armed_at is not None and self._armed_at <= deadline):
             return
         if self._timer is not None:
@@ -126,11 +170,17 @@ class Host(Generic[E, F]):
 
     def _fire(self) -> None:
         self._timer = self._armed_at = None
-        if self._is_closed:
-            return
-        now = self._time.now()
+        if not self._is_closed:
+            self._run(self._due())
+
+    def _due(self) -> Iterable[E | Tick]:
+        """A tick, if the deadline has come; none where it moved on. Lazy, so that `_run` guards it."""
         deadline = self.machine.deadline()
-        if deadline is not None and deadline <= now:
-            self._run((Tick(),))
-        else:
-            self._arm(now)
+        if deadline is None or deadline > self._time.now():
+            return
+        self._ticks = self._ticks + 1 if deadline == self._ticked_at else 0
+        self._ticked_at = deadline
+        assert self._ticks < TICKS_MAX, (
+            f"{self.story.name}: {TICKS_MAX} ticks left the deadline at {deadline}"
+        )
+        yield Tick()

@@ -33,7 +33,7 @@ class Ports:
         """
         self.time, self.timers, self.disk, self.network = time, timers, disk, network
         self.objects, self.random, self.crash = objects, random, crash
-        self.turn = Turn(timers)
+        self.turn = Turn(timers, crash=crash)
 
 
 class Services:

@@ -10,6 +10,8 @@ from typing import Any
 Crash = Callable[[BaseException], None]
 """Ends the node: logs the error with its story, then exits. A simulation records it and stops."""
 
+Close = Callable[[], Awaitable[None]]
+
 
 class Scope:
     """Owner of tasks, of things to close, and of narrower scopes."""
@@ -18,42 +20,63 @@ class Scope:
         self.name = name
         self._crash = crash
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._closers: dict[int, Close] = {}
+        self._deferred = 0
+        self._forget: Callable[[], object] | None = None
         self._is_closed = False
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Run `work` until it ends or this scope closes."""
-        assert not self._is_closed, f"scope {self.name} is closed: cannot start {name}"
+        if self._is_closed:
+            work.close()
+            raise AssertionError(f"scope {self.name} is closed: cannot start {name}")
         task = asyncio.get_running_loop().create_task(work, name=f"{self.name}.{name}")
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
-    def defer(self, close: Callable[[], Awaitable[None]]) -> None:
+    def defer(self, close: Close) -> None:
         """Await `close` when this scope closes, last deferred first, after its tasks have ended."""
-        self._closers.append(close)
+        self._deferred += 1
+        self._closers[self._deferred] = close
 
     def child(self, name: str) -> "Scope":
-        """A narrower scope that closes with this one, or before it."""
+        """A narrower scope that closes with this one, or before it, and is then forgotten."""
         scope = Scope(f"{self.name}.{name}", crash=self._crash)
         self.defer(scope.close)
+        number = self._deferred
+        scope._forget = lambda: self._closers.pop(number, None)
         return scope
 
     async def close(self) -> None:
-        """Cancel the tasks and wait for them, then close what was deferred. Idempotent."""
+        """Cancel the tasks and wait for them, then close what was deferred. Idempotent.
+
+        A task of its own may call it; that one is not waited for. A cancellation meanwhile waits until all
+        is closed. What a deferred close raises goes to `crash`, and the rest is closed all the same.
+        """
         self._is_closed = True
-        tasks = list(self._tasks)
+        if self._forget is not None:
+            self._forget()
+        cancelled: asyncio.CancelledError | None = None
+        current = asyncio.current_task()
+        tasks = [task for task in self._tasks if task is not current]
         for task in tasks:
             task.cancel()
-        for task in tasks:
+        while pending := [task for task in tasks if not task.done()]:
             try:
-                await task
-            except asyncio.CancelledError:
-                continue  # Ours, or the task's own: either way it has ended.
-            except Exception:  # noqa: BLE001, S112 - `_ended` has reported it.
-                continue
+                await asyncio.wait(pending)
+            except asyncio.CancelledError as error:
+                cancelled = error  # Of us, not of them: they must end first.
         while self._closers:
-            await self._closers.pop()()
+            _, close = self._closers.popitem()
+            try:
+                await close()
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except Exception as error:  # noqa: BLE001 - the rest must be closed too.
+                self._crash(error)
+        if cancelled is not None:
+            raise cancelled
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

@@ -1,7 +1,8 @@
 """What happens once per turn of the loop, however many events the turn brought.
 
-Performers mark themselves dirty while effects are performed; when the turn ends each dirty one flushes once,
-in rank order: logs before wires, so that a batch is on its way to the disk while its turn's replies leave.
+Performers mark themselves dirty while effects are performed; when the turn ends each dirty one flushes
+once, in rank order: logs before wires, so that a batch is on its way to the disk while its turn's replies
+leave. A flusher that raises is our bug.
 """
 
 from collections.abc import Callable
@@ -24,8 +25,14 @@ class Rank(IntEnum):
 class Turn:
     """The end of the current loop turn."""
 
-    def __init__(self, timers: Timers) -> None:
-        self._timers = timers
+    def __init__(self, timers: Timers, *, crash: Callable[[BaseException], None] | None = None) -> None:
+        """Flush by `timers`.
+
+        Args:
+            crash: ends the node where a flusher raises; without it the error goes to the loop, and what was
+                dirty is dropped.
+        """
+        self._timers, self._crash = timers, crash
         self._dirty: dict[Rank, dict[Callable[[], None], None]] = {rank: {} for rank in Rank}
         self._armed = False
 
@@ -37,10 +44,21 @@ class Turn:
             self._timers.call_soon(self._end)
 
     def _end(self) -> None:
+        try:
+            self._flush()
+        except Exception as error:
+            if self._crash is None:
+                raise
+            self._crash(error)
+        finally:
+            self._armed = False  # Else one error would silence every later turn.
+            for dirty in self._dirty.values():
+                dirty.clear()
+
+    def _flush(self) -> None:
         for _ in range(ROUNDS_MAX):
             rank = next((rank for rank in Rank if self._dirty[rank]), None)
             if rank is None:
-                self._armed = False
                 return
             flushers, self._dirty[rank] = self._dirty[rank], {}
             for flush in flushers:

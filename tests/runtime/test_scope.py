@@ -1,0 +1,138 @@
+"""No task outlives its scope, and none fails unheard."""
+
+import asyncio
+
+import pytest
+
+from broadsheet.runtime.scope import Scope
+
+
+def unexpected(error: BaseException) -> None:
+    raise AssertionError("nothing was to end the node") from error
+
+
+async def forever(log: list[str], name: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        log.append(f"{name} ended")
+
+
+async def test_closing_ends_tasks_first_then_what_was_deferred_last_first() -> None:
+    """A task may still use what its scope has opened."""
+    log: list[str] = []
+    scope = Scope("node", crash=unexpected)
+
+    async def close(name: str) -> None:
+        log.append(f"{name} closed")
+
+    scope.defer(lambda: close("file"))
+    scope.defer(lambda: close("connection"))
+    scope.spawn(forever(log, "task"), name="task")
+    await asyncio.sleep(0)
+    await scope.close()
+    await scope.close()
+
+    assert log == ["task ended", "connection closed", "file closed"]
+
+
+async def test_a_child_closes_with_its_parent_or_before_and_is_forgotten() -> None:
+    """A listener opens a scope per connection: closed ones must not pile up."""
+    log: list[str] = []
+    parent = Scope("node", crash=unexpected)
+    early, late = parent.child("early"), parent.child("late")
+    early.spawn(forever(log, "early"), name="task")
+    late.spawn(forever(log, "late"), name="task")
+    await asyncio.sleep(0)
+    await early.close()
+
+    assert log == ["early ended"]
+    assert len(parent._closers) == 1
+    await parent.close()
+    assert log == ["early ended", "late ended"]
+
+
+async def test_a_task_that_raises_ends_the_node() -> None:
+    """Its work is not done, and nobody awaits it."""
+    ends: list[BaseException] = []
+    scope = Scope("node", crash=ends.append)
+
+    async def fail() -> None:
+        raise KeyError("a bug")
+
+    scope.spawn(fail(), name="task")
+    await asyncio.sleep(0.01)
+    await scope.close()
+
+    assert [type(end) for end in ends] == [KeyError]
+
+
+async def test_a_closer_that_raises_does_not_keep_the_rest_open() -> None:
+    """The lock of the data directory is deferred first, so it is closed last."""
+    ends: list[BaseException] = []
+    closed: list[str] = []
+    scope = Scope("node", crash=ends.append)
+
+    async def lock() -> None:
+        closed.append("lock")
+
+    async def fail() -> None:
+        raise OSError("a disk")
+
+    scope.defer(lock)
+    scope.defer(fail)
+    await scope.close()
+
+    assert closed == ["lock"]
+    assert [type(end) for end in ends] == [OSError]
+
+
+async def test_a_task_may_close_its_own_scope() -> None:
+    """A connection that breaks the protocol ends itself."""
+    scope = Scope("connection", crash=unexpected)
+    log: list[str] = []
+
+    async def end() -> None:
+        await scope.close()
+        log.append("closed")
+
+    scope.spawn(forever(log, "other"), name="other")
+    await asyncio.sleep(0)
+    await scope.spawn(end(), name="end")
+
+    assert log == ["other ended", "closed"]
+
+
+async def test_a_cancelled_close_still_closes_everything() -> None:
+    """A second signal during shutdown must not leave a task behind."""
+    log: list[str] = []
+    scope = Scope("node", crash=unexpected)
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            log.append("slow ended")
+
+    async def close() -> None:
+        log.append("file closed")
+
+    scope.defer(close)
+    scope.spawn(slow(), name="slow")
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(scope.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+    assert log == ["slow ended", "file closed"]
+
+
+async def test_a_closed_scope_takes_no_task() -> None:
+    """It would have no owner."""
+    scope = Scope("node", crash=unexpected)
+    await scope.close()
+    with pytest.raises(AssertionError, match="scope node is closed: cannot start task"):
+        scope.spawn(forever([], "task"), name="task")
