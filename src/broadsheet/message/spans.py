@@ -62,18 +62,19 @@ class _Runs(NamedTuple):
 
 
 def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
-    """What `frames`, which follow `index`, commit at or above `start`.
+    """What `frames`, which follow `index`, commit above `start`.
 
     Args:
-        start: an acknowledgement below it belongs to an earlier span, and so do its messages.
+        start: an acknowledgement that ends at or below it belongs to an earlier span, and so do its messages. It need
+            be no frame boundary: a frame belongs to the span that holds its last byte.
 
     Raises:
-        SpanForgotten: an acknowledgement at or above `start` is for a span that was given up.
+        SpanForgotten: an acknowledgement above `start` is for a span that was given up.
     """
     if not len(frames.begin):
         return Sequenced(np.empty(0, np.int64), index, 0)
     runs = _runs_of(index, frames)
-    begin = frames.begin[runs.order]
+    end = frames.end[runs.order]
     is_ack = frames.flags[runs.order] == Flag.ACK
     if index.forgotten:
         _refuse_forgotten(index, frames, start)
@@ -85,12 +86,12 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     commits = is_ack[decided_by] & (runs.clock[decided_by] > runs.floor[runs.run])
     by_ack = is_new & commits & (runs.clock <= runs.clock[decided_by])
     outside = runs.is_boundary & ~is_ack
-    commit_at = np.where(outside, begin, begin[decided_by])
-    chosen = (by_ack | outside) & (commit_at >= start)
+    commit_at = np.where(outside, end, end[decided_by])
+    chosen = (by_ack | outside) & (commit_at > start)
 
     rows, at = runs.order[chosen], commit_at[chosen]
-    bare = np.flatnonzero((frames.clock == 0) & (frames.begin >= start))
-    rows, at = np.concatenate((rows, bare)), np.concatenate((at, frames.begin[bare]))
+    bare = np.flatnonzero((frames.clock == 0) & (frames.end > start))
+    rows, at = np.concatenate((rows, bare)), np.concatenate((at, frames.end[bare]))
     rows = rows[np.lexsort((frames.begin[rows], at))]
     duplicates = (runs.is_continue & ~is_new).sum() + (~runs.is_continue & ~is_ack & ~outside).sum()
     after = _index_after(index, frames, runs, is_new)
@@ -147,7 +148,7 @@ def _ranks(clock: Clocks, run_count: int) -> Int:
         return np.empty(0, np.int64)
     least = clock.min()
     if (int(clock.max() - least) + 2) * (run_count + 1) < 1 << 62:
-        return (clock - least).astype(np.int64) + 1
+        return np.asarray((clock - least).astype(np.int64) + 1)
     ranks: Int = np.unique(clock, return_inverse=True)[1].astype(np.int64) + 1
     return ranks
 
@@ -157,7 +158,7 @@ def _running_before(ranked: Int, run: Int) -> Int:
     if not len(ranked):
         return ranked
     width = int(ranked.max()) + 1
-    running: Int = np.maximum.accumulate(run * width + ranked) - run * width
+    running: Int = np.subtract(np.maximum.accumulate(run * width + ranked), run * width)
     before: Int = np.zeros(len(ranked), np.int64)
     before[1:] = np.where(run[1:] == run[:-1], running[:-1], 0)
     return before
@@ -165,7 +166,7 @@ def _running_before(ranked: Int, run: Int) -> Int:
 
 def _refuse_forgotten(index: ProducerIndex, frames: Frames, start: int) -> None:
     marked = np.isin(frames.producer, np.fromiter(index.forgotten, np.int64, len(index.forgotten)))
-    for at in np.flatnonzero(marked & (frames.flags == Flag.ACK) & (frames.begin >= start)).tolist():
+    for at in np.flatnonzero(marked & (frames.flags == Flag.ACK) & (frames.end > start)).tolist():
         refuse_forgotten(
             index, ProducerId(int(frames.producer[at])), Clock(int(frames.clock[at])), int(frames.begin[at])
         )
@@ -209,7 +210,7 @@ def _is_first_of_group(runs: _Runs, run: int) -> bool:
 
 
 def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId, ByteOffset]:
-    """Which open spans of `index` the frames commit at or above `start`, and where each begins.
+    """Which open spans of `index` the frames commit above `start`, and where each begins.
 
     The caller reads from the smallest of these up to `index.offset`, keeps the frames of these producers,
     puts them in front
@@ -227,7 +228,7 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
         if state is None or (not is_ack and clock <= state.last_ack):
             continue
         del undecided[producer]  # This message decides about the span, whatever comes later.
-        if is_ack and clock > state.last_ack and frames.begin[at] >= start:
+        if is_ack and clock > state.last_ack and frames.end[at] > start:
             wanted[producer] = state.begin
     return wanted
 

@@ -1,0 +1,77 @@
+"""Starting queries: what must happen in the user's driver before Spark plans anything.
+
+Source: pipelines.4, pipelines.6.
+"""
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from broadsheet.client import connect_sync
+from broadsheet.runtime.failpoints import passed
+from broadsheet.spark.commits import CommitJournal, Fence
+from broadsheet.spark.connection import PATIENCE_S, Target, patiently
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_FENCE_BYTES = 16
+
+
+def start(
+    writer: "DataStreamWriter",
+    *,
+    address: str,
+    commit_journal: str,
+    token: str = "",
+    patience_s: float = PATIENCE_S,
+) -> "StreamingQuery":
+    """Start a query whose output is committed exactly once, after ending every older run of it.
+
+    Args:
+        writer: `df.writeStream` with trigger, checkpoint location and routing, and without a format.
+        commit_journal: belongs to this query alone; made where it is absent.
+        patience_s: how long the node may be away before the query fails.
+
+    Raises:
+        Fenced: another run of the query starts again and again.
+    """
+    target = Target(address, token, patience_s)
+    fence = Fence(os.urandom(_FENCE_BYTES).hex())
+    client = patiently(lambda: connect_sync(address, token or None), patience_s)
+    try:
+        CommitJournal(target, commit_journal, client.journals).begin(fence)
+    finally:
+        client.close()
+    passed("sink.start.end")
+    return (
+        writer.format("broadsheet")
+        .option("address", address)
+        .option("token", token)
+        .option("patience", str(patience_s))
+        .option("commitJournal", commit_journal)
+        .option("fence", fence)
+        .start()
+    )
+
+
+def read_stream_options(
+    *, address: str, journals: list[str], token: str = "", latest: bool = False
+) -> dict[str, str]:
+    """Options of `readStream.format("broadsheet")`, with the starting point pinned to bytes.
+
+    Args:
+        latest: begin at the ends that the journals have now. Keep the result beside the checkpoint: Spark
+        asks again
+            for the starting point when it is killed in its first batch, and it must get the same.
+    """
+    options = {"address": address, "token": token, "journals": ",".join(journals)}
+    if latest:
+        client = patiently(lambda: connect_sync(address, token or None))
+        try:
+            ends = {name: client.journals.status(name).end for name in journals}
+        finally:
+            client.close()
+        options["startingOffsets"] = json.dumps(ends)
+    return options

@@ -1,0 +1,162 @@
+"""Bytes of committed messages to Arrow columns, and what to do with those that do not parse.
+
+JSON lines are parsed by pyarrow with the wanted schema, fields not in it ignored; fixed frames by numpy,
+little-endian and without gaps,
+in the schema's order. Where a batch does not parse it is halved until the bad messages stand alone.
+`Malformed.FAIL` names the first,
+DROP counts them, KEEP gives a row whose parsed columns are null. It reads nothing from anywhere. Source:
+pipelines.1.
+"""
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from broadsheet.errors import ConfigError
+from broadsheet.message.columns import Bool, Bytes, Int
+from broadsheet.message.framing import Framing, Kind
+
+_FIXED_TYPES = {
+    pa.int8(): "<i1", pa.int16(): "<i2", pa.int32(): "<i4", pa.int64(): "<i8", pa.float32(): "<f4",
+    pa.float64(): "<f8", pa.bool_(): "?",
+}  # fmt: skip
+_BLOCK_BYTES_MIN = 1 << 20
+
+
+class Malformed(Enum):
+    """What a message that does not parse gives; the value is that of option `malformed`."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    KEEP = "keep"
+
+
+class Values:
+    """The bodies of some messages of one journal: a row is `[begins[i], ends[i])` of `raw`."""
+
+    def __init__(self, raw: Bytes, begins: Int, ends: Int) -> None:
+        self.raw, self.begins, self.ends = raw, begins, ends
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def part(self, low: int, high: int) -> "Values":
+        """Some of the rows."""
+        return Values(self.raw, self.begins[low:high], self.ends[low:high])
+
+    def joined(self, tail: int = 0) -> bytes:
+        """The bodies back to back, each with the `tail` bytes that stand behind it.
+
+        Neighbours are copied together: what one producer wrote is a few slices, not thousands.
+        """
+        if not len(self):
+            return b""
+        ends = self.ends + tail
+        breaks = np.flatnonzero(self.begins[1:] != ends[:-1]) + 1
+        lows = self.begins[np.concatenate((np.zeros(1, np.int64), breaks))].tolist()
+        highs = ends[np.concatenate((breaks - 1, np.array([len(ends) - 1])))].tolist()
+        view = self.raw.data
+        return b"".join([view[low:high] for low, high in zip(lows, highs, strict=True)])
+
+    def binary(self) -> pa.Array:
+        """The bodies as an Arrow column."""
+        lengths = self.ends - self.begins
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if offsets[-1] < 1 << 31:
+            buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.joined())]
+            return pa.Array.from_buffers(pa.binary(), len(self), buffers)
+        raise ConfigError("a batch of bodies above 2 GiB: lower rowsPerBatch")
+
+
+def parser(framing: Framing, fields: pa.Schema) -> "JSONParser | FixedParser":
+    """What parses bodies of that framing into `fields`."""
+    return JSONParser(fields) if framing.kind is Kind.JSON_LINES else FixedParser(fields)
+
+
+class JSONParser:
+    """JSON objects, one a line; `Values` must have the newline right behind each body."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self.fields = fields
+
+    def parse(self, values: Values) -> tuple[pa.Table, Bool]:
+        """Columns of every row, and which rows are good; a bad one is all null."""
+        good = np.ones(len(values), np.bool_)
+        if not len(self.fields):
+            return pa.table({}), good
+        parts: list[pa.Table] = []
+        self._parse(values, 0, good, parts)
+        return pa.concat_tables(parts) if parts else self.fields.empty_table(), good
+
+    def _parse(self, values: Values, first: int, good: Bool, parts: list[pa.Table]) -> None:
+        if not len(values):
+            return
+        content = values.joined(tail=1)
+        try:
+            table = pj.read_json(
+                pa.BufferReader(content),
+                read_options=pj.ReadOptions(
+                    use_threads=False, block_size=max(_BLOCK_BYTES_MIN, len(content) + 1)
+                ),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=self.fields, unexpected_field_behavior="ignore"
+                ),
+            )
+            fits = table.num_rows == len(values)
+        except pa.ArrowInvalid:
+            fits = False
+        if fits:
+            parts.append(table.select(self.fields.names).cast(self.fields))
+        elif len(values) == 1:
+            good[first] = False
+            parts.append(_nulls(self.fields, 1))
+        else:
+            middle = len(values) // 2
+            self._parse(values.part(0, middle), first, good, parts)
+            self._parse(values.part(middle, len(values)), first + middle, good, parts)
+
+
+class FixedParser:
+    """Numbers of fixed width, back to back."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self.fields = fields
+        strange = [field.name for field in fields if field.type not in _FIXED_TYPES]
+        if strange:
+            raise ConfigError(f"columns {strange}: a fixed frame holds numbers and booleans only")
+        self.layout = np.dtype([(field.name, _FIXED_TYPES[field.type]) for field in fields])
+
+    def parse(self, values: Values) -> tuple[pa.Table, Bool]:
+        """Columns of every row, and which rows are good; a bad one, of another length, is all null."""
+        good: Bool = values.ends - values.begins == self.layout.itemsize
+        if not len(self.fields):
+            return pa.table({}), np.ones(len(values), np.bool_)
+        if good.all():
+            return self._columns(self._records(values), None), good
+        records = np.zeros(len(values), self.layout)
+        records[good] = self._records(Values(values.raw, values.begins[good], values.ends[good]))
+        return self._columns(records, ~good), good
+
+    def _records(self, values: Values) -> np.ndarray[Any, np.dtype[np.void]]:
+        steps = np.unique(np.diff(values.begins))
+        if len(steps) == 1 and steps[0] >= self.layout.itemsize:
+            begin = int(values.begins[0])
+            return np.ndarray(
+                (len(values),), self.layout, values.raw.data, offset=begin, strides=(int(steps[0]),)
+            )
+        return np.frombuffer(values.joined(), self.layout)
+
+    def _columns(self, records: np.ndarray[Any, np.dtype[np.void]], bad: Bool | None) -> pa.Table:
+        columns = [
+            pa.array(np.ascontiguousarray(records[field.name]), type=field.type, mask=bad)
+            for field in self.fields
+        ]
+        return pa.table(columns, schema=self.fields)
+
+
+def _nulls(fields: pa.Schema, count: int) -> pa.Table:
+    return pa.table([pa.nulls(count, field.type) for field in fields], schema=fields)

@@ -1,0 +1,221 @@
+"""Read a span of a journal as Arrow batches, read-committed.
+
+A pure function of (journal, begin, end) on immutable bytes: producer states come from the producer index
+at or below `begin`, the
+frames up to `end` are sequenced, and messages that were pending before what was read are read again when
+their acknowledgement comes.
+Blocks of a few MiB bound the memory. Meta columns: value, journal, offset, end, uuid, producer, clock,
+flags, malformed;
+any other column is parsed from the message. Units: byte offsets. Source: pipelines.1-3; journals.29;
+reference/spark.md 4.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, LocalProtocolError
+from broadsheet.message.columns import Bool, Bytes, Frames, Int, frames_of, texts_of, uuids_of
+from broadsheet.message.framing import HEADER, Framing, Kind
+from broadsheet.message.producer_state import ProducerIndex, begun, decode
+from broadsheet.message.spans import reopened, replays, sequence
+from broadsheet.message.uuid import UUID_BYTES, Flag
+from broadsheet.spark.connection import Target, chunks, patiently
+from broadsheet.spark.offsets import Span
+from broadsheet.spark.parse import Malformed, Values, parser
+
+META = {
+    "value": pa.binary(),
+    "journal": pa.string(),
+    "offset": pa.int64(),
+    "end": pa.int64(),
+    "uuid": pa.string(),
+    "producer": pa.int64(),
+    "clock": pa.int64(),
+    "flags": pa.int32(),
+    "malformed": pa.bool_(),
+}
+META_DDL = (
+    "value BINARY, journal STRING, offset BIGINT, end BIGINT, uuid STRING, producer BIGINT, clock BIGINT, "
+    "flags INT, "
+    "malformed BOOLEAN"
+)
+BLOCK_BYTES = 4 << 20
+"""How much of a journal is sequenced at a time."""
+ROWS_PER_BATCH = 65_536
+
+Read = Callable[[int, int], Iterator[bytes]]
+"""The bytes `[begin, end)` of the journal."""
+
+
+class Shape:
+    """What rows are wanted, and how."""
+
+    def __init__(
+        self, columns: pa.Schema, *, malformed: Malformed = Malformed.FAIL, is_committed: bool = True
+    ) -> None:
+        self.columns = columns
+        self.malformed = malformed
+        self.is_committed = is_committed
+        for field in columns:
+            if field.name in META and field.type != META[field.name]:
+                raise LocalProtocolError(f"column {field.name} is {META[field.name]}, not {field.type}")
+        self.parsed = pa.schema([field for field in columns if field.name not in META])
+
+
+def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """The rows of a span, in order of commitment.
+
+    Raises:
+        LocalProtocolError: a message does not parse, and `malformed` is `fail`; names journal and offset.
+        Corrupt, Trimmed: what is needed to know the producers' states is gone.
+    """
+
+    def read(begin: int, end: int) -> Iterator[bytes]:
+        return chunks(target, span.journal, begin=begin, end=end)
+
+    index = index_at(target, framing, span.journal, span.begin)
+    yield from rows_of(index, read, span, shape)
+
+
+def index_at(target: Target, framing: Framing, journal: str, offset: int) -> ProducerIndex:
+    """The newest producer index of a journal at or below `offset`."""
+    found = patiently(lambda: target.journals().producer_index(journal, offset), target.patience_s)
+    if not found.encoded:
+        return begun(framing, ByteOffset(found.offset))
+    index = decode(bytes(found.encoded))
+    if index.offset != found.offset or index.offset > offset:
+        raise Corrupt(f"the producer index of {journal} at {found.offset} says that it is of {index.offset}")
+    return index
+
+
+def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """The rows of a span, given the producer index at or below its begin."""
+    rest = bytearray()
+    for data in read(index.offset, span.end):
+        rest += data
+        if len(rest) < BLOCK_BYTES and index.offset + len(rest) < span.end:
+            continue
+        content, rest = bytes(rest), bytearray()
+        frames = frames_of(index.framing, content, index.offset)
+        if not len(frames.begin):
+            rest += content
+            continue
+        base, after = index.offset, ByteOffset(int(frames.end[-1]))
+        yield from _block(index, frames, content, read, span, shape)
+        index = sequence(index, frames, start=after).after
+        rest += content[after - base :]
+
+
+def _block(  # noqa: PLR0917 - what one block is made of.
+    index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the frames of one block, those included that were pending before it."""
+    raw, shift = np.frombuffer(content, np.uint8), np.full(len(frames.begin), -int(index.offset), np.int64)
+    if not shape.is_committed:
+        rows = np.flatnonzero((frames.end > span.begin) & frames.has_data & (frames.flags != Flag.ACK))
+        yield from _batches(index.framing, frames.take(rows), shift[rows], raw, span, shape)
+        return
+    wanted = replays(index, frames, span.begin)
+    if wanted:
+        earlier, content_before = _pending(
+            index, min(wanted.values()), np.array(list(wanted), np.int64), read
+        )
+        before = np.cumsum(earlier.end - earlier.begin) - (earlier.end - earlier.begin)
+        shift = np.concatenate((before - earlier.begin, shift + len(content_before)))
+        frames = Frames.joined([earlier, frames])
+        raw = np.frombuffer(content_before + content, np.uint8)
+    rows = sequence(reopened(index, wanted), frames, span.begin).rows
+    if len(rows):
+        yield from _batches(index.framing, frames.take(rows), shift[rows], raw, span, shape)
+
+
+def _pending(index: ProducerIndex, begin: int, producers: Int, read: Read) -> tuple[Frames, bytes]:
+    """The frames of `producers` in `[begin, index.offset)`, and their bytes back to back."""
+    kept: list[Frames] = []
+    contents: list[bytes] = []
+    at, rest = begin, bytearray()
+    for data in read(begin, index.offset):
+        rest += data
+        frames = frames_of(index.framing, bytes(rest), at)
+        if not len(frames.begin):
+            continue
+        raw = np.frombuffer(bytes(rest), np.uint8)
+        ours = frames.take(np.isin(frames.producer, producers))
+        kept.append(ours)
+        contents.append(Values(raw, ours.begin - at, ours.end - at).joined())
+        rest = rest[int(frames.end[-1]) - at :]
+        at = int(frames.end[-1])
+    return Frames.joined(kept), b"".join(contents)
+
+
+def _batches(  # noqa: PLR0917 - what one block is made of.
+    framing: Framing, frames: Frames, shift: Int, raw: Bytes, span: Span, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the chosen frames; `begin + shift` is where a frame stands in `raw`."""
+    is_json = framing.kind is Kind.JSON_LINES
+    head = 0 if is_json else HEADER.size + np.where(frames.clock != 0, UUID_BYTES, 0)
+    begins, ends = frames.begin + shift + head, frames.end + shift - (1 if is_json else 0)
+    for low in range(0, len(begins), ROWS_PER_BATCH):
+        part = frames.take(np.arange(low, min(low + ROWS_PER_BATCH, len(begins))))
+        values = Values(raw, begins[low : low + ROWS_PER_BATCH], ends[low : low + ROWS_PER_BATCH])
+        table, good = parser(framing, shape.parsed).parse(values)
+        keep = _judge(good, part, span, shape)
+        columns = [
+            _meta(field.name, part, values, span, good) if field.name in META else table.column(field.name)
+            for field in shape.columns
+        ]
+        columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
+        batch = pa.record_batch(columns, schema=shape.columns)
+        yield batch if keep is None else batch.filter(pa.array(keep))
+
+
+def _judge(good: Bool, frames: Frames, span: Span, shape: Shape) -> Bool | None:
+    if good.all() or shape.malformed is Malformed.KEEP:
+        return None
+    bad = np.flatnonzero(~good)
+    first = int(frames.begin[bad[0]])
+    if shape.malformed is Malformed.FAIL:
+        raise LocalProtocolError(
+            f"the message at offset {first} of {span.journal} does not parse as the schema says: correct "
+            f"the schema, or set "
+            "option malformed to 'drop' or 'keep'"
+        )
+    text = f"broadsheet: dropped {len(bad)} malformed messages of {span.journal}, first at {first}\n"
+    sys.stderr.write(text)
+    return good
+
+
+def _meta(name: str, frames: Frames, values: Values, span: Span, good: Bool) -> pa.Array:
+    match name:
+        case "value":
+            return values.binary()
+        case "journal":
+            return pa.array([span.journal], pa.string()).take(pa.array(np.zeros(len(values), np.int64)))
+        case "offset":
+            return pa.array(frames.begin)
+        case "uuid":
+            return _uuids(frames)
+        case "malformed":
+            return pa.array(~good)
+        case "clock":
+            return pa.array(frames.clock.astype(np.int64))
+        case "flags":
+            return pa.array(frames.flags.astype(np.int32))
+        case _:
+            column: Int = getattr(frames, name)
+            return pa.array(column)
+
+
+def _uuids(frames: Frames) -> pa.Array:
+    """Texts; null where a message has none."""
+    raw = np.zeros((len(frames.clock), UUID_BYTES), np.uint8)
+    for producer in np.unique(frames.producer).tolist():
+        for flags in np.unique(frames.flags).tolist():
+            rows = np.flatnonzero((frames.producer == producer) & (frames.flags == flags))
+            raw[rows] = uuids_of(producer, frames.clock[rows], flags)
+    texts = np.ascontiguousarray(texts_of(raw)).view("S36").reshape(-1).astype("U36")
+    return pa.array(texts, mask=frames.clock == 0)

@@ -1,0 +1,283 @@
+"""The exactly-once sink: one writer object, three lives.
+
+PLAN: made and pickled before each batch's tasks (only this path pickles it, so `__getstate__` is where the
+registers are read). TASK: appends
+pending messages under a producer of its own, waits for the acknowledgements of the journals, returns what
+would commit them. COMMIT
+and ABORT: in a process beside the driver; the protocol is `commits.CommitJournal`'s.
+A producer id belongs to one fence and one worker process; it is used for the next batch only where PLAN
+lists it. Routing: column
+`journal`, option `journal`, or option `toJournals` (names by comma) with `keyColumn`, by modulo.
+Source: pipelines.6-11; reference/spark.md 3.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import JournalName
+from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
+from broadsheet.journal.core.spec import FRAMING_LABEL
+from broadsheet.message.framing import Framing, Kind
+from broadsheet.message.mapping import modulo_each
+from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.uuid import PRODUCER_BYTES, Clock, Flag, ProducerId, producer_from
+from broadsheet.runtime.failpoints import passed
+from broadsheet.spark.commits import CommitJournal, Fence, Plan
+from broadsheet.spark.connection import Target, patiently
+from broadsheet.spark.encode import bodies, frames
+from broadsheet.spark.session import freeze_once
+from broadsheet.spark.source import framing_of
+
+APPEND_BYTES = 4 << 20
+"""About how much one append carries."""
+JOURNALS_MAX = 10_000
+
+UNSTARTED = (
+    "the exactly-once sink must be fenced before it starts: call broadsheet.spark.start(df.writeStream…, "
+    "commit_journal=…), or set option mode to 'at-least-once'"
+)
+
+
+class Done(WriterCommitMessage):
+    """What a task of the sink did."""
+
+    def __init__(self, query: str, intents: list[Intent], row_count: int) -> None:
+        self.query, self.intents, self.row_count = query, intents, row_count
+
+
+class Routing:
+    """To which journal each row goes."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.to = options.get("journal", "")
+        self.names = [name.strip() for name in options.get("tojournals", "").split(",") if name.strip()]
+        self.key = options.get("keycolumn", "")
+        self.by_column = "journal" in schema.names and not self.to and not self.names
+        self.leave_out = frozenset({"journal"}) if self.by_column else frozenset()
+        if not (self.to or self.by_column or (self.names and self.key)):
+            raise ConfigError(
+                "where do rows go? A column 'journal', option 'journal', or options 'toJournals' and "
+                "'keyColumn'"
+            )
+        if self.key and self.key not in schema.names:
+            raise ConfigError(f"keyColumn {self.key!r} is none of {schema.names}")
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each journal, in their order."""
+        if not batch.num_rows:
+            return
+        if self.to:
+            yield self.to, batch
+            return
+        if self.by_column:
+            encoded = batch.column("journal").cast(pa.string()).dictionary_encode()
+            if encoded.null_count:
+                raise LocalProtocolError(f"{encoded.null_count} rows have a null journal")
+            places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
+        else:
+            column = batch.column(self.key).to_pylist()
+            keys = [b"" if key is None else str(key).encode() for key in column]
+            places, names = np.array(modulo_each(keys, len(self.names))), self.names
+        for place in np.unique(places).tolist():
+            yield names[place], batch.take(pa.array(np.flatnonzero(places == place)))
+
+
+class Held:
+    """The publisher of this worker process, between two batches."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.fence = ""
+        self.publisher: Publisher | None = None
+        self.acknowledged = Clock(0)
+        """The last clock of its intents; equal to what PLAN lists where they were committed."""
+
+    def take(self, plan: Plan) -> Publisher:
+        """The publisher for the next batch: the last one where PLAN allows, else a new one; not held any more."""
+        old, self.publisher = self.publisher, None
+        if (
+            old is not None
+            and (self.pid, self.fence) == (os.getpid(), plan.fence)
+            and plan.reusable.get(old.producer) == self.acknowledged
+        ):
+            return old
+        return Publisher(new_producer())
+
+    def keep(self, plan: Plan, publisher: Publisher, intents: list[Intent]) -> None:
+        """Hold it until the next batch, whose PLAN will know whether these intents were committed."""
+        self.pid, self.fence, self.publisher = os.getpid(), plan.fence, publisher
+        self.acknowledged = max((intent.clock for intent in intents), default=Clock(0))
+
+
+_held = Held()
+
+
+def new_producer() -> ProducerId:
+    """A producer id that nobody has."""
+    return producer_from(os.urandom(PRODUCER_BYTES))
+
+
+class Appender:
+    """Append pending messages to journals, a few MiB at a time."""
+
+    def __init__(self, target: Target, publisher: Publisher, flags: Flag, options: Mapping[str, str]) -> None:
+        self.target, self.publisher, self.flags = target, publisher, flags
+        self.creates = options.get("createjournals", "false").lower() == "true"
+        self.framings: dict[str, Framing] = {}
+        self.waiting: dict[str, list[bytes]] = {}
+        self.row_count = 0
+
+    def add(self, journal: str, column: pa.Array) -> None:
+        """Frame the rows of one journal, and append where enough is waiting."""
+        framing = self._framing(journal)
+        wall = WallTime(time.time_ns())
+        first = self.publisher.reserve(JournalName(journal), framing, len(column), wall)
+        content = frames(framing, column, self.publisher.producer, first, self.flags)
+        waiting = self.waiting.setdefault(journal, [])
+        waiting.append(content)
+        self.row_count += len(column)
+        if sum(map(len, waiting)) >= APPEND_BYTES:
+            self._flush(journal)
+
+    def flush(self) -> None:
+        """Append what is left; afterwards everything is durable."""
+        for journal in list(self.waiting):
+            self._flush(journal)
+
+    def _flush(self, journal: str) -> None:
+        content = b"".join(self.waiting.pop(journal))
+        # A repetition is a duplicate by its clocks, wherever the first one lands.
+        patiently(lambda: self.target.journals().append(journal, content), self.target.patience_s)
+
+    def _framing(self, journal: str) -> Framing:
+        if journal in self.framings:
+            return self.framings[journal]
+        if len(self.framings) >= JOURNALS_MAX:
+            raise LocalProtocolError(f"one task writes to more than {JOURNALS_MAX} journals")
+        journals = self.target.journals()
+        try:
+            info = patiently(lambda: journals.get(journal), self.target.patience_s)
+        except NotFound:
+            if not self.creates:
+                raise
+            labels = {FRAMING_LABEL: Kind.JSON_LINES.value}
+            info = patiently(
+                lambda: journals.create(journal, labels=labels, if_absent=True), self.target.patience_s
+            )
+        self.framings[journal] = framing_of(info.spec.labels)
+        return self.framings[journal]
+
+
+class SinkWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("broadsheet")`."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.options = {key.lower(): value for key, value in options.items()}
+        self.target = Target.of(self.options)
+        self.routing = Routing(self.options, schema)
+        self.is_exact = self.options.get("mode", "exactly-once") != "at-least-once"
+        self.fence = Fence(self.options.get("fence", ""))
+        self.commit_journal = self.options.get("commitjournal", "")
+        if self.is_exact and not (self.fence and self.commit_journal):
+            raise ConfigError(UNSTARTED)
+        self.plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """PLAN: what Spark pickles goes to the tasks of the next batch."""
+        if self.is_exact and self.plan is None:
+            self.plan = self._journal().plan(self.fence)
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """TASK."""
+        freeze_once()
+        context = TaskContext.get()
+        assert context is not None, "a task has a context"
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        query = str(context.getLocalProperty("sql.streaming.queryId"))
+        if not self.is_exact:
+            return self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE, query)
+        assert self.plan is not None, "PLAN ran"
+        if self.plan.query not in ("", query):
+            raise LocalProtocolError(
+                f"commit journal {self.commit_journal} belongs to query {self.plan.query}, not {query}: a "
+                "new checkpoint needs a new commit journal"
+            )
+        if batch <= self.plan.committed:
+            # Committed before a crash: what is upstream must still move on, and nothing may be written.
+            row_count = sum(rows.num_rows for rows in iterator)
+            return Done(query, [], row_count)
+        publisher = _held.take(self.plan)
+        done = self._append(iterator, publisher, Flag.CONTINUE, query)
+        _held.keep(self.plan, publisher, done.intents)
+        return done
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """COMMIT."""
+        if not self.is_exact:
+            return
+        passed("sink.commit.begin")
+        done = [message for message in messages if isinstance(message, Done)]
+        query = next((message.query for message in done), "")
+        self._journal().commit(
+            self.fence,
+            batch=batchId,
+            query=query,
+            digest=digest_of(self.options.get("checkpointlocation", ""), batchId),
+            intents=[intent for message in done for intent in message.intents],
+        )
+        passed("sink.commit.end")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """ABORT writes nothing: the commit may have happened, or be on its way (pipelines.10)."""
+
+    def _append(
+        self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag, query: str
+    ) -> Done:
+        appender = Appender(self.target, publisher, flags, self.options)
+        for batch in iterator:
+            for journal, rows in self.routing.split(batch):
+                appender.add(journal, bodies(rows, self.routing.leave_out))
+        passed("sink.task.framed")
+        appender.flush()
+        passed("sink.task.appended")
+        intents = publisher.intents()
+        return Done(query, intents if flags is Flag.CONTINUE else [], appender.row_count)
+
+    def _journal(self) -> CommitJournal:
+        return CommitJournal(self.target, self.commit_journal)
+
+
+def digest_of(checkpoint: str, batch: int) -> str:
+    """SHA-256 of the offsets that Spark logged for a batch: a replay has the same, another history has not.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    place = urlparse(checkpoint)
+    try:
+        if place.scheme in ("", "file"):
+            content = Path(place.path, "offsets", str(batch)).read_bytes()
+        else:
+            from pyarrow.fs import FileSystem
+
+            system, path = FileSystem.from_uri(checkpoint)
+            with system.open_input_stream(f"{path}/offsets/{batch}") as stream:
+                content = stream.readall()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}"
+        ) from error
+    return hashlib.sha256(content).hexdigest()

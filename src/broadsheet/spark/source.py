@@ -1,0 +1,237 @@
+"""The data source `format("broadsheet")`: journals as rows, for batch and for streams.
+
+`latestOffset` and its kin run in one process beside the driver, `read` in the workers; a reader crosses by
+pickling, and what a task needs
+is in its partition. Arrow batches only. Options: address, token, journals (names by comma), schema (DDL of
+parsed columns; or
+`.schema(…)` with exactly the wanted columns), startingOffsets, maxBytesPerTrigger, malformed,
+readCommitted, tasks.
+Source: pipelines.1-5; reference/spark.md 1.3-1.5.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.journal.core.spec import FRAMING_LABEL
+from broadsheet.message.framing import Framing, Kind
+from broadsheet.spark.connection import Target, patiently
+from broadsheet.spark.offsets import (
+    Position,
+    Positions,
+    Span,
+    decoded,
+    encoded,
+    limited,
+    refuse_remade,
+    starting,
+    tasks,
+)
+from broadsheet.spark.parse import Malformed
+from broadsheet.spark.read import META_DDL, Shape, read_span
+from broadsheet.spark.session import freeze_once
+
+
+class SpanPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, spans: list[Span], framings: dict[str, Framing]) -> None:
+        super().__init__(None)
+        self.spans, self.framings = spans, framings
+
+
+class Sources:
+    """The journals that a query reads, by one connection."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.target = Target.of(options)
+        self.names = [name.strip() for name in options.get("journals", "").split(",") if name.strip()]
+        if not self.names:
+            raise ConfigError("option 'journals' is missing: names of journals, separated by commas")
+        self.task_count = int(options.get("tasks", 0)) or os.cpu_count() or 1
+        self.starting = options.get("startingoffsets", "earliest")
+        self.malformed = Malformed(options.get("malformed", Malformed.FAIL.value))
+        self.is_committed = options.get("readcommitted", "true").lower() != "false"
+
+    def shape(self, schema: StructType) -> Shape:
+        """What rows `schema` asks for."""
+        columns: pa.Schema = to_arrow_schema(schema)
+        return Shape(columns, malformed=self.malformed, is_committed=self.is_committed)
+
+    def revisions(self) -> dict[str, int]:
+        """The journals with their create revisions."""
+        return {name: self._info(name).create_revision for name in self.names}
+
+    def framings(self) -> dict[str, Framing]:
+        """How messages stand in each journal, by its label."""
+        return {name: framing_of(self._info(name).spec.labels) for name in self.names}
+
+    def start(self) -> Positions:
+        """Where a new query begins."""
+        return starting(self.starting, self.revisions())
+
+    def heads(self) -> Positions:
+        """The committed ends."""
+        heads: Positions = {}
+        for name in self.names:
+            status = patiently(partial(self.target.journals().status, name), self.target.patience_s)
+            heads[name] = Position(status.end, status.create_revision)
+        return heads
+
+    def points(self, names: Sequence[str]) -> dict[str, Sequence[int]]:
+        """Index points."""
+        return {
+            name: patiently(partial(self.target.journals().index_points, name), self.target.patience_s)
+            for name in names
+        }
+
+    def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
+        """The tasks that read `[start, end)`."""
+        moved = [name for name in end if end[name].offset > (start[name].offset if name in start else 0)]
+        if not moved:
+            return []
+        framings = self.framings()
+        groups = tasks(start, end, self.points(moved), self.task_count)
+        return [
+            SpanPartition(spans, {span.journal: framings[span.journal] for span in spans}) for spans in groups
+        ]
+
+    def read(self, partition: InputPartition | None, shape: Shape) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        freeze_once()
+        if isinstance(partition, SpanPartition):
+            for span in partition.spans:
+                yield from read_span(self.target, partition.framings[span.journal], span, shape)
+
+    def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda loses it.
+        return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
+
+
+def framing_of(labels: Mapping[str, str]) -> Framing:
+    """The framing that a journal's labels name; JSON lines where they name none."""
+    return Framing(kind=Kind(labels.get(FRAMING_LABEL, Kind.JSON_LINES.value)))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of micro-batches."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.sources = Sources(options)
+        self.shape = self.sources.shape(schema)
+        self.bytes_max = int(options.get("maxbytespertrigger", 0))
+        self.bounds: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
+        """Where a new query begins; the same answer however often Spark asks."""
+        return encoded(self.sources.start())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
+        """The option's bytes, or all."""
+        return ReadMaxBytes(self.bytes_max) if self.bytes_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
+        """Go no further than what is there now."""
+        self.bounds = self.sources.heads()
+
+    def latestOffset(  # noqa: N802 - Spark's name.
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """The end of the next batch."""
+        begin = decoded(start)
+        heads = self.bounds or self.sources.heads()
+        refuse_remade(begin, {name: head.create_revision for name, head in heads.items()})
+        if behind := [n for n, p in begin.items() if n in heads and heads[n].offset < p.offset]:
+            raise LocalProtocolError(
+                f"journals {behind} end below where this query has read: another data directory, or bytes "
+                f"were lost"
+            )
+        if not isinstance(limit, ReadMaxBytes):
+            return encoded(heads)
+        moved = [name for name in heads if heads[name].offset > (begin[name].offset if name in begin else 0)]
+        return encoded(limited(begin, heads, self.sources.points(moved), limit.max_bytes))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
+        """The committed ends, from which progress shows the lag."""
+        return encoded(self.sources.heads())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        begin, stop = decoded(start), decoded(end)
+        refuse_remade(begin | stop, self.sources.revisions())
+        return self.sources.partitions(begin, stop)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self.sources.read(partition, self.shape)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Journals keep what was read; nothing to do."""
+
+
+class BatchReader(DataSourceReader):
+    """Everything committed when it is asked."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self.sources = Sources(options)
+        self.shape = self.sources.shape(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        return self.sources.partitions(self.sources.start(), self.sources.heads())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return self.sources.read(partition, self.shape)
+
+
+class BroadsheetDataSource(DataSource):
+    """`format("broadsheet")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What users write."""
+        return "broadsheet"
+
+    def schema(self) -> str:
+        """The parsed columns of option `schema`, and the meta columns."""
+        parsed = self.options.get("schema", "")
+        return f"{parsed}, {META_DDL}" if parsed else META_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
+        """For `spark.readStream`."""
+        return StreamReader(self.options, schema)
+
+    def streamWriter(  # noqa: N802 - Spark's name.
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature.
+    ) -> DataSourceStreamArrowWriter:
+        """For `writeStream`: the exactly-once sink."""
+        from broadsheet.spark.sink import SinkWriter
+
+        if overwrite:
+            raise ConfigError("journals only grow: use output mode append, not complete")
+        return SinkWriter(self.options, schema)

@@ -1,0 +1,56 @@
+"""What the sink writes is what a publisher would have written one message at a time."""
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.errors import ConfigError, InvalidArgument
+from broadsheet.message.clock import TICK
+from broadsheet.message.framing import FIXED, JSON_LINES, framed
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
+from broadsheet.spark.encode import bodies, frames
+
+PRODUCER, FIRST = ProducerId(0x010203040506), Clock(1 << 60)
+json_bodies = st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=8))).map(
+    msgspec.json.encode
+)
+
+
+@given(st.lists(st.one_of(json_bodies, st.just(b"{}"), st.just(b' {"a": 1} '))), st.integers(0, 3))
+def test_json_lines_are_those_of_the_scalar(rows: list[bytes], cut: int) -> None:
+    """A byte in the wrong place would be in a journal for good."""
+    rows = [row for row in rows if b'"_meta"' not in row]
+    column = pa.array([b"xx"] * cut + rows, pa.large_binary())[cut:]
+
+    assert frames(JSON_LINES, column, PRODUCER, FIRST, Flag.CONTINUE) == b"".join(
+        framed(JSON_LINES, pack(PRODUCER, Clock(FIRST + n * TICK), 1), row) for n, row in enumerate(rows)
+    )
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_fixed_frames_are_those_of_the_scalar(rows: list[bytes]) -> None:
+    """As above."""
+    assert frames(FIXED, pa.array(rows, pa.large_binary()), PRODUCER, FIRST, Flag.ACK) == b"".join(
+        framed(FIXED, pack(PRODUCER, Clock(FIRST + n * TICK), 2), row) for n, row in enumerate(rows)
+    )
+
+
+def test_a_body_with_the_uuids_field_is_refused() -> None:
+    """A message copied from one journal to another must not keep the identity of the first."""
+    column = pa.array([b'{"a":1}', b'{"_meta":{"uuid":"x"},"a":1}'], pa.large_binary())
+
+    with pytest.raises(InvalidArgument, match="_meta"):
+        frames(JSON_LINES, column, PRODUCER, FIRST, 0)
+
+
+def test_a_row_without_value_becomes_an_object_of_its_columns() -> None:
+    """The shortest job has no `to_json`."""
+    batch = pa.record_batch({"journal": ["a/b"], "x": [1], "y": ["z"]})
+
+    assert bodies(batch, frozenset({"journal"})).to_pylist() == [b'{"x":1,"y":"z"}']
+    with pytest.raises(ConfigError, match="no column"):
+        bodies(batch.select(["journal"]), frozenset({"journal"}))
+    with pytest.raises(InvalidArgument, match="null"):
+        bodies(pa.record_batch({"value": pa.array([None], pa.string())}), frozenset())

@@ -1,0 +1,69 @@
+"""Batches cover journals without a gap and without an overlap, whatever limits and index points say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.spark.offsets import (
+    Position,
+    Positions,
+    decoded,
+    encoded,
+    limited,
+    refuse_remade,
+    starting,
+    tasks,
+)
+
+journals = st.dictionaries(st.sampled_from(["a/1", "a/2", "b/1"]), st.integers(0, 1000), min_size=1)
+
+
+@given(journals, st.lists(st.integers(1, 1000)).map(sorted), st.integers(1, 400), st.integers(1, 5))
+def test_batches_and_their_tasks_tile_every_journal(
+    heads: dict[str, int], points: list[int], bytes_max: int, task_count: int
+) -> None:
+    """A gap loses messages, an overlap repeats them, and a batch without progress never ends."""
+    end: Positions = {journal: Position(0, 1) for journal in heads}
+    goal = {journal: Position(head, 1) for journal, head in heads.items()}
+    at_points = dict.fromkeys(heads, points)
+    covered = dict.fromkeys(heads, 0)
+    while end != goal:
+        start, end = end, limited(end, goal, at_points, bytes_max)
+        assert end != start
+        for group in tasks(start, end, at_points, task_count):
+            for span in group:
+                assert covered[span.journal] == span.begin < span.end
+                covered[span.journal] = span.end
+        assert covered == {journal: position.offset for journal, position in end.items()}
+
+
+def test_a_limit_ends_at_an_index_point_where_one_is_inside() -> None:
+    """There the next batch knows all producers without reading anything twice; elsewhere it still goes on."""
+    start, head = {"a/1": Position(0, 1)}, {"a/1": Position(1000, 1)}
+
+    assert limited(start, head, {"a/1": [300, 700]}, 400)["a/1"].offset == 300
+    assert limited(start, head, {"a/1": [700]}, 400)["a/1"].offset == 400
+
+
+def test_what_one_journal_does_not_use_the_others_get() -> None:
+    """A quiet journal must not slow a busy one."""
+    heads = {"a/1": Position(10, 1), "a/2": Position(1000, 1)}
+
+    ends = limited({}, heads, {}, 200)
+    assert (ends["a/1"].offset, ends["a/2"].offset) == (10, 190)
+
+
+def test_a_journal_that_was_made_again_ends_the_query() -> None:
+    """The same offsets mean other bytes now."""
+    with pytest.raises(LocalProtocolError, match="create revision 1, now 2"):
+        refuse_remade({"a/1": Position(0, 1)}, {"a/1": 2})
+
+
+def test_a_starting_point_is_explicit() -> None:
+    """Spark asks again after a crash in the first batch; 'latest' would then be another place."""
+    assert starting('{"a/1": 7}', {"a/1": 1, "a/2": 1}) == {"a/1": Position(7, 1), "a/2": Position(0, 1)}
+    assert decoded(encoded(starting("earliest", {"a/1": 3}))) == {"a/1": Position(0, 3)}
+    for wrong in ("latest", "[]", '{"x/y": 1}', '{"a/1": -1}'):
+        with pytest.raises(ConfigError, match="startingOffsets"):
+            starting(wrong, {"a/1": 1})
