@@ -7,6 +7,9 @@ BIN := .venv/bin
 ENV := .venv/.complete
 ARGS ?=
 
+# Nodes start in half of the time when what they import is compiled already.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: env demo test check format sim bench fuzz soak dist lock docs clean
 .DEFAULT_GOAL := test
 
