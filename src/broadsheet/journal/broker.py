@@ -38,6 +38,7 @@ from broadsheet.journal.core.spec import (
     validate_spec,
 )
 from broadsheet.journal.housekeeping import Housekeeping
+from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus
 from broadsheet.journal.opening import directory_of, open_journal, stream_of
@@ -225,10 +226,17 @@ class Broker:
                 raise ShuttingDown(f"journal {name}: the node shuts down") from None
             raise NotFound(f"journal {name} was deleted") from None
 
-    def open_replica(self, name: str) -> Replica | None:
-        """A journal that is open already."""
-        slot = self._slots.get(JournalName(name))
-        return slot.replica if slot is not None else None
+    async def indexing(self, name: str, create_revision: Revision | None = None) -> Indexing:
+        """A journal's producer index; waits until the journal is open.
+
+        Raises:
+            NotFound, ShuttingDown: as `replica`.
+        """
+        replica = await self.replica(name, create_revision)
+        slot = self._slots.get(replica.name)
+        if slot is None or slot.housekeeping is None:
+            raise NotFound(f"journal {name} was deleted")
+        return slot.housekeeping.indexing
 
     def list(self, prefix: str, *, after: str, count_max: int) -> tuple[Sequence[JournalInfo], bool]:
         """A page of journals by name, and whether there are more."""

@@ -36,11 +36,14 @@ from broadsheet.journal.messages import (
     CreateRequest,
     FragmentInfo,
     FragmentsReply,
+    IndexPointsReply,
     JournalInfo,
     JournalStatus,
     ListReply,
     ListRequest,
     NameRequest,
+    ProducerIndexReply,
+    ProducerIndexRequest,
     ReadMessage,
     ReadReply,
     ReadRequest,
@@ -262,6 +265,24 @@ class Journals:
         """Closed fragments, by offset."""
         reply = await self._ask("journal.fragments", NameRequest(JournalName(name)), FragmentsReply)
         return reply.fragments
+
+    async def producer_index(self, name: str, offset: int) -> ProducerIndex:
+        """The producer index at the last index point at or below `offset` (journals.29).
+
+        Raises:
+            OffsetNotYetAvailable: `offset` is above the committed end.
+            Corrupt: it is missing or damaged, and the bytes before it are gone.
+        """
+        request = ProducerIndexRequest(journal=JournalName(name), offset=ByteOffset(offset))
+        reply, stored = await self._caller.call(
+            "journal.producer_index", request, reply=ProducerIndexReply, is_idempotent=True
+        )
+        return ProducerIndex(offset=reply.offset, encoded=bytes(stored))
+
+    async def index_points(self, name: str) -> Sequence[int]:
+        """Every index point of the journal, ascending: frame boundaries at which readers may cut."""
+        reply = await self._ask("journal.index_points", NameRequest(JournalName(name)), IndexPointsReply)
+        return reply.offsets
 
     # ------------------------------------------------------------------ attempts
 

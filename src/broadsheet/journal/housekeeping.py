@@ -16,6 +16,7 @@ from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint
+from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.runtime.failpoints import passed
@@ -32,11 +33,12 @@ class Housekeeping:
         """
         self._replica, self._context = replica, replica.context
         self._uploading = uploading
-        self._is_uploading = self._is_checkpointing = False
+        self._is_uploading = self._is_checkpointing = self._is_indexing = False
+        self.indexing = Indexing(replica)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
         replica.on_persisted = self.consider_checkpoint
-        replica.on_advance = self.consider_upload
+        replica.on_advance = self._on_advance
         self._context.log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
 
     async def settle(self) -> None:
@@ -54,7 +56,26 @@ class Housekeeping:
         """Take up what the last life of this journal left: checkpoint its log, store its closed spools."""
         if not self._replica.reason:
             self.checkpoint()
-        self.consider_upload()
+        self._on_advance()
+
+    def _on_advance(self) -> None:
+        if self._replica.closed:
+            self.consider_upload()
+        self.consider_index()
+
+    def consider_index(self) -> None:
+        """Bring the producer index up where an index point was passed."""
+        if not self._is_indexing and not self._replica.is_closed and self.indexing.is_behind():
+            self._is_indexing = True
+            self._spawn(self._index(), f"index.{self._replica.name}")
+
+    async def _index(self) -> None:
+        try:
+            await self.indexing.catch_up()
+        except OSError:
+            return  # The store does not answer; the next append or roll asks again.
+        finally:
+            self._is_indexing = False
 
     def consider_checkpoint(self) -> None:
         """Checkpoint where the log has grown enough."""
@@ -150,6 +171,7 @@ class Housekeeping:
         finally:
             self._is_uploading = False
         self.checkpoint()
+        self.consider_index()
 
     async def _upload(self, spool: SpoolFile) -> bool:
         """Store one fragment, then drop its file; False where it must be tried again."""

@@ -22,6 +22,7 @@ from broadsheet.errors import (
     InvalidArgument,
     RemoteProtocolError,
     Status,
+    StoreUnhealthy,
     TooLarge,
     Unknown,
 )
@@ -35,9 +36,11 @@ from broadsheet.journal.messages import (
     Commit,
     CreateRequest,
     FragmentsReply,
+    IndexPointsReply,
     ListReply,
     ListRequest,
     NameRequest,
+    ProducerIndexRequest,
     ReadMessage,
     ReadReply,
     ReadRequest,
@@ -57,7 +60,10 @@ STATUS_PATIENCE: Final = Duration(2 * SECOND)
 _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     CreateRequest: lambda request: request.spec.name,
     ListRequest: None,
-    **dict.fromkeys((NameRequest, AppendRequest, RunRequest, ReadRequest), lambda request: request.journal),
+    **dict.fromkeys(
+        (NameRequest, AppendRequest, RunRequest, ReadRequest, ProducerIndexRequest),
+        lambda request: request.journal,
+    ),
 }
 """The name that a request is about, for the caller's grant."""
 
@@ -84,7 +90,7 @@ class Row(NamedTuple):
         )
 
 
-_ROWS: Final = (
+ROWS: Final = (
     Row("journal.create", 48, Shape.UNARY, Capability.APPLY, CreateRequest),
     Row("journal.delete", 49, Shape.UNARY, Capability.APPLY, NameRequest),
     Row("journal.list", 50, Shape.UNARY, Capability.LIST, ListRequest),
@@ -96,6 +102,8 @@ _ROWS: Final = (
     Row("journal.read", 56, Shape.STREAM, Capability.READ, ReadRequest),
     Row("journal.registers", 57, Shape.UNARY, Capability.READ, NameRequest),
     Row("journal.fragments", 58, Shape.UNARY, Capability.READ, NameRequest),
+    Row("journal.producer_index", 59, Shape.UNARY, Capability.READ, ProducerIndexRequest),
+    Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
 )
 
 _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
@@ -196,11 +204,11 @@ class Service:
     @staticmethod
     def rows() -> "Sequence[Row]":
         """The rows of the method table, without their handlers."""
-        return _ROWS
+        return ROWS
 
     def methods(self) -> Sequence[Method]:
         """The methods, each with its handler here."""
-        return [row.method(getattr(self, row.name.partition(".")[2])) for row in _ROWS]
+        return [row.method(getattr(self, row.name.partition(".")[2])) for row in ROWS]
 
     async def create(self, _call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
         """Make a journal."""
@@ -273,9 +281,12 @@ class Service:
                 raise InvalidArgument(f"read offset {offset} is not in [0, 2**63)")
         replica = await self._broker.replica(request.journal, request.create_revision)
         at = replica.end if request.offset is None else request.offset
-        async for chunk in read(replica, at, request.end, block=request.block):
-            await stream.send(ReadMessage(offset=chunk.offset, committed_end=replica.end), (chunk.data,))
-            at = chunk.end
+        try:
+            async for chunk in read(replica, at, request.end, block=request.block):
+                await stream.send(ReadMessage(offset=chunk.offset, committed_end=replica.end), (chunk.data,))
+                at = chunk.end
+        except OSError as error:
+            raise _store_down(request.journal, error) from error
         return Reply(ReadReply(offset=at, committed_end=replica.end))
 
     async def registers(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
@@ -293,6 +304,23 @@ class Service:
         """Closed fragments."""
         replica = await self._broker.replica(request.journal, request.create_revision)
         return Reply(FragmentsReply(fragments=list(fragments_of(replica))))
+
+    async def producer_index(self, _call: Call, request: ProducerIndexRequest, _payload: memoryview) -> Reply:
+        """The producer index at or below an offset (journals.29)."""
+        indexing = await self._broker.indexing(request.journal, request.create_revision)
+        try:
+            reply, stored = await indexing.at(request.offset)
+        except OSError as error:
+            raise _store_down(request.journal, error) from error
+        return Reply(reply, (stored,) if stored else ())
+
+    async def index_points(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+        """Where a reader may cut."""
+        indexing = await self._broker.indexing(request.journal, request.create_revision)
+        try:
+            return Reply(IndexPointsReply(offsets=list(await indexing.points())))
+        except OSError as error:
+            raise _store_down(request.journal, error) from error
 
 
 async def _pump(append: StreamedAppend, stream: WireStream) -> None:
@@ -334,6 +362,10 @@ def _decode(body: memoryview) -> AppendStreamMessage:
         return _stream_message.decode(body)
     except msgspec.DecodeError as error:
         raise RemoteProtocolError(f"message of an append does not decode: {error}") from error
+
+
+def _store_down(journal: str, error: OSError) -> StoreUnhealthy:
+    return StoreUnhealthy(f"journal {journal}: its store does not answer: {error}; try again later")
 
 
 def _committed(answer: tuple[Status, Commit], replica: Replica) -> Commit:

@@ -1,0 +1,183 @@
+"""Indexing: the producer index of one journal, kept up with its committed bytes and stored beside them.
+
+Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
+every 16 MiB. Each index
+is made from the one before and the bytes between, carries its checksum, and is stored once under
+`<store>/.broadsheet/<journal>/` (journals.29). A restartable procedure: it begins at the newest index that
+the
+store has. Journals without a framing have no index.
+Content that does not parse ends it, with the reason; what was stored before stands.
+Source: journals.25, journals.29; message/producer_state.py.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, OffsetNotYetAvailable, Trimmed
+from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
+from broadsheet.journal.messages import ProducerIndexReply
+from broadsheet.journal.reading import read_chunk
+from broadsheet.journal.replica import Replica
+from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
+from broadsheet.message.producer_state import (
+    INDEX_BYTES_EVERY,
+    ProducerIndex,
+    begun,
+    decode,
+    encode,
+    pruned,
+    update,
+)
+from broadsheet.runtime.failpoints import passed
+
+_NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.index")
+
+
+def framing_of(spec: JournalSpec) -> Framing | None:
+    """How messages stand in a journal, by its labels; None where it holds bytes of no known framing."""
+    by_label = {Kind.JSON_LINES.value: JSON_LINES, Kind.FIXED.value: FIXED}
+    framing = by_label.get(spec.labels.get(FRAMING_LABEL, ""))
+    if framing is None and spec.labels.get(CONTENT_TYPE_LABEL) == "application/x-ndjson":
+        return JSON_LINES
+    return framing
+
+
+class Indexing:
+    """The producer index of one replica's journal."""
+
+    def __init__(self, replica: Replica) -> None:
+        """Index `replica`'s journal, where it has a framing."""
+        self._replica = replica
+        self._framing = framing_of(replica.info.spec)
+        self._points: dict[ByteOffset, str] = {}  # Ascending, with the names of their files.
+        self._index: ProducerIndex | None = None
+        self._sum = 0
+        self._rest = b""
+        self._turn = asyncio.Lock()
+        self.trouble = ""
+        """Why it goes no further."""
+
+    def is_behind(self) -> bool:
+        """Whether an index point may be made."""
+        return self._framing is not None and not self.trouble and self._next_target() is not None
+
+    async def catch_up(self) -> None:
+        """Make every index that the committed bytes allow.
+
+        Raises:
+            OSError: the store does not answer: repeat it.
+        """
+        try:
+            async with self._turn:
+                await self._catch_up()
+        except (Corrupt, Trimmed) as error:
+            self.trouble = str(error)
+
+    async def _catch_up(self) -> None:
+        if self._index is None:
+            await self._load()
+        while not self._replica.is_closed and (target := self._next_target()) is not None:
+            await self._advance(target)
+
+    async def points(self) -> Sequence[ByteOffset]:
+        """Every index point, ascending.
+
+        Raises:
+            OSError: the store does not answer.
+        """
+        if self._framing is not None and self._index is None and not self.trouble:
+            await self.catch_up()
+        return list(self._points)
+
+    async def at(self, offset: ByteOffset) -> tuple[ProducerIndexReply, bytes]:
+        """The index at the last point at or below `offset`; an empty one at 0 where there is none.
+
+        Raises:
+            OffsetNotYetAvailable: `offset` is above the committed end.
+            Corrupt: the journal's begin was deleted, and its index is missing or damaged (journals.29).
+            OSError: the store does not answer.
+        """
+        replica = self._replica
+        if offset > replica.end:
+            raise OffsetNotYetAvailable(
+                f"journal {replica.name}: offset {offset} is above the committed end {replica.end}"
+            )
+        below = [point for point in await self.points() if point <= offset]
+        if below:
+            stored = await self._get(self._points[below[-1]])
+            return ProducerIndexReply(offset=below[-1], previous=below[-2] if below[1:] else None), stored
+        if replica.begin > 0:
+            raise Corrupt(
+                f"journal {replica.name}: no producer index at or below {offset}, and its bytes before"
+                f" {replica.begin} are gone: read uncommitted, or from an index point on"
+            )
+        return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
+
+    async def _load(self) -> None:
+        """Begin at the newest stored index, or at the journal's begin."""
+        assert self._framing is not None
+        for name in await self._replica.store.list_side(self._replica.name):
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                self._points[ByteOffset(int(match.group(1), 16))] = name
+        self._points = dict(sorted(self._points.items()))
+        if not self._points:
+            if self._replica.begin > 0:
+                raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
+            self._index = begun(self._framing)
+            return
+        stored = await self._get(list(self._points.values())[-1])
+        self._index, self._sum = decode(stored), int.from_bytes(stored[-4:], "little")
+
+    async def _get(self, name: str) -> bytes:
+        try:
+            stored = await self._replica.store.get_side(self._replica.name, name)
+            decode(stored)
+        except FileNotFoundError as error:
+            raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
+        return stored
+
+    def _next_target(self) -> ByteOffset | None:
+        """Up to where the next index reaches, if that is committed: the next roll, or 16 MiB on."""
+        if self._index is None:
+            return ByteOffset(0)
+        replica = self._replica
+        last = next(reversed(self._points), ByteOffset(0))
+        limit = ByteOffset(max(last, self._index.offset) + INDEX_BYTES_EVERY)
+        rolls = [*(each.end for each in replica.index.fragments()), *(each.end for each in replica.closed)]
+        # A frame that goes across a roll has its boundary below it: that roll is served by the point there.
+        beyond = self._index.offset + len(self._rest)
+        target = min((end for end in rolls if end > beyond), default=limit)
+        target = ByteOffset(min(target, limit))
+        return target if beyond < target <= replica.end else None
+
+    async def _advance(self, target: ByteOffset) -> None:
+        """Take up the bytes below `target`, and store the index at the last frame boundary there."""
+        replica, index = self._replica, self._index
+        assert index is not None
+        at = ByteOffset(index.offset + len(self._rest))
+        while at < target:
+            chunk = await read_chunk(replica, at, target)
+            at = chunk.end
+            content, before = self._rest + chunk.data, index
+            index = await replica.context.disk.run(partial(update, before, content))
+            self._rest = content[index.offset - before.offset :]
+            if len(self._rest) > FRAME_BYTES_MAX:
+                raise Corrupt(
+                    f"journal {replica.name}: no frame ends within {FRAME_BYTES_MAX} bytes of {index.offset}"
+                )
+            self._index = index
+        if index.offset in self._points or index.offset == 0:
+            return
+        index = pruned(index)
+        stored, total = encode(index, previous=self._sum)
+        name = f"{index.offset:016x}-{total:08x}.index"
+        passed("journal.index.before_write")
+        await replica.store.put_side(replica.name, name, stored)
+        passed("journal.index.after_write")
+        self._index, self._sum = index, total
+        self._points[index.offset] = name

@@ -1,0 +1,32 @@
+"""Journals that this node does not serve: every method is there, and refuses with the reason.
+
+A cluster of several nodes serves the metastore and its status only, until journals are replicated. A client
+that asks must read why, not that a method is unknown.
+"""
+
+from broadsheet.errors import Unsupported
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.service import ROWS
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wire.method import Method, Reply
+
+
+class RefusingJournals:
+    """The role `journals` of a node that has peers."""
+
+    name = "journals"
+
+    async def start(self, scope: Scope, ports: Ports, config: JournalsConfig, services: Services) -> None:
+        """Offer the methods."""
+        count = len(services.one(Identity).peers)
+
+        async def refuse(*_: object) -> Reply:
+            raise Unsupported(
+                f"journals need a node that stands alone for now, and this is one of {count}: "
+                "start another data directory with `broadsheet up`"
+            )
+
+        for row in ROWS:
+            services.offer(Method, row.method(refuse))
