@@ -1,6 +1,6 @@
 """The node: a configuration, and roles that start and end in order. The composition root (DESIGN 2).
 
-STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order of `ROLES`, each with
+STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order listed, each with
 what the earlier ones offer, and close in the opposite order: doors first, so that nothing is accepted that
 nobody will finish. It opens no socket or file by itself, so that the simulator starts it over its own ports.
 """
@@ -18,6 +18,7 @@ from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
 from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.refusing import RefusingJournals
 from broadsheet.journal.role import JournalsRole
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.local.role import KeyspaceRole
@@ -29,8 +30,13 @@ from broadsheet.runtime.role import Ports, Role, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method
 
-ROLES: Final[tuple[type[Role], ...]] = (KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
-"""What a node is made of, in the order of their start. Each finds its section of `Settings` by its name."""
+Roles = tuple[type[Role], ...]
+"""In the order of their start. Each finds its section of `Settings` by its name."""
+
+ALONE: Final[Roles] = (KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
+"""A node that is its whole cluster."""
+AMONG_PEERS: Final[Roles] = (RefusingJournals, NativeDoor, HTTPDoor)
+"""A node of several: journals come here once they are replicated."""
 
 LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
@@ -115,7 +121,7 @@ class Node:
         self._lag.start()
         logger = self._logs.of("node")
         try:
-            for kind in ROLES:
+            for kind in AMONG_PEERS if self._settings.node.peers else ALONE:
                 role = kind()
                 config: Any = getattr(self._settings, role.name)
                 before = self._ports.time.now()

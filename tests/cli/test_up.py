@@ -7,7 +7,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
+from broadsheet import connect_sync
 from broadsheet.cli.running import is_running, wait_until_ended
+from broadsheet.errors import Unsupported
 from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, cluster, environment, free_ports, get, pids
 
 ONE_NODE_SECONDS = 2.0
@@ -210,3 +214,32 @@ def test_status_of_nobody_is_unreachable() -> None:
 
     assert (done.returncode, done.stderr) == (1, "")
     assert "unreachable" in done.stdout
+
+
+def test_journals_are_refused_with_the_reason_among_peers(tmp_path: Path) -> None:
+    """Until they are replicated, several nodes serve the metastore and status only (issue 3, line 7)."""
+    with cluster(tmp_path / "c", nodes=2) as found:
+        address = found["nodes"][0]["addresses"]["native"]
+
+        with connect_sync(address) as client, pytest.raises(Unsupported, match="this is one of 2"):
+            client.journals.create("a/journal")
+
+
+def test_what_was_appended_is_read_after_a_clean_restart_and_after_a_kill(tmp_path: Path) -> None:
+    """The node as a whole: doors, journals, key space and log over one data directory."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        with connect_sync(found["nodes"][0]["addresses"]["native"]) as client:
+            client.journals.create("a/journal")
+            client.journals.append("a/journal", b"one ")
+        broadsheet("down", "--data-dir", root)
+        second = json.loads(broadsheet("up", "--data-dir", root, "--detach", "--json").stdout)["nodes"][0]
+        with connect_sync(second["addresses"]["native"]) as client:
+            client.journals.append("a/journal", b"two ")
+        os.kill(second["pid"], signal.SIGKILL)
+        wait_until_ended(root / "n1", seconds=10)
+        third = json.loads(broadsheet("up", "--data-dir", root, "--detach", "--json").stdout)["nodes"][0]
+        with connect_sync(third["addresses"]["native"]) as client:
+            content = b"".join(bytes(chunk.data) for chunk in client.journals.read("a/journal"))
+
+    assert content == b"one two "
