@@ -146,6 +146,8 @@ LINK: Final = Struct("<II")
 """seed, crc. `RUN` then `LINK` then payload is the wire and replication format of a run."""
 FRAME: Final = Struct("<4sBBHQQQQQ")
 """magic, kind, zeros, log id, boot, lap, batch, durable; the same in all frames of a kind in a batch."""
+IDENTITY: Final = Struct("<QQQQ")
+"""log id, boot, lap, batch, as they stand in every frame of a batch."""
 STREAM: Final = Struct("<Q")
 CHECK: Final = Struct("<II")
 """physical chain, header crc."""

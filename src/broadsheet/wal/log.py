@@ -139,7 +139,7 @@ class Log:
         if self._writer.is_dead or self._writer.is_closed or count < 1 or count > COUNT_MAX:
             state_word = "dead" if self._writer.is_dead else "closed" if self._writer.is_closed else "open"
             raise LocalProtocolError(
-                f"append of {count} entries to stream {stream}: the log of {self._writer.directory} is {state_word}"
+                f"append of {count} to stream {stream}: the log of {self._writer.directory} is {state_word}"
             )
         if length > self._writer.config.record_bytes_max:
             raise TooLarge(

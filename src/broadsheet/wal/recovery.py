@@ -16,6 +16,7 @@ from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import (
     BATCH_BYTES,
     BOOT,
+    IDENTITY,
     ROW,
     SYSTEM_STREAM,
     BatchFlag,
@@ -29,7 +30,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.scan import FoundFrame, batches, frames, is_chained, read_batch
+from broadsheet.wal.scan import FoundFrame, batches, frames, is_chained, rows
 from broadsheet.wal.tale import Held, Tale, Verdict
 
 
@@ -152,9 +153,6 @@ class Recovery:
             if lost:
                 hit("wal.recovery.batch_lost")
         self._last, self._chain = header, header.chain
-        found = read_batch(data, header.at)
-        assert found is not None, "the survey has verified it"
-        rows = found[1]
         begin, end = header.at + BATCH_BYTES + ROW.size * header.row_count, header.at + header.length
         whole, at = 0, begin
         for frame in frames(data, begin, end, _of(header), is_after_hole=False):
@@ -171,10 +169,11 @@ class Recovery:
             self._damage.append(Damage(segment.file, header.lap, header.at, aligned(end)))
         if at < end:
             self._chain = None  # The last frames are unreadable: what the chain is behind them is unknown.
-        for row in rows:
+        said = rows(data, header)
+        for row in said:
             self._row(row, header.batch)
         if header.flags & BatchFlag.FULL:
-            named = dict.fromkeys(row.stream for row in rows)
+            named = dict.fromkeys(row.stream for row in said)
             for stream in [stream for stream in self._tales if stream not in named]:
                 del self._tales[stream]
 
@@ -198,6 +197,8 @@ class Recovery:
         assert last is not None
         lap = last.lap if segment.lap == last.lap else last.lap + 1
         data = self._read(segment.file)
+        if data.find(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at) < 0:
+            return  # No frame of it anywhere: the usual case, found out at the speed of memory.
 
         def accepts(header: FrameHeader) -> bool:
             return (header.log_id, header.boot, header.lap, header.batch) == (

@@ -55,8 +55,8 @@ class FoundFrame(NamedTuple):
         return self.at + FRAME_BYTES, self.at + FRAME_BYTES + self.header.length
 
 
-def read_batch(data: bytes, at: int) -> tuple[BatchHeader, list[Row]] | None:
-    """The batch that begins at `at`, with its rows; None where there is none, or a damaged one."""
+def read_batch(data: bytes, at: int) -> BatchHeader | None:
+    """The head of the batch at `at`, its rows verified; None where there is none, or a damaged one."""
     if data[at : at + 4] != BATCH_MAGIC or at + BATCH_BYTES > len(data):
         return None
     (crc,) = BATCH_CRC.unpack_from(data, at + BATCH.size)
@@ -70,7 +70,14 @@ def read_batch(data: bytes, at: int) -> tuple[BatchHeader, list[Row]] | None:
     table = memoryview(data)[at + BATCH_BYTES : table_end]
     if crc32c(table) != header.table_crc:
         return None
-    return header, [Row(*row) for row in ROW.iter_unpack(table)]
+    return header
+
+
+def rows(data: bytes, header: BatchHeader) -> list[Row]:
+    """The rows of a batch that `read_batch` has verified."""
+    begin = header.at + BATCH_BYTES
+    table = memoryview(data)[begin : begin + ROW.size * header.row_count]
+    return [Row._make(row) for row in ROW.iter_unpack(table)]
 
 
 def batches(data: bytes) -> Iterator[BatchHeader]:
@@ -79,7 +86,7 @@ def batches(data: bytes) -> Iterator[BatchHeader]:
     block = firsts.find(BATCH_MAGIC[0], 1)
     while block >= 0:
         if (found := read_batch(data, block * BLOCK_BYTES)) is not None:
-            yield found[0]
+            yield found
         block = firsts.find(BATCH_MAGIC[0], block + 1)
 
 

@@ -23,8 +23,10 @@ from broadsheet.wal.segments import FILL_STEP_BYTES, NO_SPACE
 if TYPE_CHECKING:
     from broadsheet.wal.writer import Writer
 
-FREE_LOW: Final = 2
-"""Below so many free segments, look for more."""
+FREE_LOW: Final = 3
+"""Below so many free segments, look for more: one is kept, one is used up while another is filled."""
+COPY_LOW: Final = 2
+"""Below so many, do not wait for whoever was asked to flush."""
 COPY_STEP_BYTES: Final = 1 << 20
 """Copied forward in one turn, so that appends come between."""
 
@@ -81,19 +83,18 @@ class Space:
             return
         lap = pool.oldest
         use = pool.laps[lap]
-        if lap < writer.durable_lap and use.pins:
+        if lap < writer.durable_lap:
+            if not use.pins:
+                return  # It is past: the next batch frees it.
             if self._asked_lap != lap:
                 self._asked_lap, self._asked_at = lap, pool.head
                 self._request(lap)
-                return
-            if pool.head > self._asked_at or len(pool.free) < FREE_LOW:
-                if use.live_bytes * 2 <= pool.rooms[use.index]:
+            if use.live_bytes * 2 <= pool.rooms[use.index]:
+                if len(pool.free) < COPY_LOW or pool.head > self._asked_at:
                     self._is_copying = True
                     writer.tasks.spawn(self._copy_forward(lap), name="copy")
-                    return
-                self._grow()
-        elif lap == pool.head or use.pins:
-            self._grow()
+                return
+        self._grow()
 
     def _request(self, lap: int) -> None:
         """Ask every stream that pins `lap` to flush, at the end of this turn."""

@@ -1,0 +1,259 @@
+"""Short histories of a log, recorded on a simulated disk, and the judge of what any crash may leave of them.
+
+The judge knows every operation that was begun, in order, and how many of each stream were acknowledged. What recovery finds
+of a stream must be the state after some number of its operations, at least the acknowledged ones (W2).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.sim.crashstates import CrashState, crash_states, record
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Tape
+from broadsheet.wal import WALConfig
+from broadsheet.wal.format import RowFlag
+from broadsheet.wal.recovery import Recovery, log_id_of, survey
+from broadsheet.wal.segments import segment_index
+from broadsheet.wal.tale import Verdict
+from tests.wal.harness import A, B, DIRECTORY, Bench, abandon, open_log
+
+TINY = WALConfig(
+    segment_bytes=32 << 10,
+    segments_initial=3,
+    segments_max=7,
+    initial_fill_bytes=32 << 10,
+    record_bytes_max=8 << 10,
+    batch_bytes_max=16 << 10,
+)
+Content = dict[int, bytes]
+
+
+class History:
+    """What a test did to a log, and what it was promised."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.tape: Tape = record(self.disk)
+        self.states: dict[int, list[tuple[int, Content]]] = {}
+        """Per stream: (next offset, records) after each of its operations."""
+        self.trimmed: dict[int, int] = {}
+        self.bench: Bench | None = None
+        self.starts = 0
+
+    async def start(self) -> Bench:
+        """Start the process, the first one or another one."""
+        self.starts += 1
+        self.bench = await open_log(self.disk, config=TINY, seed=100 + self.starts)
+        return self.bench
+
+    def append(self, stream: LogStreamId, payload: bytes, *, generation: int = 0) -> None:
+        assert self.bench is not None
+        offset = self.bench.log.append(
+            stream, [payload], generation=Generation(generation), done=self._done(stream)
+        )
+        _, before = self._now(stream)
+        self._note(stream, offset + 1, {**before, offset: payload})
+
+    def truncate(self, stream: LogStreamId, offset: int, generation: int) -> None:
+        assert self.bench is not None
+        self.bench.log.truncate(stream, Offset(offset), Generation(generation), self._done(stream))
+        _, before = self._now(stream)
+        self._note(stream, offset, {o: p for o, p in before.items() if o < offset})
+
+    def reset(self, stream: LogStreamId, offset: int, generation: int) -> None:
+        assert self.bench is not None
+        self.bench.log.reset(stream, Offset(offset), Generation(generation), self._done(stream))
+        self._note(stream, offset, {})
+
+    def trim(self, stream: LogStreamId, below: int) -> None:
+        assert self.bench is not None
+        self.bench.log.trim(stream, Offset(below))
+        self.trimmed[stream] = below
+
+    async def settled(self) -> None:
+        assert self.bench is not None
+        await self.bench.settled()
+
+    async def kill(self) -> None:
+        """kill -9: the page cache lives on."""
+        assert self.bench is not None
+        await abandon(self.bench)
+
+    def _now(self, stream: int) -> tuple[int, Content]:
+        return self.states.setdefault(stream, [(0, {})])[-1]
+
+    def _note(self, stream: int, after: int, content: Content) -> None:
+        self.states[stream].append((after, content))
+
+    def _done(self, stream: int) -> Callable[[], None]:
+        number = len(self.states.setdefault(stream, [(0, {})]))
+        return lambda: self.tape.mark((stream, number))
+
+    # --- the judge ----------------------------------------------------------------------------------------
+
+    def judge(self, state: CrashState) -> str | None:
+        """What is wrong with what recovery finds in this state; None where nothing is."""
+        promised: dict[int, int] = {}
+        for mark in state.marks:
+            assert isinstance(mark, tuple)
+            promised[mark[0]] = max(promised.get(mark[0], 0), mark[1])
+        return self.judge_verdicts(read_image(state.image), promised)
+
+    def judge_verdicts(self, verdicts: dict[int, Verdict], promised: dict[int, int]) -> str | None:
+        """As `judge`, of what was already read."""
+        for stream, states in self.states.items():
+            verdict = verdicts.get(stream)
+            if verdict is None:
+                if promised.get(stream, 0):
+                    return f"stream {stream}: {promised[stream]} operations were acknowledged, and nothing is there"
+                continue
+            if verdict.flags & RowFlag.QUARANTINED:
+                return f"stream {stream} is quarantined, though nothing was damaged"
+            found = {held.offset: held.payload for held in verdict.held}
+            legal = [
+                number
+                for number, (after, content) in enumerate(states)
+                if number >= promised.get(stream, 0)
+                and after == verdict.point.next
+                and {o: p for o, p in content.items() if o >= verdict.first} == found
+            ]
+            if not legal or verdict.first > max(self.trimmed.get(stream, 0), _base(states, legal[0])):
+                return (
+                    f"stream {stream} holds {sorted(found)} of [{verdict.first}, {verdict.point.next}), "
+                    f"after {promised.get(stream, 0)} acknowledged operations of {len(states) - 1}"
+                )
+        return None
+
+
+def _base(states: list[tuple[int, Content]], number: int) -> int:
+    """The first offset after a reset, where there was one."""
+    after, content = states[number]
+    return min(content, default=after)
+
+
+def read_image(image: dict[str, bytes]) -> dict[int, Verdict]:
+    """What recovery would tell of the streams of a disk's content. Nothing is written."""
+    files: dict[int, bytes] = {}
+    for name, content in image.items():
+        if (index := segment_index(name.removeprefix(f"{DIRECTORY}/"))) is not None:
+            files[index] = content
+    found = [survey(index, content, str(index)) for index, content in files.items()]
+    log_id = log_id_of(found)
+    found = [segment for segment in found if segment.header is not None or segment.lap]
+    if log_id is None or not any(segment.lap for segment in found):
+        return {}
+    return Recovery(files.__getitem__, log_id=log_id).run(found).verdicts
+
+
+def noise(seed: int, length: int) -> bytes:
+    """Bytes that differ in every sector."""
+    return random.Random(seed).randbytes(length)
+
+
+# --- mixes ----------------------------------------------------------------------------------------------------------
+
+
+async def appends(history: History) -> None:
+    """Two streams, batches of one and of many frames, small and larger than a block."""
+    await history.start()
+    for n in range(16):
+        history.append(A, noise(n, n % 8 * 500))
+        history.append(B, noise(n, 700))
+        if n % 2:
+            history.append(A, noise(n, 900))
+        await history.settled()
+
+
+async def truncations(history: History) -> None:
+    """A branch is cut and grows again, partly with the very same bytes."""
+    await history.start()
+    for n in range(8):
+        for m in range(4):
+            history.append(A, noise(m, 1100), generation=2 * n)
+            history.append(B, noise(n, 500 * m))
+            if m % 2:
+                await history.settled()
+        history.truncate(A, n % 3, 2 * n + 1)
+        history.append(A, noise(2, 1100), generation=2 * n + 1)
+        await history.settled()
+        history.append(A, noise(3, 1100), generation=2 * n + 1)
+        history.truncate(A, n % 2, 2 * n + 2)
+        await history.settled()
+
+
+async def recycling(history: History) -> None:
+    """Segments are trimmed and written over, with old laps behind the head."""
+    await history.start()
+    for n in range(40):
+        history.append(A, noise(n, 3000))
+        history.append(B, noise(n, 300))
+        await history.settled()
+        history.trim(A, max(0, n - 1))
+        history.trim(B, max(0, n - 2))
+
+
+async def copying(history: History) -> None:
+    """A stream pins the oldest segment with one record, which is copied forward while another goes on."""
+    await history.start()
+    history.append(B, b"pins" * 50)
+    for n in range(44):
+        history.append(A, noise(n, 3000))
+        await history.settled()
+        history.trim(A, n)
+
+
+async def restarts(history: History) -> None:
+    """Killed in the middle of a write and started again, with the page cache as it was."""
+    for life in range(12):
+        bench = await history.start()
+        assert bench is not None
+        for stream, states in history.states.items():  # What a kill cut off is not there; the rest goes on.
+            found = {r.offset: r.payload for r in bench.log.recovered(LogStreamId(stream)).records}
+            states.append((bench.log.next_offset(LogStreamId(stream)), found))
+        for n in range(3):
+            history.append(A, noise(10 * life + n, 1000))
+            history.append(B, noise(n, 400))
+            if n == 1:
+                await history.settled()
+        await asyncio.sleep(0)
+        await history.kill()
+
+
+async def resets(history: History) -> None:
+    """Streams begin anew at other offsets."""
+    await history.start()
+    for n in range(16):
+        history.append(A, noise(n, 1500), generation=n + 1)
+        history.append(B, noise(n, 1200))
+        await history.settled()
+        history.reset(A, 100 * n, n + 2)
+        history.append(A, noise(n, 2500), generation=n + 2)
+        await history.settled()
+
+
+MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
+    mix.__name__: mix for mix in (appends, truncations, recycling, copying, restarts, resets)
+}
+
+
+def run_mix(name: str) -> History:
+    """Play one mix."""
+    history = History()
+    asyncio.run(MIXES[name](history))  # type: ignore[arg-type]
+    return history
+
+
+def search(name: str, *, atoms_max: int, states_max: int = 1 << 60) -> tuple[int, list[str]]:
+    """Judge the crash states of a mix; how many there were, and what is wrong with any."""
+    history = run_mix(name)
+    wrong: list[str] = []
+    count = 0
+    for state in crash_states(history.tape, atoms_max=atoms_max):
+        count += 1
+        if (problem := history.judge(state)) is not None:
+            wrong.append(f"{name} at step {state.position}: {problem}")
+        if count >= states_max or len(wrong) > 5:
+            break
+    return count, wrong
