@@ -82,31 +82,19 @@ class WireStream(Protocol):
         ...
 
 
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One request, as its handler sees it."""
 
-    __slots__ = ("authorizer", "connection", "deadline", "method", "peer", "principal")
-
-    def __init__(
-        self,
-        method: "Method",
-        principal: Principal,
-        authorizer: Authorizer,
-        *,
-        connection: ConnectionId,
-        peer: str,
-        deadline: Instant | None,
-    ) -> None:
-        self.method = method
-        self.principal = principal
-        """Whoever calls; already allowed to use `method` on the name of the request."""
-        self.authorizer = authorizer
-        self.connection = connection
-        """Names the connection in events."""
-        self.peer = peer
-        """The peer's address, for logs."""
-        self.deadline = deadline
-        """When the caller gives up; None for a stream without one."""
+    method: "Method"
+    principal: Principal
+    """Whoever calls; already allowed to use `method` on the name of the request."""
+    authorizer: Authorizer
+    connection: ConnectionId
+    """Names the connection in events."""
+    peer: str
+    """The peer's address, for logs."""
+    deadline: Instant | None
+    """When the caller gives up; None for a stream without one."""
 
     def demand(self, capability: Capability, name: str) -> None:
         """Let the call go on only if its caller has `capability` on `name`, a name besides the method's own.

@@ -203,6 +203,8 @@ class ServerConnection(Shell):
 
     def _on_hello(self, event: HelloReceived, now: Instant) -> None:
         hello, server = event.hello, self.server
+        if self.base.phase is not Phase.GREETING:
+            return  # What followed in the same read has broken the connection already.
         if hello.cluster and server.cluster and hello.cluster != server.cluster:
             self.base.fail(
                 Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
@@ -296,9 +298,8 @@ class ServerConnection(Shell):
             timeout = self.limits.call_timeout
         deadline = after(now, Duration(timeout)) if timeout else None
         server.counts.calls += 1
-        return method, Call(
-            method, self.principal, server.authorizer, connection=self.connection, peer=self.peer, deadline=deadline
-        ), request  # fmt: skip
+        call = Call(method, self.principal, server.authorizer, self.connection, self.peer, deadline)
+        return method, call, request
 
     def _on_message(self, event: MessageReceived, _now: Instant) -> None:
         end = self._streams.get(event.stream)

@@ -1,0 +1,224 @@
+"""Routed: calls that find their node: hints, deadlines, retries with jittered back-off.
+
+What was refused may be sent again, to another node or later, for it was not done; what is `Unknown` only where the caller
+says that the request is idempotent (reliability C1). The error in the end is definite only if no attempt can have been
+applied (C2). A route is a name, such as a journal's; the node that last served it is asked first.
+Source: DESIGN 2; reliability 2.7; ADR 0042.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
+from broadsheet.base.types import Buffer
+from broadsheet.errors import Refused, Retry, Unknown, Unreachable
+from broadsheet.wire.client import ClientConnection, ClientStream
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.running import RunCaller
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+ROUTES_MAX: Final = 65_536
+"""Routes remembered; above, the one learnt longest ago is forgotten."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how fast a routed call is sent again."""
+
+    attempts_max: int = 16
+    """Attempts in all, the first one included."""
+    hints_max: int = 8
+    """Hints followed without a pause; two nodes may name each other for a while."""
+    pause_min: Duration = Duration(10 * MILLISECOND)
+    """The first pause is a random part of this, and each later one of twice as much."""
+    pause_max: Duration = Duration(1000 * MILLISECOND)
+    """And never of more than this."""
+
+
+DEFAULT_POLICY: Final = RetryPolicy()
+
+
+class Routed:
+    """A `Caller` over several nodes."""
+
+    def __init__(self, pool: Pool, addresses: Sequence[str], *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
+        """Call the nodes at `addresses`, at least one, and whatever they hint at."""
+        assert addresses, "at least one address"
+        self.pool, self.policy = pool, policy
+        self._addresses = tuple(dict.fromkeys(addresses))
+        self._next = 0
+        self._routes: dict[str, str] = {}
+        self._random = pool.ports.random("wire.routed")
+
+    async def call(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        payload: Sequence[Buffer] = (),
+        *,
+        reply: type[R],
+        timeout: Duration | None = None,
+        is_idempotent: bool = False,
+        route: str = "",
+    ) -> tuple[R, memoryview]:
+        """One unary call, wherever it is served.
+
+        Args:
+            timeout: for all attempts together.
+            is_idempotent: doing it twice is as doing it once, so `Unknown` may be tried again.
+            route: what the request is about, to remember who serves it.
+
+        Raises:
+            Refused: no attempt was done; for sure.
+            Unknown: one may have been.
+        """
+        limit = self.pool.limits.call_timeout if timeout is None else timeout
+        attempt = _Attempts(self, limit, route, is_idempotent=is_idempotent)
+        while True:
+            try:
+                connection = await attempt.connection()
+                found = await connection.call(method, request, payload, reply=reply, timeout=attempt.left())
+            except (Refused, Unknown) as error:
+                await attempt.after(error)
+            else:
+                attempt.succeeded()
+                return found
+
+    async def open(
+        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None, route: str = ""
+    ) -> ClientStream:
+        """Open a STREAM at the node that `route` was last served by. Its refusal comes with its reply: see `learn`.
+
+        Raises:
+            Refused: no node could be reached.
+        """
+        attempt = _Attempts(self, self.pool.limits.call_timeout, route, is_idempotent=False)
+        while True:
+            try:
+                connection = await attempt.connection()
+                return await connection.open(method, request, timeout=timeout)
+            except (Refused, Unknown) as error:
+                await attempt.after(error)
+
+    async def open_run(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        *,
+        reply: type[R],
+        timeout: Duration | None = None,
+        route: str = "",
+    ) -> tuple[R, RunCaller]:
+        """Open a RUN stream, wherever it is accepted. An opening may be repeated: it changes nothing.
+
+        Raises:
+            Refused: nobody accepts it.
+            Unknown: nobody answered in time.
+        """
+        limit = self.pool.limits.call_timeout if timeout is None else timeout
+        attempt = _Attempts(self, limit, route, is_idempotent=True)
+        while True:
+            try:
+                connection = await attempt.connection()
+                found = await connection.open_run(method, request, reply=reply, timeout=attempt.left())
+            except (Refused, Unknown) as error:
+                await attempt.after(error)
+            else:
+                attempt.succeeded()
+                return found
+
+    def learn(self, route: str, address: str) -> None:
+        """Remember that `address` serves `route`; the empty address forgets it."""
+        self._routes.pop(route, None)
+        if route and address:
+            self._routes[route] = address
+            while len(self._routes) > ROUTES_MAX:
+                del self._routes[next(iter(self._routes))]
+
+    def address_for(self, route: str) -> str:
+        """Whom to ask first."""
+        return self._routes.get(route) or self._addresses[self._next % len(self._addresses)]
+
+    def turn_away_from(self, route: str, address: str) -> None:
+        """Ask another node next."""
+        self.learn(route, "")
+        if self._addresses[self._next % len(self._addresses)] == address:
+            self._next += 1
+
+    def pause(self, number: int) -> Duration:
+        """How long to wait before attempt `number`: full jitter, so that callers that failed together part."""
+        policy = self.policy
+        ceiling = min(policy.pause_max, policy.pause_min << min(number, 20))
+        return Duration(int(ceiling * self._random.random()))
+
+
+class _Attempts:
+    """The attempts of one call."""
+
+    def __init__(self, routed: Routed, timeout: Duration, route: str, *, is_idempotent: bool) -> None:
+        self._routed, self._timeout, self._route, self._is_idempotent = routed, timeout, route, is_idempotent
+        self._ends = Instant(routed.pool.ports.time.now() + timeout)
+        self._address = routed.address_for(route)
+        self._count = self._pauses = self._hints = 0
+        self._undecided: Unknown | None = None
+
+    def left(self) -> Duration:
+        """What is left of the time."""
+        return Duration(max(0, self._ends - self._routed.pool.ports.time.now()))
+
+    async def connection(self) -> ClientConnection:
+        """A connection to whom the next attempt goes to."""
+        self._count += 1
+        return await self._routed.pool.connection(self._address)
+
+    def succeeded(self) -> None:
+        """Remember who served the route."""
+        self._routed.learn(self._route, self._address)
+
+    async def after(self, error: Refused | Unknown) -> None:
+        """Prepare another attempt, or raise what the caller must know.
+
+        Raises:
+            Refused: there is no other attempt, and none was done.
+            Unknown: there is none, and one may have been done.
+        """
+        if isinstance(error, Unknown):
+            self._undecided = error
+            if not self._is_idempotent:
+                raise error
+        elif error.retry is Retry.NEVER:
+            self._give_up(error)
+        if self._count >= self._routed.policy.attempts_max:
+            self._give_up(error)
+        hint = error.hint if isinstance(error, Refused) and error.retry is Retry.ELSEWHERE else ""
+        if hint and self._hints < self._routed.policy.hints_max:
+            self._hints += 1
+            self._address = hint
+            if self.left():
+                return
+            self._give_up(error)
+        self._routed.turn_away_from(self._route, self._address)
+        self._address = self._routed.address_for(self._route)
+        pause = self._routed.pause(self._pauses)
+        self._pauses += 1
+        if pause >= self.left():
+            self._give_up(error)
+        await asyncio.sleep(in_seconds(pause))
+
+    def _give_up(self, error: Refused | Unknown) -> None:
+        """Raise `error`, unless an earlier attempt may have been applied: then nobody knows (C2)."""
+        if self._undecided is not None and isinstance(error, Refused):
+            raise Unknown(
+                f"an earlier attempt may have been done; the last was refused: {error}"
+            ) from self._undecided
+        if isinstance(error, Unreachable) and not self.left():
+            raise Unreachable(
+                f"no node could be reached in {self._timeout // MILLISECOND} ms: {error}"
+            ) from error
+        raise error
+
+
+__all__ = ["DEFAULT_POLICY", "RetryPolicy", "Routed"]
