@@ -108,3 +108,35 @@ def test_a_failed_sync_is_never_followed_by_a_good_one(tmp_path: Path) -> None:
         disk.close()
         faults.reboot()
         assert (faults.path / "log").read_bytes() == b"kept"
+
+
+def test_a_full_disk_refuses_and_the_file_lives_on(tmp_path: Path) -> None:
+    """ENOSPC is an answer, not a failure: what stands, stands, and the next write may fit."""
+    with mounted(tmp_path) as faults:
+        disk = LocalDisk(faults.path)
+        file = disk.open("log", create=True)
+        file.write_at(0, (b"kept",))
+        faults.set(Rule("write", error="ENOSPC", times=1))
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            file.write_at(4, (b"refused",))
+        file.write_at(4, (b"taken",))
+        file.sync()
+
+        assert (faults.behind / "log").read_bytes() == b"kepttaken"
+        file.close()
+        disk.close()
+
+
+def test_a_full_disk_that_is_noticed_at_the_sync_is_a_failed_sync(tmp_path: Path) -> None:
+    """The kernel took the bytes, then found no room: they are in doubt, which is not a refusal."""
+    with mounted(tmp_path) as faults:
+        disk = LocalDisk(faults.path)
+        file = disk.open("log", create=True)
+        file.write_at(0, (b"doubtful",))
+        faults.set(Rule("fsync", error="ENOSPC", times=1))
+        with pytest.raises(OSError, match="write or sync failed") as caught:
+            file.sync()
+
+        assert caught.value.errno == errno.EIO
+        file.close()
+        disk.close()

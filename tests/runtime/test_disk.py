@@ -1,0 +1,128 @@
+"""What the production disk keeps beyond its port's words."""
+
+import asyncio
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from broadsheet.runtime import disk as disk_module
+from broadsheet.runtime.disk import WRITERS_MAX, LocalDisk
+from broadsheet.runtime.workers import Workers
+
+
+def writer_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("disk-writer")}
+
+
+async def test_closing_under_a_write_waits_for_it(tmp_path: Path) -> None:
+    """A descriptor closed under a write may be another file's by the time the kernel gets to it."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("log", create=True)
+    task = asyncio.ensure_future(file.persist(0, (b"x" * 4_000_000,)))
+    await asyncio.sleep(0)
+    file.close()
+    other = disk.open("other", create=True)
+    await task
+
+    assert other.size() == 0
+    assert (tmp_path / "log").stat().st_size == 4_000_000
+    with pytest.raises(AssertionError, match="log is closed"):
+        await file.persist(0, (b"y",))
+    other.close()
+    disk.close()
+
+
+async def test_a_directory_has_one_writer_and_threads_are_bounded(tmp_path: Path) -> None:
+    """A log, which is a directory, is written by one thread; a thousand journals start few."""
+    disk = LocalDisk(tmp_path)
+    before = writer_threads()
+    for number in range(WRITERS_MAX + 10):
+        disk.make_dir(f"d{number}")
+        for name in ("one", "two"):
+            file = disk.open(f"d{number}/{name}", create=True)
+            await file.persist(0, (b"x",))
+            file.close()
+    started = writer_threads() - before
+
+    assert sum(1 for name in started if name.startswith("disk-writer-shared")) == disk_module.SHARED_WRITERS
+    assert len(started) == WRITERS_MAX + disk_module.SHARED_WRITERS
+    disk.close()
+
+
+async def test_an_error_of_the_write_reaches_the_caller_of_persist(tmp_path: Path) -> None:
+    """It happens on another thread."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("log", create=True)
+    read_only = os.open(tmp_path / "log", os.O_RDONLY)
+    os.dup2(read_only, file._fd)
+    with pytest.raises(OSError, match="write or sync failed") as caught:
+        await file.persist(0, (b"x",))
+
+    assert caught.value.errno == errno.EIO
+    with pytest.raises(OSError, match="failed before"):
+        await file.flush()
+    os.close(read_only)
+    file.close()
+    disk.close()
+
+
+def test_files_and_directories_are_the_owners_alone(tmp_path: Path) -> None:
+    """Journals hold what their users wrote."""
+    disk = LocalDisk(tmp_path / "root")
+    disk.make_dir("d")
+    disk.open("d/log", create=True).close()
+
+    for path, mode in (("", 0o700), ("d", 0o700), ("d/log", 0o600)):
+        assert (tmp_path / "root" / path).stat().st_mode & 0o777 == mode
+    disk.close()
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    """Opening a pipe would wait for its other end, on the loop."""
+    os.mkfifo(tmp_path / "pipe")
+    disk = LocalDisk(tmp_path)
+    with pytest.raises(OSError, match="not a regular file"):
+        disk.open("pipe")
+    disk.close()
+
+
+async def test_work_off_the_loop_ends_before_its_cancelled_caller_goes_on() -> None:
+    """Cancelled twice, even: the work holds what it was lent."""
+    workers = Workers("test", 1)
+    begun, go, log = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        go.wait()
+        log.append("work")
+
+    async def caller() -> None:
+        try:
+            await workers.do(work)
+        finally:
+            log.append("caller")
+
+    task = asyncio.ensure_future(caller())
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert log == ["work", "caller"]
+    workers.close()
+    workers.close()
+
+
+async def test_an_odd_error_of_the_work_does_not_hang_its_caller() -> None:
+    """A future refuses a StopIteration; the caller must hear of it all the same."""
+    workers = Workers("test", 1)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await workers.do(lambda: next(iter(())))
+    workers.close()

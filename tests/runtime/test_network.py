@@ -1,0 +1,79 @@
+"""Addresses are taken apart and put together without surprises; sockets are prepared."""
+
+import asyncio
+import socket
+
+import pytest
+
+from broadsheet.errors import InvalidArgument
+from broadsheet.ports import Transport
+from broadsheet.runtime.network import TCPNetwork, join_address, split_address
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [("localhost:6640", "localhost", 6640), ("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:6640", "::1", 6640)],
+)
+def test_an_address_is_host_and_port(address: str, host: str, port: int) -> None:
+    """Both families, and back."""
+    assert split_address(address) == (host, port)
+    assert join_address(host, port) == address
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", ":1", "host:", "host:x", "host:-1", "host:65536", "::1:80", "host:1:2", "host:٣"]
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    """A mistyped address must not become another one."""
+    with pytest.raises(InvalidArgument, match="address"):
+        split_address(address)
+
+
+class Silent:
+    """A protocol that keeps its transport."""
+
+    transport: Transport
+
+    def connection_made(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(bytearray(max(sizehint, 1)))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Ignore it."""
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ignore it."""
+
+    def pause_writing(self) -> None:
+        """Ignore it."""
+
+    def resume_writing(self) -> None:
+        """Ignore it."""
+
+
+async def test_both_ends_send_at_once_and_notice_a_dead_host() -> None:
+    """Nagle's delay would add to every acknowledgement; a host that lost power sends no reset."""
+    network = TCPNetwork()
+    accepted: list[Silent] = []
+
+    def accept() -> Silent:
+        accepted.append(Silent())
+        return accepted[-1]
+
+    listener = await network.listen("127.0.0.1:0", accept)
+    dialled = await network.dial(listener.address, Silent)
+    assert isinstance(dialled, Silent)
+    await asyncio.sleep(0.01)
+    for end in (dialled, accepted[0]):
+        assert isinstance(end.transport, asyncio.Transport)
+        sock = end.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        end.transport.abort()
+    await listener.close()
+    await asyncio.sleep(0)

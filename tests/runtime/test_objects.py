@@ -1,0 +1,80 @@
+"""What the local object store keeps beyond its port: crashes, other processes, its confinement."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from broadsheet.errors import ConfigError
+from broadsheet.runtime.objects import PARTIAL, PARTIAL_AGE_MAX_S, LocalObjects, local_root
+
+
+async def test_an_object_is_a_file_of_its_name(tmp_path: Path) -> None:
+    """Gazette's tools, and any other, read fragments from the directory."""
+    objects = LocalObjects(tmp_path)
+    await objects.put_if_absent("journal/part=1/fragment.gz", (b"content",))
+
+    assert (tmp_path / "journal/part=1/fragment.gz").read_bytes() == b"content"
+    assert list((tmp_path / PARTIAL).iterdir()) == []
+    objects.close()
+
+
+async def test_two_processes_may_share_a_store(tmp_path: Path) -> None:
+    """Every node of a machine may use one directory."""
+    one, two = LocalObjects(tmp_path), LocalObjects(tmp_path)
+    assert await one.put_if_absent("d/name", (b"one",))
+    assert not await two.put_if_absent("d/name", (b"two",))
+
+    assert await two.get("d/name") == b"one"
+    one.close()
+    two.close()
+
+
+async def test_what_a_crashed_writer_left_is_hidden_and_swept(tmp_path: Path) -> None:
+    """Half an object must never be found under a name; nor fill the disk for ever."""
+    (tmp_path / PARTIAL).mkdir()
+    young, old = tmp_path / PARTIAL / "aa", tmp_path / PARTIAL / "bb"
+    for path in (young, old):
+        path.write_bytes(b"half")
+    long_ago = time.time() - PARTIAL_AGE_MAX_S - 60
+    os.utime(old, (long_ago, long_ago))
+    objects = LocalObjects(tmp_path)
+
+    assert young.exists(), "its writer may still live"
+    assert not old.exists()
+    assert list(await objects.list("")) == []
+    objects.close()
+
+
+def test_a_url_names_a_directory(tmp_path: Path) -> None:
+    """As in journal specs."""
+    assert local_root("file:///var/lib/fragments/") == Path("/var/lib/fragments")
+    assert local_root(f"file://{tmp_path}/a%20b/", confined_to=tmp_path) == tmp_path / "a b"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/",
+        "file://host/a/",
+        "file:///a",
+        "file:///a/?x=1",
+        "/a/",
+        "file:///etc/",
+        "file:///root-of-test/../etc/",
+        "file:///root-of-test/%2e%2e/etc/",
+    ],
+)
+def test_a_url_of_another_kind_or_outside_is_refused(url: str) -> None:
+    """A journal's spec is written by a user; it must not choose any directory of the machine."""
+    with pytest.raises(ConfigError, match="store"):
+        local_root(url, confined_to=Path("/root-of-test"))
+
+
+def test_a_link_does_not_lead_out_of_the_confinement(tmp_path: Path) -> None:
+    """Nor does a name that only looks confined."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to("/etc")
+    with pytest.raises(ConfigError, match="outside"):
+        local_root(f"file://{tmp_path}/inside/link/", confined_to=tmp_path / "inside")
