@@ -24,12 +24,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.client_sync import SyncClient
 from broadsheet.errors import ShuttingDown, Throttled, Unknown, Unreachable
 from broadsheet.journal.client import Journals
-from broadsheet.ports import Network, Random, Time, Timers
-from broadsheet.runtime.entropy import Entropy
-from broadsheet.runtime.network import TCPNetwork
-from broadsheet.runtime.scope import Crash
-from broadsheet.runtime.time import LoopTimers, SystemTime
-from broadsheet.runtime.turn import Turn
+from broadsheet.runtime.caller import CallerPorts
 from broadsheet.wire.client import ClientConnection, ClientStream, RunStream, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.shell import WirePorts
@@ -40,19 +35,6 @@ T = TypeVar("T")
 CALL_TIMEOUT: Final = Duration(30 * SECOND)
 PAUSE_SECONDS_MIN: Final = 0.02
 PAUSE_SECONDS_MAX: Final = 1.0
-
-
-class ClientPorts:
-    """The world of a client: the running loop and the machine's sockets."""
-
-    def __init__(self) -> None:
-        """Use the loop that runs now."""
-        self.time: Time = SystemTime()
-        self.timers: Timers = LoopTimers(asyncio.get_running_loop())
-        self.network: Network = TCPNetwork()
-        self.random: Callable[[str], Random] = Entropy()
-        self.turn = Turn(self.timers)
-        self.crash: Crash = _raise
 
 
 def _raise(error: BaseException) -> None:
@@ -173,7 +155,7 @@ class Client:
         Raises:
             Unreachable: the node does not answer. Unauthenticated: it does not like the token.
         """
-        self._link = Link(ClientPorts(), self._address, token=self._token, limits=WireLimits())
+        self._link = Link(CallerPorts(crash=_raise), self._address, token=self._token, limits=WireLimits())
         await self._link.connection()
         self._journals = Journals(self._link)
         return self

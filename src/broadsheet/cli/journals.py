@@ -1,0 +1,249 @@
+"""`broadsheet journals`: make, list, fill, read and delete journals of a node.
+
+Progress goes to standard error, and only where that is a terminal; content and JSON go to standard output.
+The token comes from
+the environment, never from a flag (reliability S11).
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, Self
+
+import msgspec
+import typer
+
+from broadsheet.cli.calling import TOKEN_VARIABLE
+from broadsheet.client import Client, connect
+from broadsheet.runtime.loop import run
+
+app = typer.Typer(no_args_is_help=True, help="Journals: append-only byte sequences.")
+
+PIECE_BYTES: Final = 1 << 20
+LINES_BYTES_MAX: Final = 1 << 20
+"""Lines that are sent together; each is an append of its own all the same."""
+
+Address = Annotated[str, typer.Option(envvar="BROADSHEET_ADDRESS", help="The node's native door, host:port.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Name = Annotated[str, typer.Argument(help="The journal.")]
+DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
+
+
+@app.command()
+def create(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    fragment_length: Annotated[
+        int | None, typer.Option(help="Bytes after which a fragment is closed (64 MiB).")
+    ] = None,
+    codec: Annotated[str | None, typer.Option(help="none, gzip, zstandard or snappy.")] = None,
+    store: Annotated[str | None, typer.Option(help="URL of the fragment store; the node's own.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
+    if_absent: Annotated[bool, typer.Option(help="Succeed where it exists.")] = False,
+    json: AsJSON = False,
+) -> None:
+    """Make a journal."""
+    labels = dict(_label(text) for text in label or [])
+
+    async def work(client: Client) -> None:
+        info = await client.journals.create(
+            name,
+            fragment_length=fragment_length,
+            codec=codec,
+            store=store,
+            labels=labels,
+            if_absent=if_absent,
+        )
+        _print(info, json, f"{info.name}: created at revision {info.create_revision}")
+
+    _run(address, work)
+
+
+@app.command("list")
+def list_(
+    prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    json: AsJSON = False,
+) -> None:
+    """List journals, by name."""
+
+    async def work(client: Client) -> None:
+        infos = await client.journals.list(prefix)
+        _print({"journals": infos}, json, "\n".join(info.name for info in infos))
+
+    _run(address, work)
+
+
+@app.command()
+def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
+    """Show where a journal stands."""
+
+    async def work(client: Client) -> None:
+        found = await client.journals.status(name)
+        lines = [f"{field}: {value}" for field, value in msgspec.structs.asdict(found).items() if value != ""]
+        _print(found, json, "\n".join(lines))
+
+    _run(address, work)
+
+
+@app.command()
+def append(
+    name: Name,
+    file: Annotated[Path | None, typer.Argument(help="The content; standard input.", dir_okay=False)] = None,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    offset: Annotated[int | None, typer.Option(help="Append exactly here, or not at all.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Append each line by itself.")] = False,
+    json: AsJSON = False,
+) -> None:
+    """Append a file or standard input, as one append or line by line."""
+    if lines and offset is not None:
+        raise typer.BadParameter("--lines makes many appends, and --offset is for one")
+
+    async def work(client: Client) -> None:
+        source = file.open("rb") if file is not None else sys.stdin.buffer
+        with (
+            source,
+            _Progress(f"append {name}", file.stat().st_size if file is not None else None) as progress,
+        ):
+            if lines:
+                begin, end, count = await _append_lines(client, name, source, progress)
+            else:
+                commit = await client.journals.append(
+                    name, _pieces(source, progress), offset=offset, timeout=3600
+                )
+                begin, end, count = commit.begin, commit.end, 1
+        told = {"journal": name, "begin": begin, "end": end, "appends": count}
+        _print(told, json, f"{name}: [{begin}, {end}) in {count} appends")
+
+    _run(address, work)
+
+
+@app.command()
+def read(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    offset: Annotated[int | None, typer.Option(help="From here on; -1: from the committed end on.")] = 0,
+    end: Annotated[int | None, typer.Option(help="Up to here.")] = None,
+    block: Annotated[bool, typer.Option("--block", help="Wait for more.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write there; standard output.", dir_okay=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print what was read; needs --output.")] = False,
+) -> None:
+    """Read committed bytes."""
+    if json and output is None:
+        raise typer.BadParameter("--json prints what was read: the content needs --output then")
+
+    async def work(client: Client) -> None:
+        begin = None if offset is None or offset < 0 else offset
+        first = at = begin if begin is not None else (await client.journals.status(name)).end
+        total = None
+        if output is not None and not block:
+            total = (end if end is not None else (await client.journals.status(name)).end) - first
+        sink = output.open("wb") if output is not None else sys.stdout.buffer
+        with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
+            async for chunk in client.journals.read(name, first, end=end, block=block):
+                sink.write(chunk.data)
+                if block:
+                    sink.flush()
+                progress.advance(len(chunk.data))
+                at = chunk.end
+        sink.flush()
+        if output is not None:
+            sink.close()
+            told = {"journal": name, "begin": first, "end": at}
+            _print(told, json, f"{name}: [{first}, {at}) to {output}")
+
+    _run(address, work)
+
+
+@app.command()
+def delete(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJSON = False,
+) -> None:
+    """Delete a journal with all that it holds."""
+    if not yes:
+        typer.confirm(f"Delete journal {name} and everything in it?", abort=True, err=True)
+
+    async def work(client: Client) -> None:
+        await client.journals.delete(name)
+        _print({"journal": name, "deleted": True}, json, f"{name}: deleted")
+
+    _run(address, work)
+
+
+class _Progress:
+    """A bar on standard error, where that is a terminal."""
+
+    def __init__(self, title: str, total_bytes: int | None) -> None:
+        self._title, self._total = title, total_bytes
+        self._bar: Any = None
+        self._task: Any = None
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are done."""
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+
+    def __enter__(self) -> Self:
+        if self._title and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+async def _pieces(source: BinaryIO, progress: _Progress) -> AsyncIterator[bytes]:
+    while piece := source.read(PIECE_BYTES):
+        yield piece
+        progress.advance(len(piece))
+
+
+async def _append_lines(
+    client: Client, name: str, source: BinaryIO, progress: _Progress
+) -> tuple[int, int, int]:
+    """Append line by line; returns where the first began, where the last ended, and how many there were."""
+    begin = end = count = 0
+    while some := source.readlines(LINES_BYTES_MAX):
+        commits = await client.journals.append_many(name, some)
+        begin = begin if count else commits[0].begin
+        end, count = commits[-1].end, count + len(commits)
+        progress.advance(sum(map(len, some)))
+    return begin, end, count
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"label {text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _print(what: object, is_json: bool, text: str) -> None:
+    if is_json:
+        print(msgspec.json.encode(what).decode())
+    elif text:
+        print(text)
+
+
+def _run(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
+            await work(client)
+
+    run(main())
