@@ -14,15 +14,18 @@ def check_exposure(door: str, address: str, *, is_insecure: bool) -> None:
     Raises:
         ConfigError: it is reachable from outside of this machine, and `is_insecure` is false.
     """
-    host = address.rpartition(":")[0].strip("[]")
-    if is_insecure or host in LOOPBACK_NAMES:
-        return
-    try:
-        is_loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False  # A name: it may mean anything tomorrow.
-    if not is_loopback:
+    if not is_insecure and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise ConfigError(
             f"the {door} door at {address} would be open to the network without TLS: "
             "bind 127.0.0.1, or start with --insecure if the network is trusted"
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can be reached from this machine only. A name is not believed: it may mean anything tomorrow."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -10,13 +10,12 @@ Source: DESIGN 2, 10; reliability 5.2 S1, S5, S6.
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.exposure import check_exposure, is_loopback
 from broadsheet.base.types import ConnectionId
-from broadsheet.errors import ConfigError
 from broadsheet.ports import Listener
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.budget import Budget
@@ -26,7 +25,7 @@ from broadsheet.wire.serving import ServerConnection
 from broadsheet.wire.shell import WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
 
-__all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts", "is_loopback"]
+__all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts"]
 
 DEFAULT_LIMITS: Final = WireLimits()
 
@@ -82,11 +81,7 @@ class Server:
             ConfigError: it is not a loopback address and `is_insecure` is false.
             OSError: it cannot be bound.
         """
-        if not is_insecure and not is_loopback(address):
-            raise ConfigError(
-                f"{address} is not a loopback address: binding it without TLS would send tokens and data in the clear;"
-                " bind 127.0.0.1, or pass --insecure where the network itself is trusted"
-            )
+        check_exposure("native", address, is_insecure=is_insecure)
         listener = await self.ports.network.listen(address, self._accept)
         self._listeners.append(listener)
         return listener.address
@@ -117,7 +112,7 @@ class Server:
     def admit(self, connection: ServerConnection) -> str | None:
         """Count a new connection in; why not, where there is no room."""
         limits, source = self.limits, connection.source
-        is_bounded = bool(source) and not _is_loopback_host(source)
+        is_bounded = bool(source) and not is_loopback(source)
         from_source = self._by_source.get(source, 0)
         self.connections[connection.connection] = connection
         self._ungreeted[connection.connection] = None
@@ -158,17 +153,3 @@ class Server:
         self.counts.failed += 1
         if self._failed is not None:
             self._failed(error)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `host:port` can be reached from this machine only."""
-    return _is_loopback_host(address.rpartition(":")[0].strip("[]"))
-
-
-def _is_loopback_host(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -49,7 +49,7 @@ class NativeDoor:
         logger = services.one(Logs).of(self.name)
         server = Server(
             ports,
-            scope,
+            scope.child("calls"),  # Closed after the server, whose close lets calls end by themselves.
             services.every(Method),
             authorizer=Authorizer(_tokens(config, identity), time=ports.time),
             limits=config.limits,

@@ -1,0 +1,114 @@
+"""The bytes of docs/protocols/native.md: what a client in another language is written against."""
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from broadsheet.base.time import Instant
+from broadsheet.wire import frame as f
+from broadsheet.wire.datapath import render_acks, render_run_ack
+from broadsheet.wire.events import CallReceived, HelloReceived, RecordsReceived
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.listener import ListenerConnection
+from broadsheet.wire.method import EMPTY
+
+GOLDEN = Path(__file__).parent / "golden" / "native-v1.txt"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "protocols" / "native.md"
+
+
+def with_payload(kind: int, stream: int, body: bytes, payload: bytes) -> bytes:
+    return f.header(kind, stream, body_bytes=len(body), payload_bytes=len(payload)) + body + payload
+
+
+FRAMES = {
+    "HELLO of a dialler": f.frame(
+        f.HELLO, 0, f.encode(f.Hello("broadsheet", 1, 1, "tok", 4 << 20, 16 << 20, "c", "local"))
+    ),
+    "HELLO of a listener": f.frame(
+        f.HELLO, 0, f.encode(f.Welcome(1, 4 << 20, 16 << 20, 1024, 65_536, {"node.status": 8}, "n1", "local"))
+    ),
+    "GOAWAY": f.frame(f.GOAWAY, 0, f.encode(f.GoAway(20, "leaving", 7))),
+    "PING": f.frame(f.PING, 0),
+    "PONG": f.frame(f.PONG, 0),
+    "TOKEN": f.frame(f.TOKEN, 0, f.encode(f.NewToken("tok2"))),
+    "CALL": with_payload(f.CALL, 1, f.CALL_HEAD.pack(8, 30_000) + f.encode(EMPTY), b"payload"),
+    "OPEN": f.frame(f.OPEN, 3, f.CALL_HEAD.pack(56, 0) + f.encode(EMPTY)),
+    "OPEN_RUN": f.frame(f.OPEN_RUN, 5, f.CALL_HEAD.pack(55, 0) + f.encode(EMPTY)),
+    "OPENED": f.frame(f.OPENED, 5, f.encode(EMPTY)),
+    "REPLY": with_payload(f.REPLY, 1, f.encode(EMPTY), b"answer"),
+    "REFUSE": f.frame(f.REFUSE, 1, f.encode(f.Refusal(8, "there is no a/b", "127.0.0.1:6740"))),
+    "CANCEL": f.frame(f.CANCEL, 3),
+    "MESSAGE": with_payload(f.MESSAGE, 3, f.encode(EMPTY), b"bytes"),
+    "WINDOW": f.frame(f.WINDOW, 3, f.U32.pack(65_536)),
+    "FINISH": f.frame(f.FINISH, 3),
+    "RECORD": with_payload(f.RECORD, 5, b"", b"record"),
+    "RUN": with_payload(f.RUN, 5, struct.pack("<QII", f.AT_HEAD, 2, 3), b"abcde"),
+    "RUN at an offset": with_payload(f.RUN, 5, struct.pack("<QI", 1000, 4), b"abcd"),
+    "ACK": render_acks(5, 0, 1, 6, 100),
+    "RUN_ACK": render_run_ack(5, 1, 2, begin=106, end=111),
+    "RUN_REFUSE": f.frame(f.RUN_REFUSE, 5, f.encode(f.RunRefusal(3, 1, 12, "the head is at 111"))),
+}
+
+
+def golden() -> dict[str, bytes]:
+    lines = GOLDEN.read_text(encoding="utf-8").splitlines()
+    pairs = [line.rpartition(": ") for line in lines if line and not line.startswith("#")]
+    return {name: bytes.fromhex(value) for name, _, value in pairs}
+
+
+@pytest.mark.parametrize("name", sorted(FRAMES))
+def test_a_frame_has_the_golden_bytes(name: str) -> None:
+    """Version 1 is what it is: a change of bytes is another version."""
+    assert FRAMES[name] == golden()[name]
+
+
+def test_every_kind_has_golden_bytes_and_stands_in_the_document() -> None:
+    """A kind that nobody wrote down cannot be spoken by others."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    named = {name.split()[0] for name in golden()}
+
+    assert named == set(f.FRAME_NAMES.values())
+    for kind, name in f.FRAME_NAMES.items():
+        assert re.search(rf"^\| {kind} \| {name} \|", text, re.MULTILINE), f"{name} is missing in native.md"
+    for name, frame in FRAMES.items():
+        assert frame.hex() in text, f"the bytes of {name} in native.md are stale"
+
+
+def test_a_listener_understands_the_golden_bytes() -> None:
+    """Decoding is pinned as well as encoding."""
+    frames = golden()
+    listener = ListenerConnection(WireLimits(), now=Instant(0))
+    feed(listener, frames["HELLO of a dialler"])
+    (hello,) = listener.events
+    assert isinstance(hello, HelloReceived)
+    assert (hello.hello.token, hello.hello.cluster) == ("tok", "local")
+    listener.say_welcome({})
+    listener.events.clear()
+    feed(listener, frames["CALL"] + frames["OPEN_RUN"])
+    listener.accept_run(5, b"")
+    feed(listener, frames["RECORD"] + frames["RUN"] + frames["RUN at an offset"])
+    call, _, record, run, at = listener.events
+
+    assert isinstance(call, CallReceived)
+    assert (call.stream, call.method, call.timeout_ms) == (1, 8, 30_000)
+    assert (bytes(call.request), bytes(call.payload)) == (b"\x90", b"payload")
+    assert isinstance(record, RecordsReceived)
+    assert (record.sequence, record.count, b"".join(record.parts)) == (0, 1, b"record")
+    assert isinstance(run, RecordsReceived)
+    assert (run.sequence, run.count, run.at, b"".join(run.parts)) == (1, 2, None, b"abcde")
+    assert isinstance(at, RecordsReceived)
+    assert (at.sequence, at.at) == (3, 1000)
+
+
+def feed(listener: ListenerConnection, data: bytes) -> None:
+    buffer = bytearray(data)
+    assert listener.receive(buffer, memoryview(buffer), 0, len(buffer), Instant(0)) == len(buffer)
+
+
+if __name__ == "__main__":
+    lines = [f"{name}: {frame.hex()}" for name, frame in FRAMES.items()]
+    GOLDEN.write_text(
+        "# Frames of the native wire, version 1, in hex.\n" + "\n".join(lines) + "\n", encoding="utf-8"
+    )
