@@ -1,0 +1,457 @@
+"""The pipeline answers each append once, in order, when it is durable and its registers are put."""
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broadsheet.base.machine import Tick
+from broadsheet.base.time import SECOND, Instant
+from broadsheet.base.types import ByteOffset, Token
+from broadsheet.errors import Status
+from broadsheet.journal.core.admission import Limits
+from broadsheet.journal.core.pipeline import PUT_RETRY, Pipeline
+from broadsheet.journal.core.pipeline_events import (
+    Abort,
+    Advance,
+    ChunkStaged,
+    Closed,
+    EpochLost,
+    Fullness,
+    Grant,
+    Persist,
+    Persisted,
+    PersistRefused,
+    PutRegisters,
+    RegistersPut,
+    Reply,
+    Rollback,
+    StreamFailed,
+    StreamOpened,
+    StreamStaged,
+    Submitted,
+)
+from broadsheet.journal.core.registers import NO_REGISTERS, Condition, RegisterState, changed, is_met
+
+T0 = Instant(1_000)
+
+
+def at(n: int) -> ByteOffset:
+    return ByteOffset(n)
+
+
+def pipeline(
+    *,
+    head: int = 0,
+    length: int = 1 << 20,
+    is_behind: bool = False,
+    registers: RegisterState | None = NO_REGISTERS,
+) -> Pipeline:
+    return Pipeline(
+        head=at(head),
+        fragment_begin=at(head),
+        fragment_length=length,
+        registers=registers,
+        is_behind=is_behind,
+        limits=Limits(),
+    )
+
+
+def submitted(run: object, length: int, **condition: object) -> Submitted:
+    wanted = Condition(**condition) if condition else None  # type: ignore[arg-type]
+    return Submitted(run=run, count=1, length=length, condition=wanted)
+
+
+def persist(token: int, run: object, begin: int, end: int, **other: object) -> Persist:
+    return Persist(
+        token=Token(token),
+        run=run,
+        begin=at(begin),
+        end=at(end),
+        fragment_begin=at(int(other.get("fragment", 0))),  # type: ignore[call-overload]
+        registers=other.get("registers"),  # type: ignore[arg-type]
+        stream=other.get("stream"),  # type: ignore[arg-type]
+    )
+
+
+def reply(run: object, status: Status, begin: int, end: int) -> Reply:
+    return Reply(run=run, status=status, begin=at(begin), end=at(end))
+
+
+def test_an_append_is_answered_when_it_is_durable_and_not_before() -> None:
+    """W1: what was acknowledged survives a power cut."""
+    m = pipeline()
+
+    assert m.step(submitted("a", 5), T0) == [persist(1, "a", 0, 5)]
+    assert m.committed_end == 0
+    assert m.step(Persisted(token=Token(1)), T0) == [Advance(end=at(5)), reply("a", Status.OK, 0, 5)]
+
+
+def test_a_refusal_waits_for_the_appends_that_it_depends_on() -> None:
+    """journals.9: a refusal is a read of the head, which must not be told before it is committed."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+
+    assert m.step(submitted("b", 5, offset=at(0)), T0) == []
+    assert m.step(Persisted(token=Token(1)), T0) == [
+        Advance(end=at(5)),
+        reply("a", Status.OK, 0, 5),
+        reply("b", Status.WRONG_APPEND_OFFSET, 5, 5),
+    ]
+
+
+def test_an_explicit_offset_holds_against_appends_still_on_their_way() -> None:
+    """J7: two successful appends never carry the same expected offset."""
+    m = pipeline()
+    m.step(submitted("a", 5, offset=at(0)), T0)
+
+    m.step(submitted("b", 5, offset=at(0)), T0)
+    assert m.step(submitted("c", 5, offset=at(5)), T0) == [persist(2, "c", 5, 10)]
+
+
+def test_offset_zero_is_an_expectation() -> None:
+    """journals.24: on the native door None means head, and 0 means 0."""
+    m = pipeline(head=7)
+
+    assert m.step(submitted("a", 5, offset=at(0)), T0) == [reply("a", Status.WRONG_APPEND_OFFSET, 7, 7)]
+
+
+def test_registers_are_put_before_the_answer_and_the_committed_end_waits_for_them() -> None:
+    """journals.11: else a fence that was answered could be lost with the replicas."""
+    m = pipeline()
+    state = RegisterState(values={"author": "x"}, version=1, at=at(5))
+
+    assert m.step(submitted("a", 5, union={"author": "x"}), T0) == [persist(1, "a", 0, 5, registers=state)]
+    m.step(submitted("b", 5), T0)
+    assert m.step(Persisted(token=Token(2)), T0) == [PutRegisters(registers=state)]
+    assert m.committed_end == 0
+    assert m.step(RegistersPut(version=1, is_known=True), T0) == [
+        Advance(end=at(10)),
+        reply("a", Status.OK, 0, 5),
+        reply("b", Status.OK, 5, 10),
+    ]
+
+
+def test_an_unknown_put_is_repeated_with_its_version() -> None:
+    """journals.11: after all acks it is never rolled back; unknown is not failed."""
+    m = pipeline()
+    state = RegisterState(values={"author": "x"}, version=1, at=at(5))
+    m.step(submitted("a", 5, union={"author": "x"}), T0)
+    m.step(Persisted(token=Token(1)), T0)
+
+    assert m.step(RegistersPut(version=1, is_known=False), T0) == []
+    assert m.deadline() == T0 + PUT_RETRY
+    assert m.step(Tick(), Instant(T0 + PUT_RETRY)) == [PutRegisters(registers=state)]
+    assert m.step(RegistersPut(version=1, is_known=True), T0)[0] == Advance(end=at(5))
+
+
+def test_an_absent_register_fails_a_strict_check() -> None:
+    """journals.12: lost is not empty; Gazette's rule is for its own door."""
+    m = pipeline()
+
+    assert m.step(submitted("a", 5, check={"author": "x"}), T0) == [
+        reply("a", Status.REGISTER_MISMATCH, 0, 0)
+    ]
+    assert m.step(submitted("b", 5, check={"author": None}), T0) == [persist(1, "b", 0, 5)]
+    assert m.step(submitted("c", 5, check={"author": "x"}, is_strict=False), T0) == [persist(2, "c", 5, 10)]
+
+
+def test_lost_registers_pass_no_check() -> None:
+    """journals.12: a zombie must not pass its author check because the registers are gone."""
+    m = pipeline(registers=None)
+
+    assert m.step(submitted("a", 5, check={"author": "x"}, is_strict=False), T0) == [
+        reply("a", Status.REGISTERS_UNKNOWN, 0, 0)
+    ]
+
+
+def test_registers_change_with_content_only() -> None:
+    """J6: zero-byte appends never change registers."""
+    m = pipeline()
+
+    assert m.step(submitted("a", 0, union={"author": "x"}), T0) == [reply("a", Status.INVALID_ARGUMENT, 0, 0)]
+
+
+def test_a_barrier_tells_the_committed_end_behind_everything_before_it() -> None:
+    """A zero-byte append is how a client waits for others' appends."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+
+    assert m.step(submitted("b", 0), T0) == []
+    assert m.step(Persisted(token=Token(1)), T0)[-1] == reply("b", Status.OK, 5, 5)
+
+
+def test_a_refused_persist_is_taken_back_and_what_depended_on_it_is_evaluated_again() -> None:
+    """journals.9, journals.20: ENOSPC is roll-back, and a refusal that saw the bytes is not told."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+    m.step(submitted("b", 5), T0)
+    m.step(submitted("c", 5, offset=at(5)), T0)
+
+    assert m.step(PersistRefused(token=Token(2)), T0) == [
+        Rollback(end=at(5), fragment_begin=at(0)),
+        persist(2, "c", 5, 10),
+    ]
+    m.check()
+    assert m.step(Persisted(token=Token(2)), T0) == [
+        Advance(end=at(10)),
+        reply("a", Status.OK, 0, 5),
+        reply("b", Status.STORE_UNHEALTHY, 5, 5),
+        reply("c", Status.OK, 5, 10),
+    ]
+
+
+def test_a_fragment_rolls_when_it_is_strictly_longer_than_its_length() -> None:
+    """Gazette's rule; an append is never split."""
+    m = pipeline(length=10)
+    m.step(submitted("a", 10), T0)
+
+    assert m.step(submitted("b", 5), T0) == [persist(2, "b", 10, 15)]
+    assert m.step(submitted("c", 5), T0) == [persist(3, "c", 15, 20, fragment=15)]
+
+
+def test_a_streaming_append_owns_the_tail_and_the_rest_waits_behind_it() -> None:
+    """All or nothing: spans never interleave."""
+    m = pipeline()
+
+    assert m.step(StreamOpened(stream=7, run="s"), T0) == [Grant(stream=7, begin=at(0), fragment_begin=at(0))]
+    assert m.step(submitted("b", 5), T0) == []
+    m.step(ChunkStaged(stream=7, length=100), T0)
+    assert m.step(StreamStaged(stream=7, length=100), T0) == [
+        persist(1, "s", 0, 100, stream=7),
+        persist(2, "b", 100, 105),
+    ]
+
+
+def test_a_slow_client_is_aborted_and_holds_nobody_up() -> None:
+    """journals.17: it never holds the pipeline longer than flow_stall beyond its last byte."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(submitted("b", 5), T0)
+    due = Instant(T0 + Limits().flow_stall)
+
+    assert m.deadline() == due
+    m.step(ChunkStaged(stream=7, length=1 << 30 >> 4), T0)
+    assert m.deadline() == due, "a fast start buys no long stall"
+    assert m.step(Tick(), due) == [Abort(stream=7, status=Status.DEADLINE_EXCEEDED)]
+    assert m.step(StreamFailed(stream=7, status=Status.DEADLINE_EXCEEDED), due) == [
+        reply("s", Status.DEADLINE_EXCEEDED, 0, 0),
+        persist(1, "b", 0, 5),
+    ]
+
+
+def test_a_stream_is_refused_before_its_content_is_read() -> None:
+    """A client must not send a gigabyte to learn that its offset was wrong."""
+    m = pipeline(head=3)
+
+    assert m.step(StreamOpened(stream=7, run="s", condition=Condition(offset=at(0))), T0) == [
+        Abort(stream=7, status=Status.WRONG_APPEND_OFFSET),
+        reply("s", Status.WRONG_APPEND_OFFSET, 3, 3),
+    ]
+
+
+def test_an_offset_that_is_known_elsewhere_is_never_written_again() -> None:
+    """J11: INDEX_HAS_GREATER_OFFSET instead of an overwrite; barriers go on."""
+    m = pipeline(is_behind=True)
+
+    assert m.step(submitted("a", 5), T0) == [reply("a", Status.INDEX_HAS_GREATER_OFFSET, 0, 0)]
+    assert m.step(submitted("b", 0), T0) == [reply("b", Status.OK, 0, 0)]
+
+
+def test_a_full_disk_refuses_content_and_nothing_else() -> None:
+    """journals.20: reads and barriers go on."""
+    m = pipeline()
+    m.step(Fullness(is_full=True), T0)
+
+    assert m.step(submitted("a", 5), T0) == [reply("a", Status.STORE_UNHEALTHY, 0, 0)]
+    assert m.step(submitted("b", 0), T0) == [reply("b", Status.OK, 0, 0)]
+
+
+def test_after_the_epoch_is_lost_nothing_is_acknowledged() -> None:
+    """journals.1: a pipeline that lost its epoch never acknowledges again; what was durable is unknown."""
+    m = pipeline()
+    m.step(submitted("a", 5, union={"author": "x"}), T0)
+    m.step(Persisted(token=Token(1)), T0)
+
+    assert m.step(EpochLost(), T0) == [reply("a", Status.UNKNOWN, 0, 0)]
+    assert m.step(RegistersPut(version=1, is_known=True), T0) == []
+    assert m.step(submitted("b", 5), T0) == [reply("b", Status.FENCED, 0, 0)]
+    m.check()
+
+
+def test_what_was_not_decided_at_the_close_is_unknown() -> None:
+    """C1: a shutdown is not a no for what may be durable."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+    m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(submitted("b", 5), T0)
+
+    assert m.step(Closed(status=Status.SHUTTING_DOWN), T0) == [
+        reply("a", Status.UNKNOWN, 0, 0),
+        reply("b", Status.SHUTTING_DOWN, 0, 0),
+        Abort(stream=7, status=Status.SHUTTING_DOWN),
+    ]
+    assert m.step(Persisted(token=Token(1)), T0) == []
+    m.check()
+
+
+class Model:
+    """The naive oracle: a journal as a list, evaluated one append after the other."""
+
+    def __init__(self) -> None:
+        self.end, self.registers = 0, NO_REGISTERS
+
+    def append(self, length: int, condition: Condition | None, *, has_room: bool) -> tuple[Status, int, int]:
+        wanted = condition or Condition()
+        if not is_met(wanted, self.registers):
+            return Status.REGISTER_MISMATCH, self.end, self.end
+        if wanted.offset is not None and wanted.offset != self.end:
+            return Status.WRONG_APPEND_OFFSET, self.end, self.end
+        if wanted.may_change_registers and not length:
+            return Status.INVALID_ARGUMENT, self.end, self.end
+        if length and not has_room:
+            return Status.STORE_UNHEALTHY, self.end, self.end
+        begin, self.end = self.end, self.end + length
+        self.registers = changed(wanted, self.registers, at(self.end)) or self.registers
+        return Status.OK, begin, self.end
+
+
+CONDITIONS = st.one_of(
+    st.none(),
+    st.builds(
+        Condition,
+        offset=st.one_of(st.none(), st.integers(0, 12).map(at)),
+        check=st.one_of(
+            st.none(), st.dictionaries(st.sampled_from("pq"), st.sampled_from(["x", None]), max_size=1)
+        ),
+        union=st.one_of(st.none(), st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=1)),
+        subtract=st.one_of(
+            st.none(), st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=1)
+        ),
+    ),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("submit"), st.integers(0, 3), CONDITIONS, st.booleans()),
+    st.tuples(st.just("stream"), st.integers(0, 3), CONDITIONS, st.booleans()),
+    st.tuples(st.just("finish"), st.booleans()),
+    st.tuples(st.just("sync"), st.integers(1, 4)),
+    st.tuples(st.just("put"), st.booleans()),
+)
+
+
+class World:
+    """A host as simple as can be: performs effects, and remembers what was answered."""
+
+    def __init__(self) -> None:
+        self.machine = pipeline(length=4)
+        self.model = Model()
+        self.now = T0
+        self.log: list[Token] = []
+        self.puts: deque[int] = deque()
+        self.staging: deque[tuple[int, int]] = deque()
+        self.lengths: dict[int, tuple[int, Condition | None, bool]] = {}
+        self.expected: list[tuple[object, Status, int, int]] = []
+        self.answered: list[tuple[object, Status, int, int]] = []
+        self.committed = 0
+        self.kept_version = 0
+        self.room: dict[object, bool] = {}
+        self.failed: dict[object, Status] = {}
+
+    def step(self, event: object) -> None:
+        inbox: deque[object] = deque([event])
+        refusing = False
+        while inbox:
+            effects = self.machine.step(inbox.popleft(), self.now)  # type: ignore[arg-type]
+            self.machine.check()
+            for effect in effects:
+                if isinstance(effect, Persist) and not refusing:
+                    if self.room[effect.run]:
+                        self.log.append(effect.token)
+                    else:
+                        refusing = True
+                        inbox.append(PersistRefused(token=effect.token))
+                elif isinstance(effect, Rollback):
+                    refusing = False
+                elif isinstance(effect, Grant):
+                    if refusing:
+                        self.failed[effect.stream] = Status.STORE_UNHEALTHY
+                        inbox.append(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
+                    else:
+                        self.staging.append((effect.stream, self.lengths[effect.stream][0]))
+                elif isinstance(effect, PutRegisters):
+                    self.puts.append(effect.registers.version)
+                elif isinstance(effect, Advance):
+                    assert effect.end > self.committed, "the committed end rises"
+                    self.committed = effect.end
+                elif isinstance(effect, Reply):
+                    self.answered.append((effect.run, effect.status, effect.begin, effect.end))
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, max_size=40))
+def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[object, ...]]) -> None:
+    """Oracle: appends evaluated in order of admission, with the disk's refusals, give the same answers."""
+    world = World()
+    model = Model()
+    expected: dict[object, tuple[Status, int, int]] = {}
+    order: list[tuple[int, int, Condition | None]] = []
+    queue: deque[tuple[int, int, Condition | None, bool, bool]] = deque()  # Behind an owner of the tail.
+
+    def evaluate(run: int, length: int, condition: Condition | None, room: bool) -> None:
+        expected[run] = model.append(length, condition, has_room=room)
+        order.append((run, length, condition))
+
+    for number, step in enumerate(steps):
+        if step[0] in ("submit", "stream"):
+            _, length, condition, has_room = step
+            assert isinstance(length, int)
+            is_stream = step[0] == "stream"
+            room = bool(has_room)
+            world.room[number] = room
+            queue.append((number, length, condition, room, is_stream))  # type: ignore[arg-type]
+            if is_stream:
+                world.lengths[number] = (length, condition, room)  # type: ignore[assignment]
+                world.step(StreamOpened(stream=number, run=number, condition=condition))  # type: ignore[arg-type]
+            else:
+                world.step(Submitted(run=number, count=1, length=length, condition=condition))  # type: ignore[arg-type]
+        elif step[0] == "finish" and world.staging:
+            stream, length = world.staging.popleft()
+            if step[1]:
+                world.step(StreamStaged(stream=stream, length=length))
+            else:
+                world.failed[stream] = Status.CANCELLED
+                world.step(StreamFailed(stream=stream, status=Status.CANCELLED))
+        elif step[0] == "sync" and world.log:
+            count = min(int(step[1]), len(world.log))  # type: ignore[call-overload]
+            token = world.log[count - 1]
+            del world.log[:count]
+            world.step(Persisted(token=token))
+        elif step[0] == "put" and world.puts:
+            version = world.puts.popleft()
+            world.step(RegistersPut(version=version, is_known=bool(step[1])))
+            world.now = Instant(world.now + SECOND // 10)
+            if world.machine._put_again_at is not None:  # noqa: SLF001 - the timer of a host.
+                world.step(Tick())
+    while world.staging or world.log or world.puts:
+        if world.staging:
+            stream, length = world.staging.popleft()
+            world.step(StreamStaged(stream=stream, length=length))
+        if world.log:
+            token = world.log[-1]
+            world.log.clear()
+            world.step(Persisted(token=token))
+        if world.puts:
+            world.step(RegistersPut(version=world.puts.popleft(), is_known=True))
+    answered = {run: (status, begin, end) for run, status, begin, end in world.answered}
+    assert len(answered) == len(world.answered) == len(queue), "each is answered once"
+    for number, length, condition, room, _ in queue:
+        if number not in world.failed:
+            # What shares a step with a refused persist is refused with it: the disk took nothing from there on.
+            has_room = room and answered[number][0] is not Status.STORE_UNHEALTHY
+            evaluate(number, length, condition, has_room)
+    for run, _, _ in order:
+        assert answered[run] == expected[run], run
+    if all(world.room.values()):
+        assert all(status is not Status.STORE_UNHEALTHY for status, _, _ in answered.values())
+    assert world.machine.committed_end == model.end
+    assert world.machine.committed_registers == model.registers
