@@ -1,0 +1,218 @@
+"""`broadsheet sim`: run clusters in virtual time under faults, from seeds or from a plan.
+
+`all` is what `make sim` runs: the canary, the determinism of every workload, then enough counting seeds of
+each. A failure writes its plan and prints, last, the one command that reproduces it; the exit status is 1
+then.
+"""
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from broadsheet.errors import ConfigError
+from broadsheet.sim.campaign import Summary, run_campaign
+from broadsheet.sim.determinism import differences
+from broadsheet.sim.plan import Plan, Tier, load, save
+from broadsheet.sim.run import Result
+from broadsheet.sim.runner import keep_failure, plan_of, reproduce_line, run_plan
+from broadsheet.sim.shrink import Shrinker
+from broadsheet.sim.workloads import WORKLOADS
+
+app = typer.Typer(add_completion=False)
+
+KEEP: Final = Path("sim-failures")
+CANARY_SEEDS: Final = 30
+CANARY_CAUGHT_MIN: Final = 3
+MEASURED: Final = ("metastore", "append")
+"""The machines whose counting seeds `all` adds up."""
+SHARE_TIER_2: Final = 4
+"""One in four counting seeds is of tier 2."""
+
+FUZZ_SESSIONS: Final = 100_000
+
+progress = Console(stderr=True)
+
+
+@app.command()
+def sim(
+    workload: Annotated[str, typer.Argument(help="A workload's name, or `list`, `all`, `fuzz`.")],
+    *,
+    tier: Annotated[int, typer.Option(help="1: machines on a heap. 2: real services in virtual time.")] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many must count (`all`: of both machines together).")] = 0,
+    plan: Annotated[Path | None, typer.Option(help="Run this plan instead of seeds.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Stop at this virtual second, without a verdict.")
+    ] = None,
+    trace: Annotated[bool, typer.Option(help="Print every event and effect.")] = False,
+    shrink: Annotated[bool, typer.Option(help="Look for the smallest plan that still fails.")] = False,
+    forever: Annotated[bool, typer.Option(help="Run seed after seed until one fails.")] = False,
+    jobs: Annotated[int, typer.Option(help="Processes; 0: one for each core.")] = 0,
+    keep: Annotated[Path, typer.Option(help="Where plans of failures go.")] = KEEP,
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
+) -> None:
+    """Simulate a cluster under faults; the same seed or plan gives the same run, to the byte."""
+    jobs = jobs or os.cpu_count() or 1
+    if workload == "list":
+        for name, at in WORKLOADS:
+            print(f"{name} --tier {at.value}")
+        return
+    if workload == "fuzz":
+        _run_fuzz(seeds or FUZZ_SESSIONS, seed)
+        return
+    if workload == "all":
+        _run_all(seeds or 5_000, jobs=jobs, keep=keep, json=json)
+        return
+    at = _tier(tier)
+    if plan is not None:
+        given = load(plan)
+        if given.workload != workload:
+            raise ConfigError(f"{plan} is a plan of {given.workload!r}, not of {workload!r}")
+        _run_one(given, until=until, trace=trace, shrink=shrink, keep=keep, json=json, path=plan)
+    elif forever:
+        for first in count(seed, 1_000):
+            _report(_run_seeds(workload, at, counting=300, first=first, jobs=jobs, keep=keep), json=json)
+    elif seeds:
+        _report(_run_seeds(workload, at, counting=seeds, first=seed, jobs=jobs, keep=keep), json=json)
+    else:
+        _run_one(plan_of(workload, at, seed), until=until, trace=trace, shrink=shrink, keep=keep, json=json)
+
+
+def _tier(number: int) -> Tier:
+    try:
+        return Tier(number)
+    except ValueError:
+        raise ConfigError(f"there is no tier {number}: 1 or 2") from None
+
+
+def _run_one(
+    plan: Plan,
+    *,
+    until: float | None,
+    trace: bool,
+    shrink: bool,
+    keep: Path,
+    json: bool,
+    path: Path | None = None,
+) -> None:
+    """Run one plan, and say what came of it."""
+    end = None if until is None else int(until * 1e9)
+    result = run_plan(plan, show=print if trace else None, until=end)
+    if plan.digest and plan.digest != result.digest and end is None:
+        progress.print(
+            f"the plan's digest is {plan.digest}: it was written by other code, or by another Python"
+        )
+    if json:
+        print(msgspec.json.encode(result).decode())
+    else:
+        print(_line(result))
+    if result.violation is None:
+        return
+    if path is None:
+        path = keep_failure(result, keep)
+    if not json:
+        print(result.violation)
+    if shrink:
+        result, path = _shrink(result, keep)
+    print(reproduce_line(result, path), file=sys.stderr if json else sys.stdout)
+    raise typer.Exit(1)
+
+
+def _shrink(result: Result, keep: Path) -> tuple[Result, Path]:
+    """Shrink the failing plan and keep the small one."""
+    shrinker = Shrinker(lambda candidate: run_plan(candidate).violation is not None)
+    small = shrinker.shrink(result.plan)
+    again = run_plan(small)
+    before, after = len(result.plan.faults), len(small.faults)
+    print(f"shrunk from {before} to {after} faults in {shrinker.runs} runs:")
+    for fault in small.faults:
+        print(f"  {fault}")
+    path = keep / f"{small.workload}-tier{small.tier.value}-{small.seed}-shrunk.json"
+    found = (again.violation or "").splitlines()[0]
+    save(replace(small, found=found, digest=again.digest), path)
+    return again, path
+
+
+def _line(result: Result) -> str:
+    counts = result.counts
+    return (
+        f"{result.plan.workload} tier {result.plan.tier.value} seed {result.plan.seed}: "
+        f"{result.acked} acknowledged, {result.unknown} unknown, {result.rejected} rejected, "
+        f"{counts.faults} faults ({counts.faults_met} met an open operation), {counts.events} events, "
+        f"{result.virtual_ns / 1e9:.2f} virtual s, {result.cpu_seconds:.2f} CPU s, digest {result.digest}, "
+        f"{'counts' if result.is_counting else 'does not count'}"
+    )
+
+
+def _run_seeds(name: str, tier: Tier, *, counting: int, first: int, jobs: int, keep: Path) -> Summary:
+    """A campaign with a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=progress) as bar:
+        task = bar.add_task(f"{name} tier {tier.value}", total=counting)
+        return run_campaign(
+            name,
+            tier,
+            counting=counting,
+            first=first,
+            jobs=jobs,
+            keep=keep,
+            tell=lambda total: bar.update(task, completed=min(total.counting, counting)),
+        )
+
+
+def _report(summary: Summary, *, json: bool) -> None:
+    """Print what a campaign found; a failure ends the command."""
+    print(msgspec.json.encode(summary).decode() if json else summary.line())
+    if summary.failures:
+        print("\n".join(summary.failures), file=sys.stderr if json else sys.stdout)
+        raise typer.Exit(1)
+
+
+def _run_fuzz(sessions: int, seed: int) -> None:
+    """Malformed sessions against a real server: what `make fuzz` runs.
+
+    No simulation, but the same manners.
+    """
+    from broadsheet.sim.fuzz import Failure, fuzz
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=progress) as bar:
+        task = bar.add_task("malformed sessions", total=sessions)
+        rss = 0
+        try:
+            for done, rss in fuzz(sessions, seed):
+                bar.update(task, completed=min(done, sessions))
+        except Failure as error:
+            print(f"{error}\nREPRODUCE  broadsheet sim fuzz --seeds {sessions} --seed {seed}")
+            raise typer.Exit(1) from error
+    print(f"fuzz: {sessions} malformed sessions, server up, {rss >> 20} MiB resident")
+
+
+def _run_all(counting: int, *, jobs: int, keep: Path, json: bool) -> None:
+    """Everything that `make sim` runs."""
+    caught = sum(
+        run_plan(plan_of("canary", Tier.MACHINES, seed)).violation is not None for seed in range(CANARY_SEEDS)
+    )
+    print(f"canary: caught in {caught} of {CANARY_SEEDS} seeds")
+    if caught < CANARY_CAUGHT_MIN:
+        print(f"the simulator is broken: the canary must be caught in {CANARY_CAUGHT_MIN} seeds or more")
+        raise typer.Exit(1)
+    targets = list(WORKLOADS)
+    different = differences(targets, seeds=200)
+    print(f"determinism: {len(different)} of 200 runs differ between two hash seeds")
+    if different:
+        print("\n".join(different))
+        raise typer.Exit(1)
+    measured = [target for target in targets if target[0] in MEASURED]
+    for name, tier in measured:
+        share = counting // (len(measured) // 2 or 1)
+        part = share // SHARE_TIER_2 if tier is Tier.SERVICES else share - share // SHARE_TIER_2
+        _report(_run_seeds(name, tier, counting=part, first=1_000_000, jobs=jobs, keep=keep), json=json)

@@ -1,0 +1,84 @@
+"""The registry of planted bugs: what each takes out, and who must notice.
+
+A mutant replaces one function or method, or one entry of a class's table, while a run lasts. Where a module
+has imported a function by name, the target is that module's name for it.
+"""
+
+import pkgutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tests.mutants
+from broadsheet.sim.plan import Tier
+
+PLANS = Path(__file__).parent / "plans"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    """Its file name, in words: `ack_before_sync`."""
+    guard: str
+    """One sentence: which guard is gone."""
+    target: str
+    """`module:function`, `module:Class.method`, or `module:Class.TABLE[Key]` for a table's entry."""
+    replacement: Callable[[Any], Any]
+    """From what stands there to what shall stand there: it may wrap the original."""
+    workload: str = ""
+    """Whose checker must catch it; empty where `hunt` does."""
+    tier: Tier = Tier.MACHINES
+    hunt: Callable[[], str | None] | None = None
+    """Another harness (crash states, say): what it found, or None.
+
+    It must find nothing without the mutant.
+    """
+
+    @property
+    def plan_path(self) -> Path:
+        """The stored plan that catches it."""
+        return PLANS / f"{self.name}.json"
+
+    @contextmanager
+    def planted(self) -> Generator[None, None, None]:
+        """While this lasts, the bug is in."""
+        module, _, path = self.target.partition(":")
+        owner: Any = import_module(module)
+        *owners, last = path.split(".")
+        for name in owners:
+            owner = getattr(owner, name)
+        if last.endswith("]"):
+            table_name, _, key_name = last.removesuffix("]").partition("[")
+            table = getattr(owner, table_name)
+            (key,) = [key for key in table if getattr(key, "__name__", str(key)) == key_name]
+            before = table[key]
+            table[key] = self.replacement(before)
+            try:
+                yield
+            finally:
+                table[key] = before
+            return
+        before = owner.__dict__[last]
+        plain = before.__func__ if isinstance(before, (staticmethod, classmethod)) else before
+        after = self.replacement(plain)
+        setattr(owner, last, type(before)(after) if plain is not before else after)
+        try:
+            yield
+        finally:
+            setattr(owner, last, before)
+
+
+def mutants() -> list[Mutant]:
+    """Every registered mutant, by name."""
+    found: list[Mutant] = []
+    for module in pkgutil.iter_modules(tests.mutants.__path__):
+        if module.name.startswith("planted_"):
+            found += import_module(f"tests.mutants.{module.name}").MUTANTS
+    names = [mutant.name for mutant in found]
+    assert len(names) == len(set(names)), f"two mutants of one name: {sorted(names)}"
+    return sorted(found, key=lambda mutant: mutant.name)
