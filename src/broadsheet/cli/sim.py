@@ -188,12 +188,13 @@ def _run_fuzz(sessions: int, seed: int) -> None:
         task = bar.add_task("malformed sessions", total=sessions)
         rss = 0
         try:
-            for done, rss in fuzz(sessions, seed):
+            for done, resident in fuzz(sessions, seed):
+                rss = max(rss, resident)
                 bar.update(task, completed=min(done, sessions))
         except Failure as error:
             print(f"{error}\nREPRODUCE  broadsheet sim fuzz --seeds {sessions} --seed {seed}")
             raise typer.Exit(1) from error
-    print(f"fuzz: {sessions} malformed sessions, server up, {rss >> 20} MiB resident")
+    print(f"fuzz: {sessions} malformed sessions, server up, {rss >> 20} MiB resident at most")
 
 
 def _run_all(counting: int, *, jobs: int, keep: Path, json: bool) -> None:
