@@ -40,10 +40,10 @@ class LoopPorts:
         self.time = SystemTime()
         self.timers = LoopTimers(asyncio.get_running_loop())
         self.network = TCPNetwork()
-        self.random = lambda purpose: random.Random(purpose)
-        self.turn = Turn(self.timers)
+        self.random = random.Random
         self.crashed: list[BaseException] = []
         self.crash = self.crashed.append
+        self.turn = Turn(self.timers, crash=self.crash)
 
 
 class Log:
@@ -219,7 +219,7 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
 
 async def until(condition: Any) -> None:
     """Let the loop turn until `condition` holds; a hang fails by the test's timeout."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - the condition is the other side of a socket.
         await asyncio.sleep(0.001)
 
 

@@ -109,7 +109,10 @@ async def test_a_lost_connection_makes_a_sent_call_unknown() -> None:
 
 
 async def test_a_call_that_never_left_is_refused_for_sure() -> None:
-    """The connection broke in the turn in which the call was queued: nothing was sent, so it may be repeated."""
+    """The connection broke in the turn in which the call was queued.
+
+    Nothing was sent, so it may be repeated.
+    """
     async with world() as w:
         client = await w.client()
         call = asyncio.create_task(client.call("test.echo", Echo(), reply=Echo))

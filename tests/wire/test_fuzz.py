@@ -4,7 +4,10 @@ from broadsheet.sim.fuzz import SESSIONS_CI, fuzz, mutated
 
 
 def test_five_thousand_malformed_sessions_leave_the_node_up_and_bounded() -> None:
-    """Whatever a peer sends is that peer's problem: the process lives, serves others and holds no more memory."""
+    """Whatever a peer sends is that peer's problem.
+
+    The process lives, serves others and holds no more memory.
+    """
     done = 0
     for done, _ in fuzz(SESSIONS_CI, seed=1):  # noqa: B007 - the last one counts.
         pass

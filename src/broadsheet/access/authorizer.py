@@ -1,8 +1,8 @@
 """Authorizer: the one check that stands in front of every door's method table (DESIGN 10).
 
-OFF (no keys; every caller is `ANYONE`; loopback only) or ON (a valid token or nothing), for the process's life.
-It does not look at what exists: a name outside the grant is refused before anybody looks it up, so that a
-refusal tells nothing.
+OFF (no keys; every caller is `ANYONE`; loopback only) or ON (a valid token or nothing), for the process's
+life. It does not look at what exists: a name outside the grant is refused before anybody looks it up, so
+that a refusal tells nothing.
 Source: DESIGN 10; reliability 5.2 S1, S3, S4.
 """
 
@@ -42,7 +42,8 @@ class Authorizer:
 
         Raises:
             Unauthenticated: its token has expired since.
-            NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the same whether
+            NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the same
+            whether
                 `name` exists or not.
         """
         if principal is ANYONE:

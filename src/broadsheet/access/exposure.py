@@ -22,7 +22,10 @@ def check_exposure(door: str, address: str, *, is_insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine only. A name is not believed: it may mean anything tomorrow."""
+    """Whether `host` can be reached from this machine only.
+
+    A name is not believed: it may mean anything tomorrow.
+    """
     if host in LOOPBACK_NAMES:
         return True
     try:

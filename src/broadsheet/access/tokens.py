@@ -1,9 +1,10 @@
 """Tokens: signing and verifying bearer tokens. The only importer of PyJWT.
 
-A token is a JWT signed by HMAC-SHA256 with one of a list of keys: the first signs, any verifies, so that keys rotate by
-adding in front and removing at the end. The algorithm is pinned here and never read from a token. Claims: `cap`
-(capability bits), `sel` (Gazette's label selector, of which the meta-labels `name` and `prefix` are understood), `iat`,
-`exp` (required, at most `lifetime_max` after `iat`), `aud` (the cluster's id).
+A token is a JWT signed by HMAC-SHA256 with one of a list of keys: the first signs, any verifies, so that
+keys rotate by adding in front and removing at the end. The algorithm is pinned here and never read from a
+token. Claims: `cap` (capability bits), `sel` (Gazette's label selector, of which the meta-labels `name` and
+`prefix` are understood), `iat`, `exp` (required, at most `lifetime_max` after `iat`), `aud` (the cluster's
+id).
 Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
 """
 
@@ -213,7 +214,10 @@ def _principal(claims: Claims) -> Principal:
 
 
 def _grants(labels: Sequence[Label]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names and the prefixes that `labels` select. A label that we cannot judge refuses the token, never widens it."""
+    """The names and the prefixes that `labels` select.
+
+    A label that we cannot judge refuses the token, never widens it.
+    """
     names, prefixes = [], []
     for label in labels:
         if label.name == "prefix":

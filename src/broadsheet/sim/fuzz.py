@@ -351,7 +351,7 @@ class Target:
     """The server process under test."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - ourselves.
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "broadsheet.sim.fuzz", "--serve"], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None, "a pipe was asked for"

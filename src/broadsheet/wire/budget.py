@@ -1,7 +1,7 @@
 """Budget: request bytes that all connections of a server work on together.
 
-Taking never fails: bytes that are here are here. A connection that makes the sum exceed the limit stops reading, and goes on once
-the sum has fallen to half of it.
+Taking never fails: bytes that are here are here. A connection that makes the sum exceed the limit stops
+reading, and goes on once the sum has fallen to half of it.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Client: the dialling side of the wire: one connection, and what is asked over it.
 
-DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that was handed to the
-socket and not answered is `Unknown` when the connection is lost or its time is up, never a no; one that was not is
-`Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
+DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that
+was handed to the socket and not answered is `Unknown` when the connection is lost or its time is up, never
+a no; one that was not is `Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
 Source: DESIGN 2; reliability 2.7 (C1, C2, C6).
 """
 
@@ -130,7 +130,7 @@ class ClientConnection(Shell):
         *,
         reply: type[R],
         timeout: Duration | None = None,
-        is_idempotent: bool = False,  # noqa: ARG002 - a route retries, one connection does not.
+        is_idempotent: bool = False,
     ) -> tuple[R, memoryview]:
         """One unary call: the reply's body and payload.
 
@@ -302,7 +302,7 @@ class ClientConnection(Shell):
 
     # ------------------------------------------------------------------ Shell
 
-    def on_events(self, events: list[Event], now: Instant) -> None:  # noqa: ARG002 - the clock is the core's.
+    def on_events(self, events: list[Event], now: Instant) -> None:
         """Take what the connection reports, in order."""
         for event in events:
             match event:

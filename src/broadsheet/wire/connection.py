@@ -2,8 +2,9 @@
 
 Stream numbers are unsigned 32 bits, odd and rising for the dialler's. Windows count bytes.
 GREETING --HELLO/WELCOME--> OPEN --GOAWAY--> LEAVING --> BROKEN, and BROKEN from anywhere.
-It does not read sockets, decode requests, know methods, or decide who may do what; it checks that the peer keeps to the
-protocol and its windows, and counts what may be sent. Frames for streams that have ended are late, and normal.
+It does not read sockets, decode requests, know methods, or decide who may do what; it checks that the peer
+keeps to the protocol and its windows, and counts what may be sent. Frames for streams that have ended are
+late, and normal.
 Source: docs/protocols/native.md; ADR 0040.
 """
 
@@ -190,7 +191,10 @@ class WireConnection:
     def on_records(
         self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int
     ) -> int:
-        """Take RECORD frames from `at` on; returns where they end. Only a listener has streams that take them."""
+        """Take RECORD frames from `at` on.
+
+        Returns where they end. Only a listener has streams that take them.
+        """
         raise RemoteProtocolError(f"stream {stream}: a record that is not for the {self.name}")
 
     # ------------------------------------------------------------------ greeting and leaving
@@ -222,7 +226,10 @@ class WireConnection:
     # ------------------------------------------------------------------ sending, both
 
     def may_send(self, stream: int, size: int) -> bool:
-        """Whether the peer's window on `stream` has room for a message of `size` bytes; true where it has ended."""
+        """Whether the peer's window on `stream` has room for a message of `size` bytes.
+
+        True where it has ended.
+        """
         state = self.streams.get(stream)
         return state is None or state.send_credit >= size + f.MESSAGE_COST
 

@@ -5,8 +5,8 @@
     u32 word      kind (low 8 bits) and body length (high 24 bits)
     u32 crc       crc32c of the 12 bytes before it
 
-All integers are little-endian. The body is MessagePack, but for the fixed columns named here, and the payload raw bytes.
-This module knows bytes and no state.
+All integers are little-endian. The body is MessagePack, but for the fixed columns named here, and the
+payload raw bytes. This module knows bytes and no state.
 Source: DESIGN 2; ADR 0040.
 """
 
@@ -55,7 +55,10 @@ REFUSE: Final = 11
 CANCEL: Final = 12
 """The dialler no longer wants the stream. Body empty."""
 MESSAGE: Final = 13
-"""A message of a STREAM: MessagePack or nothing; payload. Costs its length plus `MESSAGE_COST` of the window."""
+"""A message of a STREAM.
+
+MessagePack or nothing; payload. Costs its length plus `MESSAGE_COST` of the window.
+"""
 WINDOW: Final = 14
 """u32: so many more bytes may be sent on the stream."""
 FINISH: Final = 15
@@ -63,7 +66,11 @@ FINISH: Final = 15
 RECORD: Final = 16
 """One record of a RUN stream. Body empty; payload the record."""
 RUN: Final = 17
-"""Many: u64 wanted offset of the first byte (2**64 - 1: the head), then u32 lengths; payload the records back to back."""
+"""Many.
+
+U64 wanted offset of the first byte (2**64 - 1: the head), then u32 lengths; payload the records back to
+back.
+"""
 ACK: Final = 18
 """Answers a RECORD: u64 sequence, u64 begin, u64 end."""
 RUN_ACK: Final = 19

@@ -1,4 +1,5 @@
-"""Limits of the wire: one frozen struct, agreed in the greeting (the smaller of both sides where it concerns both).
+"""Limits of the wire: one frozen struct, agreed in the greeting (the smaller of both sides where it
+concerns both).
 
 Units are in the names; durations are nanoseconds.
 Source: reliability 5.2 S5, S6.
@@ -21,7 +22,10 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     streams_max: int = 1024
     """Streams (unary calls included) that a peer may have open at once."""
     window_bytes: int = 16 << 20
-    """What a peer may send on one stream before we have consumed it; also unanswered bytes of a RUN stream."""
+    """What a peer may send on one stream before we have consumed it.
+
+    Also unanswered bytes of a RUN stream.
+    """
     run_count_max: int = 65_536
     """Records in one run frame."""
     in_flight_bytes_max: int = 32 << 20

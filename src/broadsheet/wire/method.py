@@ -1,12 +1,14 @@
 """Method: one row of the table that stands behind a door (DESIGN 10), and what its handlers see.
 
-A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`; the native door
-collects them. The capability check stands in front of every handler; handlers check nothing but names that a request
-carries beyond its first (`Call.demand`, `Call.may_see`).
+A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
+the native door collects them. The capability check stands in front of every handler; handlers check nothing
+but names that a request carries beyond its first (`Call.demand`, `Call.may_see`).
 
 Three shapes:
-* UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be quick (below
-  100 us); an `async def` runs as a task of the connection's scope, and is cancelled at its deadline or with its caller.
+* UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be
+  quick (below
+  100 us); an `async def` runs as a task of the connection's scope, and is cancelled at its deadline or with
+  its caller.
 * STREAM: messages both ways under flow control, then one reply. Always a task.
 * RUN: the request names a target once; what follows are records, which arrive as runs (`wire.run`).
 
@@ -153,7 +155,8 @@ class Method:
             number: on the wire, for ever.
             capability: what the caller must have; `Capability.NONE` for any authenticated caller.
             request: how the request's body decodes; strictly where the struct forbids unknown fields.
-            name_of: the name that a request is about, for the caller's grant; None where it is about no name, and
+            name_of: the name that a request is about, for the caller's grant; None where it is about no
+            name, and
                 then a caller with a narrow grant may use it all the same: filter with `Call.may_see`.
             handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, as `shape` says.
         """

@@ -1,6 +1,7 @@
 """Pool: one connection per address, dialled when first wanted and again once it is gone.
 
-Whoever asks while a dial is under way waits for the same one. There is no back-off here: `wire.routed` has it.
+Whoever asks while a dial is under way waits for the same one. There is no back-off here: `wire.routed` has
+it.
 """
 
 import asyncio

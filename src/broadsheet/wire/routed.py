@@ -1,8 +1,9 @@
 """Routed: calls that find their node: hints, deadlines, retries with jittered back-off.
 
-What was refused may be sent again, to another node or later, for it was not done; what is `Unknown` only where the caller
-says that the request is idempotent (reliability C1). The error in the end is definite only if no attempt can have been
-applied (C2). A route is a name, such as a journal's; the node that last served it is asked first.
+What was refused may be sent again, to another node or later, for it was not done; what is `Unknown` only
+where the caller says that the request is idempotent (reliability C1). The error in the end is definite only
+if no attempt can have been applied (C2). A route is a name, such as a journal's; the node that last served
+it is asked first.
 Source: DESIGN 2; reliability 2.7; ADR 0042.
 """
 
@@ -90,7 +91,8 @@ class Routed:
     async def open(
         self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None, route: str = ""
     ) -> ClientStream:
-        """Open a STREAM at the node that `route` was last served by. Its refusal comes with its reply: see `learn`.
+        """Open a STREAM at the node that `route` was last served by. Its refusal comes with its reply: see
+        `learn`.
 
         Raises:
             Refused: no node could be reached.
@@ -149,7 +151,10 @@ class Routed:
             self._next += 1
 
     def pause(self, number: int) -> Duration:
-        """How long to wait before attempt `number`: full jitter, so that callers that failed together part."""
+        """How long to wait before attempt `number`.
+
+        Full jitter, so that callers that failed together part.
+        """
         policy = self.policy
         ceiling = min(policy.pause_max, policy.pause_min << min(number, 20))
         return Duration(int(ceiling * self._random.random()))

@@ -1,7 +1,7 @@
 """Running: a caller's end of a RUN stream: run frames out, acknowledgements in.
 
-Unanswered bytes never exceed the window that the listener greeted with. Runs are sent in the order of the calls; each is answered
-once, with where its first byte went, or with a refusal of all of it.
+Unanswered bytes never exceed the window that the listener greeted with. Runs are sent in the order of the
+calls; each is answered once, with where its first byte went, or with a refusal of all of it.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Serving: one accepted connection: requests to handlers, and their answers to the wire.
 
-GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is authorized before its
-handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are tasks of the server's scope that end by
-their deadline, their caller's CANCEL or the connection's loss. Nothing that a handler raises ends the process, but an
-`AssertionError`.
+GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is
+authorized before its handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are
+tasks of the server's scope that end by their deadline, their caller's CANCEL or the connection's loss.
+Nothing that a handler raises ends the process, but an `AssertionError`.
 Source: DESIGN 2, 10; reliability 5.2 S3-S6, S9.
 """
 

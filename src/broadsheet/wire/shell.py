@@ -1,8 +1,8 @@
 """Shell: the socket's side of a connection: slabs in, one write a turn out, one timer.
 
-It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the server's and the
-client's. A peer that does not take what is queued to it is disconnected with the reason, after `write_timeout` without
-progress or above `send_buffer_bytes_max`.
+It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the
+server's and the client's. A peer that does not take what is queued to it is disconnected with the reason,
+after `write_timeout` without progress or above `send_buffer_bytes_max`.
 Source: DESIGN 2; reference/performance.md B (BufferedProtocol, writelines).
 """
 
@@ -30,12 +30,35 @@ PINNED_MAX: Final = 8
 class WirePorts(Protocol):
     """What the wire needs of the world; `runtime.role.Ports` has it all."""
 
-    time: Time
-    timers: Timers
-    network: Network
-    random: Callable[[str], Random]
-    turn: Turn
-    crash: Crash
+    @property
+    def time(self) -> Time:
+        """The clocks."""
+        ...
+
+    @property
+    def timers(self) -> Timers:
+        """Calls on the loop."""
+        ...
+
+    @property
+    def network(self) -> Network:
+        """Connections."""
+        ...
+
+    @property
+    def random(self) -> Callable[[str], Random]:
+        """Entropy by purpose."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """The end of the loop's turn."""
+        ...
+
+    @property
+    def crash(self) -> Crash:
+        """Ends the node."""
+        ...
 
 
 class Shell:
@@ -91,7 +114,10 @@ class Shell:
             self.ports.turn.at_end(Rank.WIRE, self.flush)
 
     def keep(self, view: memoryview) -> memoryview:
-        """`view`, or a copy, for use beyond this read: what is small, or one too many, must not pin a slab."""
+        """`view`, or a copy, for use beyond this read.
+
+        What is small, or one too many, must not pin a slab.
+        """
         if len(view) <= COPY_BYTES_MAX or len(self._pinned) >= PINNED_MAX:
             return memoryview(bytes(view))
         return view
@@ -141,7 +167,7 @@ class Shell:
         self.transport = transport
         self.arm(self.ports.time.now())
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the port's signature.
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go.
 
         Room is made here and not after a read: until then the loop itself holds a view of the slab.

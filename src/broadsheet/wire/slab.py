@@ -1,8 +1,9 @@
 """Slab: a receive buffer that is used again once nobody refers to what was received into it.
 
-Views into a slab keep it out of circulation by themselves: the interpreter counts the exports of a `bytearray`, and a
-slab with exports cannot be resized, which is how `is_free` asks. So no view ever shows other bytes later, whoever
-keeps it and however long; forgetting to release costs memory, never correctness (ADR 0041).
+Views into a slab keep it out of circulation by themselves: the interpreter counts the exports of a
+`bytearray`, and a slab with exports cannot be resized, which is how `is_free` asks. So no view ever shows
+other bytes later, whoever keeps it and however long; forgetting to release costs memory, never correctness
+(ADR 0041).
 """
 
 from typing import Final

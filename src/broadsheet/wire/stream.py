@@ -1,7 +1,8 @@
-"""Stream: either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's window.
+"""Stream: either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's
+window.
 
-One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never exceed the window.
-It does not retry, and it keeps no copy of what was sent.
+One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never exceed
+the window. It does not retry, and it keeps no copy of what was sent.
 """
 
 import asyncio
