@@ -78,9 +78,9 @@ class File(Protocol):
 
     Raises:
         OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the
-        last
-            good sync are in doubt, and a later sync that succeeds proves nothing: the process must end.
-            ENOSPC and EDQUOT are the exception: nothing may be assumed of the range, but the rest stands.
+            last good sync are in doubt, and a later sync that succeeds would prove nothing: the process must
+            end. ENOSPC and EDQUOT are the exception, and only a *write* raises them: nothing may be assumed
+            of its range, but the rest stands. A sync that finds no room raises EIO.
     """
 
     @property

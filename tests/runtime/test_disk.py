@@ -4,6 +4,9 @@ import asyncio
 import errno
 import os
 import threading
+import tracemalloc
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -126,3 +129,42 @@ async def test_an_odd_error_of_the_work_does_not_hang_its_caller() -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         await workers.do(lambda: next(iter(())))
     workers.close()
+
+
+async def test_persist_does_not_copy_its_parts(tmp_path: Path) -> None:
+    """A batch of 1 MiB and more goes to the kernel from where it is."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("log", create=True)
+    slab = memoryview(bytearray(16 << 20))
+    parts = [slab[at : at + (1 << 20)] for at in range(0, len(slab), 1 << 20)]
+    await file.persist(0, parts)
+    tracemalloc.start()
+    try:
+        await file.persist(0, parts)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 256 << 10
+    file.close()
+    disk.close()
+
+
+def test_workers_outlive_a_loop() -> None:
+    """A loop may end while its work is on the way; the next loop's work must not wait for ever."""
+    workers = Workers("test", 1)
+    go = threading.Event()
+
+    async def abandon() -> None:
+        work = workers.do(go.wait)
+        work.send(None)  # It is in the queue, and nobody will ever resume it.
+        abandoned.append(work)
+
+    abandoned: list[Coroutine[object, object, bool]] = []
+    asyncio.run(abandon())
+    go.set()
+
+    assert asyncio.run(workers.do(lambda: 42)) == 42
+    workers.close()
+    with suppress(RuntimeError):
+        abandoned[0].close()  # Its cancellation asks for the loop that is closed.

@@ -24,6 +24,7 @@ class Bench:
         self.performed: list[Effect] = []
         self.ends: list[tuple[BaseException, list[str]]] = []
         self.is_fast = is_fast
+        self.on_persist: Callable[[Persist], None] = lambda _: None
         self.on_answer: Callable[[Answer], None] = lambda _: None
         self.host: Host[Input, Output] = Host(
             self.machine,
@@ -37,6 +38,7 @@ class Bench:
 
     def _persist(self, effect: Persist) -> None:
         self.performed.append(effect)
+        self.on_persist(effect)
         if self.is_fast:
             self.host.deliver(Held(number=effect.number))
 
@@ -270,6 +272,16 @@ def test_a_closed_host_is_silent() -> None:
 
     assert bench.performed == [persist(0), persist(1), answer(0)]
     assert bench.ends == []
+
+
+def test_a_host_that_is_closed_within_a_read_steps_no_further_event_of_it() -> None:
+    """Its log and its connections are gone by then."""
+    bench = Bench(is_fast=True)
+    bench.host.deliver(asked(0))
+    bench.on_persist = lambda _: bench.host.close()
+    bench.host.deliver_all([asked(1), asked(2)])
+
+    assert bench.performed == [persist(0), answer(0), persist(1)]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ask", "hold", "nonsense", "wait"]), st.integers(0, 3))))

@@ -7,6 +7,7 @@ bounded by its callers (one batch per log, one request per stream), not here.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -64,10 +65,10 @@ class Workers:
                 result, error = work(), None
             except BaseException as raised:  # noqa: BLE001 - handed to the caller whole.
                 result, error = None, raised
-            try:
+            with suppress(
+                RuntimeError
+            ):  # Its loop is closed: nobody waits. Another loop may still send work.
                 loop.call_soon_threadsafe(_settle, done, result, error)
-            except RuntimeError:
-                return  # The loop is closed: the process is on its way out.
             job = work = done = result = error = None  # type: ignore[assignment]  # keep no buffer alive while idle.
 
 
