@@ -118,8 +118,6 @@ class Budget(msgspec.Struct, frozen=True):
     damage: tuple[Kind, ...] = ()
     """Damage that may happen, to at most `damaged_nodes_max` nodes."""
     damaged_nodes_max: int = 0
-    down_max: int | None = None
-    """Nodes that may be down or cut off at once; None for any number."""
 
 
 class Plan(msgspec.Struct, frozen=True):
