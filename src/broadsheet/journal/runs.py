@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, Unknown
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown
 from broadsheet.journal.messages import Commit, JournalInfo, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, RunStream
 
@@ -108,7 +108,7 @@ class Runs:
                     self._stream = None
                     _fail(batch, error)
                     continue
-                task = asyncio.get_running_loop().create_task(self._answer(batch, future))
+                task = asyncio.get_running_loop().create_task(self._answer(batch, stream, future))
                 self._answering[task] = None
                 task.add_done_callback(lambda done: self._answering.pop(done, None))
         finally:
@@ -124,12 +124,31 @@ class Runs:
         batch, self._ready = self._ready[:count], self._ready[count:]
         return batch
 
-    async def _answer(self, batch: list[Waiter], future: "asyncio.Future[Acknowledged]") -> None:
+    def _forget(self, stream: RunStream) -> None:
+        if self._stream is stream:
+            self._stream = None
+
+    def _retry(self, batch: list[Waiter], stream: RunStream, error: NotFound) -> None:
+        """The stream was of a deleted journal; one of the same name may have been made since: ask it."""
+        if self._stream is not stream:
+            _fail(batch, error)
+            return
+        self._stream = None
+        self._ready[:0] = batch
+        if self._sender is None:
+            self._sender = asyncio.get_running_loop().create_task(self._send())
+
+    async def _answer(
+        self, batch: list[Waiter], stream: RunStream, future: "asyncio.Future[Acknowledged]"
+    ) -> None:
         try:
             acknowledged = await future
+        except NotFound as error:
+            self._retry(batch, stream, error)
+            return
         except BroadsheetError as error:
-            if isinstance(error, Unknown):
-                self._stream = None
+            if isinstance(error, Unknown | ShuttingDown):
+                self._forget(stream)
             _fail(batch, error)
             return
         begin = acknowledged.begin

@@ -179,6 +179,10 @@ class RunSink:
 
     def on_run(self, run: FrameRun) -> None:
         """Submit them as one."""
+        if self._replica.is_closed:
+            status = self._replica.pipeline.closing_status
+            run.reply(status, message=refusal(status, self._replica, self._replica.end))
+            return
         at = run.at
         self._replica.host.deliver(
             Submitted(

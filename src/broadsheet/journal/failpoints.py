@@ -1,0 +1,52 @@
+"""Failpoints: every place of the journals role at which a test ends the process (kill -9), in one list.
+
+`tests/journal/test_kill.py` kills a real node at each of them, and a test holds that the list is what the
+code passes.
+"""
+
+from typing import Final
+
+LABELS: Final = (
+    "journal.append.before_spool",
+    "journal.append.before_log",
+    "journal.append.after_log",
+    "journal.append.persisted",
+    "journal.append.before_advance",
+    "journal.append.before_reply",
+    "journal.append.after_reply",
+    "journal.stream.before_stage",
+    "journal.stream.after_stage",
+    "journal.stream.before_sync",
+    "journal.stream.after_sync",
+    "journal.stream.after_undo",
+    "journal.roll.before_create",
+    "journal.roll.after_create",
+    "journal.roll.before_put",
+    "journal.roll.after_put",
+    "journal.roll.after_read_back",
+    "journal.roll.before_remove",
+    "journal.roll.after_remove",
+    "journal.registers.before_put",
+    "journal.registers.after_put",
+    "journal.registers.after_commit",
+    "journal.index.before_add",
+    "journal.index.before_write",
+    "journal.index.after_write",
+    "journal.checkpoint.before_sync",
+    "journal.checkpoint.after_sync",
+    "journal.checkpoint.after_log",
+    "journal.checkpoint.before_trim",
+    "journal.open.before_rebuild",
+    "journal.open.after_rebuild",
+    "journal.epoch.before_put",
+    "journal.epoch.after_put",
+    "journal.create.before_put",
+    "journal.create.after_put",
+    "journal.delete.before_mark",
+    "journal.delete.after_mark",
+    "journal.delete.fragment",
+    "journal.delete.after_store",
+    "journal.delete.after_spool",
+    "journal.delete.after_keys",
+)
+"""What `BROADSHEET_FAILPOINT=label:count` may name of this role."""
