@@ -237,7 +237,7 @@ def test_a_flush_request_becomes_a_snapshot_and_then_a_trim() -> None:
     (encode,) = step(machine, FlushAsked())
     assert encode == EncodeSnapshot(rev(1), (KeyValue("a", b"1", rev(1), rev(1)),))
     assert step(machine, FlushAsked()) == []
-    (write,) = step(machine, SnapshotEncoded(snapshot(encode.revision, encode.pairs)))
+    (write,) = step(machine, SnapshotEncoded(snapshot(encode.revision, encode.pairs, chunk_bytes=1)))
     assert isinstance(write, Persist)
     assert step(machine, Persisted(write.token)) == [Show(rev(2)), done(2, 2), TrimLog(Offset(1))]
     assert machine.snapshot is SnapshotState.IDLE
@@ -248,7 +248,7 @@ def test_a_snapshot_that_the_log_refuses_is_given_up_and_asked_for_again() -> No
     machine = store()
     put_one(machine, 1, "a", b"1")
     step(machine, FlushAsked())
-    (write,) = step(machine, SnapshotEncoded(snapshot(rev(1), machine.shown.pairs())))
+    (write,) = step(machine, SnapshotEncoded(snapshot(rev(1), machine.shown.pairs(), chunk_bytes=999)))
     assert isinstance(write, Persist)
 
     assert step(machine, PersistRefused(write.token)) == []

@@ -80,7 +80,7 @@ class Rig:
             self.step(FlushAsked())
         elif action == "encode" and self.machine.snapshot is SnapshotState.ENCODING:
             assert self.encode is not None
-            self.step(SnapshotEncoded(snapshot(self.encode.revision, self.encode.pairs)))
+            self.step(SnapshotEncoded(snapshot(self.encode.revision, self.encode.pairs, chunk_bytes=1)))
         elif action == "crash":
             self.crash()
 

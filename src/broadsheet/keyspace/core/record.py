@@ -17,8 +17,6 @@ from broadsheet.keyspace.core.transaction import KeyValue
 
 FORMAT: Final = 1
 """Version of the record format; a greater one is refused."""
-CHUNK_BYTES: Final = 1 << 20
-"""A snapshot chunk is closed once it holds so many bytes of keys and values."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
@@ -64,14 +62,18 @@ def decoded(payload: bytes) -> Record:
         raise Corrupt(f"keyspace record of {len(payload)} bytes cannot be read: {error}") from error
 
 
-def snapshot(revision: Revision, pairs: Iterable[KeyValue]) -> tuple[bytes, ...]:
-    """The encoded chunks of a snapshot; at least one, also of an empty map. Long work: not for the loop."""
+def snapshot(revision: Revision, pairs: Iterable[KeyValue], *, chunk_bytes: int) -> tuple[bytes, ...]:
+    """The encoded chunks of a snapshot; at least one, also of an empty map. Long work: not for the loop.
+
+    Args:
+        chunk_bytes: a chunk is closed once its keys and values reach this.
+    """
     chunks: list[list[KeyValue]] = [[]]
-    room = CHUNK_BYTES
+    room = chunk_bytes
     for pair in pairs:
         if room <= 0:
             chunks.append([])
-            room = CHUNK_BYTES
+            room = chunk_bytes
         chunks[-1].append(pair)
         room -= len(pair.key) + len(pair.value)
     return tuple(

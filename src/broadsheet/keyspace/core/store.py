@@ -206,6 +206,7 @@ class Store:
             self._waiting_count -= len(pending.answers)
             if self.snapshot is SnapshotState.WRITING and pending.token == self._last_chunk:
                 self.snapshot = SnapshotState.IDLE
+                hit("keyspace.snapshot")
                 effects.append(TrimLog(below=self._keep_from))
         if self.revision > before:
             effects.insert(0, Show(self.revision))  # Who is answered already reads what it wrote.

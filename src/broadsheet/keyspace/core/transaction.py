@@ -94,7 +94,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Compares of one transaction."""
     operations_max: int = 8192
     """Puts and deletes of one transaction; never below 4,096 (control.17)."""
-    transaction_bytes_max: int = 8 << 20
+    transaction_bytes_max: int = 4 << 20
     """Keys and values of one transaction."""
     map_bytes_max: int = 64 << 20
     """Keys and values of the whole map, so that a snapshot of it fits into the log."""

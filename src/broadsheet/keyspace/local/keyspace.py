@@ -47,7 +47,7 @@ from broadsheet.ports import Disk, Time, Timers
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.runtime.scope import Crash, Scope
-from broadsheet.wal.config import MIB, WALConfig
+from broadsheet.wal.config import KIB, MIB, WALConfig
 from broadsheet.wal.log import Log
 
 STREAM: Final = LogStreamId(1)
@@ -57,9 +57,7 @@ STREAM: Final = LogStreamId(1)
 class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of `keyspace/local`."""
 
-    wal: WALConfig = msgspec.field(
-        default_factory=lambda: WALConfig(segment_bytes=16 * MIB, initial_fill_bytes=4 * MIB, segments_max=32)
-    )
+    wal: WALConfig = WALConfig(segment_bytes=32 * MIB, initial_fill_bytes=4 * MIB, record_bytes_max=8 * MIB)
     """The role's log. A snapshot of the largest map must fit into it beside what is not trimmed yet."""
     limits: Limits = msgspec.field(default_factory=Limits)
     """Bounds of transactions and of the map."""
@@ -67,6 +65,19 @@ class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Transactions that a late watcher may still see one by one."""
     history_bytes_max: int = 16 << 20
     """Bytes of keys and values that the history holds."""
+    snapshot_chunk_bytes: int = MIB
+    """A snapshot is written as records of about this size."""
+
+    def __post_init__(self) -> None:
+        """Hold the relations between the knobs."""
+        largest = max(
+            self.limits.transaction_bytes_max + 16 * self.limits.operations_max,
+            self.snapshot_chunk_bytes + self.limits.key_bytes_max + self.limits.value_bytes_max + KIB,
+        )
+        if largest > self.wal.record_bytes_max or largest > self.wal.segment_bytes // 4:
+            raise ValueError(
+                f"keyspace: a record of {largest} bytes must fit into the log: see wal and limits"
+            )
 
 
 class LocalKeyspace:
@@ -83,11 +94,12 @@ class LocalKeyspace:
         disk: Disk,
         scope: Scope,
         crash: Crash,
+        chunk_bytes: int = MIB,
         check: bool = False,
     ) -> None:
         """Serve `store`, whose next record goes to `next_offset` of the log."""
         self._store, self._log, self._disk, self._scope = store, log, disk, scope
-        self._next_offset = next_offset
+        self._next_offset, self._chunk_bytes = next_offset, chunk_bytes
         self._waiters: dict[RequestId, asyncio.Future[Outcome]] = {}
         self._next_request = RequestId(1)
         self._changed = asyncio.Event()
@@ -244,7 +256,9 @@ class LocalKeyspace:
         self._scope.spawn(self._encode(effect), name="snapshot")
 
     async def _encode(self, effect: EncodeSnapshot) -> None:
-        chunks = await self._disk.run(lambda: snapshot(effect.revision, effect.pairs))
+        chunks = await self._disk.run(
+            lambda: snapshot(effect.revision, effect.pairs, chunk_bytes=self._chunk_bytes)
+        )
         passed("keyspace.snapshot")
         self._host.deliver(SnapshotEncoded(chunks))
 

@@ -78,6 +78,7 @@ async def open_keyspace(scope: Scope, ports: Ports, config: KeyspaceConfig) -> L
         disk=ports.disk,
         scope=scope,
         crash=ports.crash,
+        chunk_bytes=config.snapshot_chunk_bytes,
     )
 
 
