@@ -79,6 +79,7 @@ class Shell:
         self._read = self._written = 0
         self._pinned: list[bytearray] = []
         self._is_dirty = False
+        self._is_greeting = True
         self._timer: Timer | None = None
         self._timer_at: Instant | None = None
         self._drained_bytes, self._drained_at = 0, Instant(0)
@@ -186,6 +187,9 @@ class Shell:
             self.take_events(now)
         if base.out:
             self.mark_dirty()
+        if self._is_greeting:
+            self._is_greeting = base.phase is Phase.GREETING
+            self.arm(now)  # Its deadline is another one now.
 
     def take_events(self, now: Instant) -> None:
         """Let `on_events` have what has happened."""

@@ -1,0 +1,285 @@
+"""The sans-IO state alone: whatever the bytes and however they are cut, the rules hold."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.base.machine import Event
+from broadsheet.base.time import SECOND, Instant
+from broadsheet.errors import Status
+from broadsheet.sim.fuzz import LIMITS, good_session, mutated
+from broadsheet.wire import frame as f
+from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.dialler import DiallerConnection
+from broadsheet.wire.events import (
+    AcknowledgedReceived,
+    Broken,
+    CallReceived,
+    GoAwayReceived,
+    HelloReceived,
+    OpenReceived,
+    RecordsReceived,
+    RefusalReceived,
+)
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.listener import ListenerConnection
+
+START = Instant(0)
+
+
+def feed(listener: ListenerConnection, data: bytes, cuts: list[int]) -> list[Event]:
+    """Give `data` in the pieces that `cuts` make, answering as a server would; returns what happened."""
+    buffer, read, happened = bytearray(data), 0, []
+    view = memoryview(buffer)
+    for end in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
+        read = listener.receive(buffer, view, read, end, START)
+        events, listener.events = listener.events, []
+        happened += events
+        for event in events:
+            if isinstance(event, HelloReceived) and listener.phase is Phase.GREETING:
+                listener.say_welcome({})
+            elif isinstance(event, OpenReceived) and event.is_run:
+                listener.accept_run(event.stream, b"")
+        happened += listener.events
+        listener.events = []
+        listener.check()
+    return happened
+
+
+def summary(events: list[Event]) -> list[object]:
+    """Events with runs taken apart, since a run ends where a read does."""
+    found: list[object] = []
+    for event in events:
+        if isinstance(event, RecordsReceived):
+            content = b"".join(event.parts)
+            lengths = event.lengths
+            each = [lengths] * event.count if isinstance(lengths, int) else [int(n) for n in lengths]
+            at = 0
+            for number, length in enumerate(each):
+                found.append(
+                    (event.stream, event.sequence + number, event.is_framed, content[at : at + length])
+                )
+                at += length
+            assert at == event.size == len(content)
+        elif isinstance(event, CallReceived):
+            found.append((event.stream, event.method, bytes(event.request), bytes(event.payload)))
+        elif isinstance(event, Broken):
+            found.append("broken")
+        else:
+            found.append((type(event).__name__, getattr(event, "stream", 0)))
+    return found
+
+
+def greeted() -> ListenerConnection:
+    listener = ListenerConnection(LIMITS, now=START)
+    feed(listener, good_session()[0], [])
+    listener.out.clear()
+    return listener
+
+
+@given(st.integers(0, 1 << 32), st.lists(st.integers(0, 6000), max_size=12))
+def test_a_session_means_the_same_however_it_is_cut(seed: int, cuts: list[int]) -> None:
+    """TCP cuts anywhere; good or malformed, what comes out depends on the bytes alone.
+
+    A server answers at once only between reads, so the greeting and the opening of a run are given whole.
+    """
+    frames = good_session()
+    tail = b"".join(frames[6:]) if seed % 3 == 0 else mutated(random.Random(seed))
+    ready = [greeted(), greeted()]
+    for listener in ready:
+        feed(listener, b"".join(frames[2:6]), [])
+
+    assert summary(feed(ready[0], tail, [])) == summary(feed(ready[1], tail, cuts))
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
+def test_no_bytes_make_it_raise(data: bytes, cuts: list[int]) -> None:
+    """Nothing that a peer sends comes out as an exception."""
+    feed(ListenerConnection(LIMITS, now=START), data, cuts)
+    feed(greeted(), data, cuts)
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_a_flipped_bit_anywhere_in_a_header_breaks_the_connection(place: int) -> None:
+    """The length is believed only under its checksum; otherwise one bit would shift every later frame."""
+    record = good_session()[7]
+    for bit in range(8):
+        listener = greeted()
+        feed(listener, good_session()[5], [])
+        data = bytearray(record * 60)
+        data[place + len(record) * 55] ^= 1 << bit
+        happened = feed(listener, bytes(data), [])
+
+        assert isinstance(happened[-1], Broken), (place, bit)
+        assert sum(event.count for event in happened if isinstance(event, RecordsReceived)) <= 55
+
+
+def test_records_above_the_window_break_the_connection() -> None:
+    """A peer that ignores the window is cut off before its bytes pile up."""
+    listener = greeted()
+    feed(listener, good_session()[5], [])
+    big = f.header(f.RECORD, 5, payload_bytes=200_000) + bytes(200_000)
+    happened = feed(listener, big * 6, [])
+
+    assert isinstance(happened[-1], Broken)
+    assert "unanswered" in happened[-1].message
+    assert sum(event.size for event in happened if isinstance(event, RecordsReceived)) <= LIMITS.window_bytes
+
+
+def test_a_message_above_the_window_breaks_the_connection() -> None:
+    """The same for the messages of a STREAM."""
+    listener = greeted()
+    feed(listener, good_session()[2], [])
+    message = f.header(f.MESSAGE, 3, payload_bytes=60_000) + bytes(60_000)
+    happened = feed(listener, message * 2, [])
+
+    assert [type(event).__name__ for event in happened] == ["MessageReceived", "Broken"]
+
+
+def test_the_streams_of_a_connection_are_bounded() -> None:
+    """One above is refused by itself; the connection and the others go on."""
+    listener = greeted()
+    body = f.CALL_HEAD.pack(1, 0) + b"\x90"
+    happened = feed(
+        listener, b"".join(f.frame(f.CALL, 2 * n + 1, body) for n in range(LIMITS.streams_max + 1)), []
+    )
+
+    assert len(happened) == LIMITS.streams_max
+    refusal = listener.out[-1]
+    assert f.HEADER.unpack_from(refusal)[1:3] == (
+        2 * LIMITS.streams_max + 1,
+        f.REFUSE | (len(refusal) - 16) << 8,
+    )
+    listener.reply(1, b"\x90")
+    assert len(feed(listener, f.frame(f.CALL, 2 * LIMITS.streams_max + 3, body), [])) == 1
+
+
+def test_what_comes_late_for_a_stream_that_ended_is_dropped() -> None:
+    """The peer cannot know yet; a stream that was never opened is another matter."""
+    listener = greeted()
+    session = good_session()
+    feed(listener, session[2] + session[5], [])
+    listener.refuse(5, Status.FENCED, "")
+    listener.refuse(3, Status.FENCED, "")
+    late = (
+        session[7] * 80 + session[3] + session[4] + f.frame(f.FINISH, 3) + f.frame(f.CANCEL, 5) + session[-7]
+    )
+
+    assert feed(listener, late, [3, 700]) == []
+    assert isinstance(feed(listener, f.frame(f.CANCEL, 101), [])[-1], Broken)
+
+
+def pair() -> tuple[DiallerConnection, ListenerConnection]:
+    dialler, listener = (
+        DiallerConnection(WireLimits(), now=START),
+        ListenerConnection(WireLimits(), now=START),
+    )
+    dialler.say_hello(token="")
+    carry(dialler, listener)
+    listener.say_welcome({"m": 1})
+    carry(listener, dialler)
+    dialler.events.clear()
+    listener.events.clear()
+    return dialler, listener
+
+
+def carry(
+    source: DiallerConnection | ListenerConnection,
+    target: DiallerConnection | ListenerConnection,
+    now: Instant = START,
+) -> None:
+    buffer = bytearray(b"".join(source.out))
+    source.out = []
+    target.receive(buffer, memoryview(buffer), 0, len(buffer), now)
+    target.check()
+
+
+def test_goaway_names_the_last_stream_that_was_looked_at() -> None:
+    """What is above it may be repeated; what is not may have been done."""
+    dialler, listener = pair()
+    first = dialler.open(Kind.UNARY, 1, timeout_ms=0, body=b"\x90")
+    carry(dialler, listener)
+    second = dialler.open(Kind.UNARY, 1, timeout_ms=0, body=b"\x90")
+    listener.leave(Status.SHUTTING_DOWN, "leaving")
+    carry(listener, dialler)
+    (away,) = dialler.events
+    dialler.events.clear()
+    carry(dialler, listener)
+    carry(listener, dialler)
+
+    assert isinstance(away, GoAwayReceived)
+    assert (away.last_stream, second) == (first, first + 2)
+    (refusal,) = dialler.events
+    assert isinstance(refusal, RefusalReceived)
+    assert (refusal.stream, refusal.status) == (second, Status.SHUTTING_DOWN)
+    assert not dialler.may_open()
+
+
+def test_keepalive_asks_then_gives_up() -> None:
+    """Silence is asked about after the interval, and believed after three questions."""
+    dialler, listener = pair()
+    interval = dialler.limits.keepalive_interval
+    now = START
+    for misses in range(1, 4):
+        now = Instant(now + interval)
+        dialler.tick(now)
+        assert (dialler.misses, len(dialler.out)) == (misses, misses)
+    carry(dialler, listener)
+    carry(listener, dialler, now)
+    assert dialler.misses == 0, "a PONG counts as life"
+    for _ in range(5):
+        now = Instant(now + interval)
+        dialler.tick(now)
+
+    assert dialler.phase is Phase.BROKEN
+    assert dialler.deadline() is None
+
+
+def test_a_tick_before_its_time_changes_nothing() -> None:
+    """Whoever calls too early does no harm."""
+    dialler, _ = pair()
+    dialler.tick(Instant(SECOND))
+
+    assert (dialler.misses, dialler.out, dialler.events) == (0, [], [])
+
+
+def test_stream_numbers_are_never_used_again() -> None:
+    """C6: a connection that has used them up takes no more, and another one is dialled."""
+    dialler, listener = pair()
+    dialler.last_stream = f.STREAM_MAX - 4
+    last = dialler.open(Kind.UNARY, 1, timeout_ms=0, body=b"\x90")
+
+    assert last == f.STREAM_MAX - 2
+    assert dialler.open(Kind.UNARY, 1, timeout_ms=0, body=b"\x90") == f.STREAM_MAX
+    assert not dialler.may_open()
+    assert dialler.is_worn_out()
+    carry(dialler, listener)
+    assert len(listener.events) == 2
+
+
+def test_an_unknown_status_of_a_newer_node_is_unknown() -> None:
+    """Never a no."""
+    dialler, listener = pair()
+    stream = dialler.open(Kind.UNARY, 1, timeout_ms=0, body=b"\x90")
+    carry(dialler, listener)
+    listener.out.append(f.frame(f.REFUSE, stream, f.encode(f.Refusal(250, "from the future"))))
+    carry(listener, dialler)
+    (refusal,) = dialler.events
+
+    assert isinstance(refusal, RefusalReceived)
+    assert refusal.status is Status.UNKNOWN
+
+
+def test_a_single_ack_is_understood_by_the_dialler() -> None:
+    """Our client sends run frames; another may not."""
+    dialler, listener = pair()
+    stream = dialler.open(Kind.RUN, 1, timeout_ms=0, body=b"\x90")
+    carry(dialler, listener)
+    listener.accept_run(stream, b"\x90")
+    listener.out.append(f.frame(f.ACK, stream, struct.pack("<QQQ", 0, 10, 20)))
+    carry(listener, dialler)
+
+    assert dialler.events[-1] == AcknowledgedReceived(stream, 0, 1, 10, 20)

@@ -1,0 +1,250 @@
+"""Peers that are slow, silent, greedy or of another protocol are turned away with the reason."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from broadsheet.access.capability import Capability
+from broadsheet.access.tokens import Tokens
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.errors import ConfigError, Throttled, Unauthenticated, Unknown, Unsupported
+from broadsheet.wire import frame as f
+from broadsheet.wire.limits import WireLimits
+from tests.wire.harness import Echo, Empty, World, until, world
+
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+async def raw(w: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = w.address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def goodbye(reader: asyncio.StreamReader) -> f.GoAway:
+    """The GOAWAY that ends a connection."""
+    data = await reader.read()
+    length, _, word, _ = f.HEADER.unpack_from(data)
+    assert word & f.KIND_MASK == f.GOAWAY
+    import msgspec
+
+    return msgspec.msgpack.decode(data[16 : 16 + length], type=f.GoAway)
+
+
+async def test_a_peer_that_says_nothing_is_let_go() -> None:
+    """S6: a connection must earn its place."""
+    async with world(WireLimits(first_byte_timeout=Duration(20 * MILLISECOND))) as w:
+        reader, writer = await raw(w)
+        away = await goodbye(reader)
+        writer.close()
+
+        assert away.message == "no first byte in time"
+        assert not w.server.connections
+
+
+async def test_a_greeting_that_dribbles_in_is_let_go() -> None:
+    """S6: a byte now and then does not keep a connection open."""
+    limits = WireLimits(first_byte_timeout=Duration(SECOND), greeting_timeout=Duration(60 * MILLISECOND))
+    async with world(limits) as w:
+        reader, writer = await raw(w)
+        writer.write(b"\x24")
+        away = await goodbye(reader)
+        writer.close()
+
+        assert away.message == "no greeting in time"
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 3]
+)
+async def test_another_protocol_is_told_so_and_closed(data: bytes) -> None:
+    """The checksum is believed before the length, so nothing is allocated for it."""
+    async with world() as w:
+        reader, writer = await raw(w)
+        writer.write(data)
+        away = await goodbye(reader)
+        writer.close()
+
+        assert "checksum" in away.message
+
+
+async def test_versions_without_a_common_one_are_refused_with_both_ranges() -> None:
+    """The newer side can say what to do."""
+    async with world() as w:
+        reader, writer = await raw(w)
+        writer.write(f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 2, 3, "", 1 << 20, 1 << 20))))
+        away = await goodbye(reader)
+        writer.close()
+
+        assert (away.status, away.message) == (
+            26,
+            "this node speaks version 1, the caller 2 to 3: upgrade the older",
+        )
+
+
+async def test_what_breaks_in_the_read_that_greets_does_no_harm() -> None:
+    """Found by the fuzzer: a good HELLO with nonsense behind it, in one read, crashed the node."""
+    async with world() as w:
+        reader, writer = await raw(w)
+        hello = f.Hello(f.MAGIC, 1, 1, "", 1 << 20, 1 << 20)
+        writer.write(f.frame(f.HELLO, 0, f.encode(hello)) + b"\xff" * 16)
+        away = await goodbye(reader)
+        writer.close()
+
+        assert "checksum" in away.message
+
+
+async def test_a_silent_client_is_noticed_by_both_sides() -> None:
+    """Keepalive: unanswered pings end the connection, answered ones keep it."""
+    limits = WireLimits(keepalive_interval=Duration(20 * MILLISECOND), keepalive_misses_max=2)
+    async with world(limits) as w:
+        client = await w.client()
+        await asyncio.sleep(0.2)
+        assert client.is_usable, "it answers pings"
+        server = next(iter(w.server.connections.values()))
+        assert client.transport is not None
+        client.transport.pause_reading()
+        client.base.phase = type(client.base.phase).BROKEN  # It asks nothing any more, either.
+        await until(lambda: not w.server.connections)
+
+        assert "pings" in server.reason
+        client.abort("the test is over")
+
+
+async def test_a_peer_that_does_not_read_is_disconnected() -> None:
+    """Slow consumers cost bounded memory and bounded time."""
+    limits = WireLimits(write_timeout=Duration(100 * MILLISECOND), drain_timeout=Duration(50 * MILLISECOND))
+    async with world(limits) as w:
+        host, _, port = w.address.rpartition(":")
+        sock = socket.create_connection((host, int(port)))
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        hello = f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 16 << 20)
+        await loop.sock_sendall(sock, f.frame(f.HELLO, 0, f.encode(hello)))
+        await until(lambda: w.server.connections)
+        connection = next(iter(w.server.connections.values()))
+        body = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
+        payload = bytes(1 << 20)
+
+        async def push() -> None:
+            for number in range(100):
+                head = f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=len(payload))
+                await loop.sock_sendall(sock, head + body + payload)
+
+        pushing = asyncio.create_task(push())
+        await until(lambda: not w.server.connections)
+        pushing.cancel()
+        await asyncio.gather(pushing, return_exceptions=True)
+        sock.close()
+
+        assert "slow peer" in connection.reason
+        assert connection.written_bytes < 40 << 20
+
+
+async def test_connections_are_bounded() -> None:
+    """Beyond the limit a caller is told to come later."""
+    async with world(WireLimits(connections_max=2)) as w:
+        clients = [await w.client(), await w.client()]
+        with pytest.raises(Throttled, match="2 connections already"):
+            await w.client()
+        await clients[0].close()
+        await until(lambda: len(w.server.connections) == 1)
+        clients.append(await w.client())
+        for client in clients:
+            await client.close()
+
+
+async def test_connections_that_have_not_greeted_are_bounded() -> None:
+    """Strangers do not use up the places of those that have a token."""
+    async with world(WireLimits(ungreeted_max=3)) as w:
+        strangers = [await raw(w) for _ in range(3)]
+        await until(lambda: len(w.server.connections) == 3)
+        with pytest.raises(Throttled, match="not greeted"):
+            await w.client()
+        for _, writer in strangers:
+            writer.close()
+        await until(lambda: not w.server.connections)
+        client = await w.client()
+        await client.close()
+
+
+async def test_a_door_beyond_loopback_is_refused_unless_insecure() -> None:
+    """S1: until there is TLS, tokens and data would travel in the clear."""
+    async with world() as w:
+        with pytest.raises(ConfigError, match="--insecure"):
+            await w.server.listen("0.0.0.0:0")
+        with pytest.raises(ConfigError, match="--insecure"):
+            await w.server.listen("example.org:0")
+        address = await w.server.listen("0.0.0.0:0", is_insecure=True)
+
+        assert address.startswith("0.0.0.0:")
+
+
+async def test_another_cluster_is_refused() -> None:
+    """A client that means another cluster must not write here."""
+    async with world() as w:
+        with pytest.raises(Unauthenticated, match="c1"):
+            await w.client(cluster="c2")
+        client = await w.client(cluster="c1")
+        assert (client.node, client.cluster) == ("a", "c1")
+        await client.close()
+
+
+async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> None:
+    """S3: a token that was good at the opening is not good for ever."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
+        token = tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(2 * SECOND))
+        ends, renewed = await w.client(token=token), await w.client(token=token)
+        renewed.refresh_token(tokens.sign(Capability.READ, now=now, lifetime=Duration(60 * SECOND)))
+        streams = [await each.open("test.chat", Echo()) for each in (ends, renewed)]
+        _, run = await ends.open_run("test.append", Echo(), reply=Empty)
+        with pytest.raises(Unauthenticated):
+            await streams[0].receive()
+        with pytest.raises((Unauthenticated, Unknown)):
+            await run.send([b"x"])
+        with pytest.raises(Unauthenticated):
+            await ends.call("test.echo", Echo(), reply=Echo)
+        await streams[1].send(None, (b"still here",))
+
+        assert (await streams[1].receive()) is not None
+        await ends.close()
+        await renewed.close()
+
+
+async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:
+    """A unary call of a STREAM method is an error of the caller, not of the connection."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(Unsupported):
+            await client.call("test.sum", Echo(), reply=Echo)
+        with pytest.raises(Unsupported):
+            await client.open_run("test.echo", Echo(), reply=Empty)
+        body, _ = await client.call("test.echo", Echo(number=1), reply=Echo)
+
+        assert body.number == 1
+        await client.close()
+
+
+async def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
+    """Peers' bytes are untrusted in both directions: what was asked is unknown, and nothing crashes."""
+
+    async def rogue(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        welcome = f.Welcome(1, 4 << 20, 16 << 20, 10, 10, {"test.echo": 201})
+        writer.write(f.frame(f.HELLO, 0, f.encode(welcome)))
+        await asyncio.sleep(0.01)
+        writer.write(f.frame(f.RUN_ACK, 99, struct.pack("<QQQQ", 1, 2, 3, 4)))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    async with world() as w:
+        server = await asyncio.start_server(rogue, "127.0.0.1", 0)
+        w.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = await w.client()
+        with pytest.raises(Unknown):
+            await client.call("test.echo", Echo(), reply=Echo)
+        server.close()

@@ -1,0 +1,151 @@
+"""Routes: the right node is found, what was refused is repeated, and what is unknown only where that is harmless."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.errors import NotFound, NotLeader, Refused, Throttled, Unknown, Unreachable
+from broadsheet.wire.method import Call, Reply
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.routed import RetryPolicy, Routed
+from tests.wire.harness import Echo, Empty, World, until, world
+
+QUICK = RetryPolicy(attempts_max=6, pause_min=Duration(MILLISECOND), pause_max=Duration(4 * MILLISECOND))
+
+
+class Script:
+    """A handler that follows a script, and counts."""
+
+    def __init__(self, w: World, *script: Refused | Unknown | None) -> None:
+        self.script, self.calls, self.w = list(script), 0, w
+        method = next(each for each in w.methods.table if each.name == "test.task")
+        method.handler = self.answer
+
+    async def answer(self, _call: Call, request: Echo, _payload: memoryview) -> Reply:
+        self.calls += 1
+        error = self.script.pop(0) if self.script else None
+        if error is not None:
+            raise error
+        return Reply(msgspec.structs.replace(request, name=self.w.address))
+
+
+@asynccontextmanager
+async def routed(*nodes: World, addresses: tuple[str, ...] = ()) -> AsyncIterator[Routed]:
+    first = nodes[0]
+    scope = first.scope.child("client")
+    pool = Pool(first.ports, scope, limits=first.limits)
+    yield Routed(pool, addresses or [node.address for node in nodes], policy=QUICK)
+    await scope.close()
+
+
+async def test_a_hint_is_followed_and_remembered_for_its_route() -> None:
+    """The second call goes straight to who served the first."""
+    async with world() as a, world() as b, routed(a) as r:
+        elsewhere = NotLeader("b leads", hint=b.address)
+        at_a, at_b = Script(a, elsewhere, elsewhere), Script(b)
+        for _ in range(2):
+            body, _ = await r.call("test.task", Echo(), reply=Echo, route="j")
+            assert body.name == b.address
+
+        assert (at_a.calls, at_b.calls) == (1, 2)
+
+
+async def test_two_nodes_that_point_at_each_other_end_in_a_refusal() -> None:
+    """Nobody knows better: the attempts are bounded."""
+    async with world() as a, world() as b, routed(a, b) as r:
+        at_a = Script(a, *[NotLeader("b", hint=b.address)] * 20)
+        at_b = Script(b, *[NotLeader("a", hint=a.address)] * 20)
+        with pytest.raises(NotLeader):
+            await r.call("test.task", Echo(), reply=Echo)
+
+        assert at_a.calls + at_b.calls == QUICK.attempts_max
+
+
+async def test_what_may_succeed_later_is_tried_again_and_what_never_will_is_not() -> None:
+    """The class of the refusal decides."""
+    async with world() as a, routed(a) as r:
+        later = Script(a, Throttled("busy"), Throttled("busy"))
+        await r.call("test.task", Echo(), reply=Echo)
+        assert later.calls == 3
+        never = Script(a, NotFound("no"))
+        with pytest.raises(NotFound):
+            await r.call("test.task", Echo(), reply=Echo)
+        assert never.calls == 1
+
+
+async def test_an_unknown_outcome_is_repeated_only_where_that_is_harmless() -> None:
+    """C1: never re-send what is not idempotent."""
+    async with world() as a, routed(a) as r:
+        once = Script(a, Unknown("who knows"))
+        with pytest.raises(Unknown):
+            await r.call("test.task", Echo(), reply=Echo)
+        assert once.calls == 1
+        again = Script(a, Unknown("who knows"))
+        await r.call("test.task", Echo(), reply=Echo, is_idempotent=True)
+        assert again.calls == 2
+
+
+async def test_a_refusal_after_an_unknown_attempt_is_unknown() -> None:
+    """C2: an error is definite only if no attempt can have been applied."""
+    async with world() as a, routed(a) as r:
+        Script(a, Unknown("who knows"), NotFound("no"))
+        with pytest.raises(Unknown, match="earlier attempt"):
+            await r.call("test.task", Echo(), reply=Echo, is_idempotent=True)
+
+
+async def test_a_node_that_is_down_is_passed_over() -> None:
+    """Nothing listens at the first address: the next one is asked."""
+    async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:
+        body, _ = await r.call("test.echo", Echo(number=5), reply=Echo)
+
+        assert body.number == 5
+
+
+async def test_a_connection_that_was_lost_is_dialled_again() -> None:
+    """A node's restart costs its clients an attempt, not their life."""
+    async with world() as a, routed(a) as r:
+        await r.call("test.echo", Echo(), reply=Echo)
+        next(iter(a.server.connections.values())).abort("restart")
+        await until(lambda: not a.server.connections)
+        body, _ = await r.call("test.echo", Echo(number=5), reply=Echo, is_idempotent=True)
+
+        assert body.number == 5
+
+
+async def test_nobody_there_is_unreachable_within_the_time() -> None:
+    """A definite no, and not later than asked."""
+    async with world() as a, routed(a, addresses=("127.0.0.1:1",)) as r:
+        with pytest.raises(Unreachable):
+            await r.call("test.echo", Echo(), reply=Echo, timeout=Duration(SECOND))
+
+
+async def test_callers_of_one_address_share_a_dial() -> None:
+    """A thousand callers make one connection."""
+    async with world() as a, routed(a) as r:
+        await asyncio.gather(*[r.call("test.echo", Echo(), reply=Echo) for _ in range(100)])
+
+        assert a.server.counts.accepted == 1
+
+
+async def test_runs_and_streams_are_routed_too() -> None:
+    """The same addresses, the same patience."""
+    async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:
+        _, run = await r.open_run("test.append", Echo(), reply=Empty, route="j")
+        assert (await run.send([b"abc"])).end == 3
+        stream = await r.open("test.chat", Echo(), route="j")
+        await stream.send(None, (b"hi",))
+        assert (await stream.receive()) is not None
+        stream.cancel()
+
+
+async def test_back_off_is_jittered_and_bounded() -> None:
+    """Callers that failed together do not come back together."""
+    async with world() as a, routed(a) as r:
+        pauses = [[r.pause(number) for _ in range(50)] for number in range(12)]
+
+        assert all(0 <= pause <= QUICK.pause_max for each in pauses for pause in each)
+        assert len(set(pauses[11])) > 40
