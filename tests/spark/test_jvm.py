@@ -36,11 +36,11 @@ def test_an_unfit_java_home_does_not(tmp_path: Path, version: str) -> None:
 
 
 def test_the_wheels_java_starts_with_the_module_it_lacks(tmp_path: Path) -> None:
-    """Spark's launcher always asks for `jdk.incubator.vector`; arguments with spaces and quotes must survive."""
+    """Spark's launcher always asks for `jdk.incubator.vector`; spaces and quotes must survive."""
     home = java_home({"HOME": str(tmp_path)})
     java = home / "bin" / "java"
     asked = [
-        java,
+        str(java),
         "--add-modules=jdk.incubator.vector",
         "-Da=b c'd\"e",
         "-XshowSettings:properties",

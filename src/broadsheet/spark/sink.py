@@ -105,7 +105,7 @@ class Held:
         """The last clock of its intents; equal to what PLAN lists where they were committed."""
 
     def take(self, plan: Plan) -> Publisher:
-        """The publisher for the next batch: the last one where PLAN allows, else a new one; not held any more."""
+        """The publisher for the next batch, held no more: the last one where PLAN allows, else a new one."""
         old, self.publisher = self.publisher, None
         if (
             old is not None

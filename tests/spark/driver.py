@@ -1,0 +1,75 @@
+"""A driver of one query, to be killed: `python driver.py '{"address": …, "name": …, "checkpoint": …}'`.
+
+Reads the numbers of `<name>/in-*` and writes them to `<name>/out-0` and `<name>/out-1`, three batches of two tasks.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = str(Path(__file__).parent)
+FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+CONF = {
+    "spark.driver.extraJavaOptions": FAST_JVM,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.ui.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def make_session(master: str = "local[2]") -> Any:
+    if HERE not in sys.path:
+        sys.path.insert(0, HERE)
+    paths = [HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+    from crashing import CrashingDataSource, NaiveDataSource
+
+    from broadsheet.spark import session
+
+    spark = session("windows", master=master, conf=CONF)
+    spark.dataSource.register(CrashingDataSource)
+    spark.dataSource.register(NaiveDataSource)
+    return spark
+
+
+def start_query(spark: Any, plan: dict[str, Any]) -> Any:
+    from broadsheet.spark import start
+
+    crash = {"crashdir": plan["crashdir"]} if plan.get("crashdir") else {}
+    name, address = plan["name"], plan["address"]
+    rows = (
+        spark.readStream.format("broadsheet")
+        .options(address=address, journals=f"{name}/in-0,{name}/in-1", tasks="2", **crash)
+        .option("maxBytesPerTrigger", plan["bytes_max"])
+        .schema("x long")
+        .load()
+    )
+    if plan.get("distinct"):
+        rows = rows.dropDuplicates(["x"])
+    routed = rows.selectExpr("x", f"concat('{name}/out-', cast(x % 2 as string)) as journal")
+    writer = (
+        routed.writeStream.option("checkpointLocation", plan["checkpoint"])
+        .options(**crash)
+        .trigger(availableNow=True)
+    )
+    if plan.get("sink") == "naive":
+        return writer.format("naive").options(address=address, fence="none", commitJournal="none").start()
+    return start(writer, address=address, commit_journal=f"{name}/commits", patience_s=30)
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    spark = make_session(plan.get("master", "local[2]"))
+    try:
+        start_query(spark, plan).awaitTermination()
+    except Exception as error:  # noqa: BLE001
+        print("FAILED", error, flush=True)
+        os._exit(3)
+    print("DONE", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Exactly once, whenever the driver dies: the windows of reference/spark.md 3.1 (B, D, E, F, K, Z1 here, all in `make soak`)."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import start_query
+from windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
+
+ALL = list(range(ROWS))
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+CI = ("B", "D", "E", "F", "K")
+
+
+def windows(names: dict[str, Any], ci: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in ci else pytest.mark.soak) for name in names]
+
+
+@pytest.mark.parametrize("name", windows(WINDOWS, CI))
+def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
+    """kill -9 of JVM and driver in the middle of a batch, then another run from the same checkpoint."""
+    case = Case(node.address, tmp_path, f"window/{name}")
+    first = output_of(case.driver(WINDOWS[name]))
+
+    assert case.has_acted(), first[-4000:]
+    if name != "J":
+        assert case.committed() != ALL
+    start_query(spark, case.plan).awaitTermination()
+    assert case.committed() == ALL
+    commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
+    assert commits == sorted(set(commits))
+
+
+@pytest.mark.parametrize("name", windows(ZOMBIES, ("Z1",)))
+def test_a_zombie_driver_adds_nothing(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
+    """A driver that sleeps through its own replacement wakes up in the middle of its commit."""
+    case = Case(node.address, tmp_path, f"zombie/{name}")
+    zombie = case.driver(ZOMBIES[name])
+    case.wait_until_acted()
+    start_query(spark, case.plan).awaitTermination()
+    assert case.committed() == ALL
+    case.release()
+    out = output_of(zombie)
+
+    assert "FAILED" in out, out[-4000:]
+    assert case.committed() == ALL
+
+
+def test_the_naive_sink_repeats_a_batch(node: Any, spark: Any, tmp_path: Path) -> None:
+    """The control: a sink that acknowledges in commit and remembers nothing fails window F, so the harness can see it."""
+    case = Case(node.address, tmp_path, "naive/F", sink="naive")
+    first = output_of(case.driver(WINDOWS["F"]))
+
+    assert case.has_acted(), first[-4000:]
+    start_query(spark, case.plan).awaitTermination()
+    assert len(case.committed()) > ROWS
+    assert sorted(set(case.committed())) == ALL

@@ -1,0 +1,130 @@
+"""Crash windows A-K and Z1-Z3 of reference/spark.md: a query, a place to be killed in, a second run, and what must be true then."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.client import connect_sync
+from broadsheet.message.framing import JSON_LINES, scan
+from broadsheet.message.producer_state import begun
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.sequencer import Sequencer
+from broadsheet.message.uuid import ProducerId
+
+ROWS = 60
+BATCHES = 3
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+class Window(NamedTuple):
+    label: str
+    count: int
+    action: str = "kill"
+    master: str = "local[2]"
+
+
+WINDOWS = {
+    "A": Window("sink.task.framed", 3),
+    "B": Window("sink.task.appended", 3),
+    "C": Window("sink.commit.begin", 2),
+    "D": Window("sink.commit.decided", 2),
+    "E": Window("sink.commit.acknowledged", 3),
+    "F": Window("sink.commit.end", 2),
+    "G": Window("source.latest", 3),
+    "H": Window("source.partitions", 3),
+    "I": Window("source.partitions", 1),
+    "J": Window("sink.task.appended", 3, "raise", "local[2,3]"),
+    "K": Window("sink.commit.decided", 2, "raise"),
+}
+ZOMBIES = {
+    "Z1": Window("sink.commit.deciding", 2, "stall"),
+    "Z2": Window("sink.task.framed", 3, "stall"),
+    "Z3": Window("sink.commit.decided", 2, "stall"),
+}
+
+
+class Case:
+    """One query with its journals and its checkpoint."""
+
+    def __init__(self, address: str, directory: Path, name: str, **plan: Any) -> None:
+        self.address, self.name, self.directory = address, name, directory
+        self.outputs = [f"{name}/out-0", f"{name}/out-1"]
+        with connect_sync(address) as client:
+            for output in self.outputs:
+                client.journals.create(output)
+            content = [numbers(range(part, ROWS, 2), producer=part + 1) for part in (0, 1)]
+            for part in (0, 1):
+                client.journals.create(f"{name}/in-{part}")
+                client.journals.append(f"{name}/in-{part}", content[part])
+        self.plan = {
+            "address": address,
+            "name": name,
+            "checkpoint": str(directory / "checkpoint"),
+            "bytes_max": str(sum(map(len, content)) // BATCHES + 2),
+            **plan,
+        }
+
+    def driver(self, window: Window | None) -> "subprocess.Popen[str]":
+        """A driver process, armed where a window is given."""
+        plan = dict(self.plan)
+        if window is not None:
+            self.directory.mkdir(exist_ok=True, parents=True)
+            order = {"label": window.label, "count": window.count, "action": window.action}
+            (self.directory / "plan.json").write_text(json.dumps(order))
+            plan |= {"crashdir": str(self.directory), "master": window.master}
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), json.dumps(plan)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def has_acted(self) -> bool:
+        return (self.directory / "acted").exists()
+
+    def wait_until_acted(self, seconds: float = 120) -> None:
+        give_up = time.monotonic() + seconds
+        while not self.has_acted():
+            assert time.monotonic() < give_up, "the place was never reached"
+            time.sleep(0.02)
+
+    def release(self) -> None:
+        (self.directory / "go").touch()
+
+    def committed(self) -> list[int]:
+        """The numbers that a read-committed reader of the outputs sees, by the scalar sequencer."""
+        found: list[int] = []
+        with connect_sync(self.address) as client:
+            for output in self.outputs:
+                content = b"".join(chunk.data for chunk in client.journals.read(output))
+                sequencer = Sequencer(begun(JSON_LINES))
+                for frame in scan(JSON_LINES, content, ByteOffset(0)):
+                    for each in sequencer.step(frame)[1]:
+                        if each.has_data:
+                            found.append(json.loads(content[each.begin : each.end])["x"])
+        return sorted(found)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The commit journal."""
+        with connect_sync(self.address) as client:
+            content = b"".join(chunk.data for chunk in client.journals.read(f"{self.name}/commits"))
+        return [json.loads(line) for line in content.splitlines()]
+
+
+def numbers(values: range, *, producer: int) -> bytes:
+    publisher = Publisher(ProducerId(producer))
+    from broadsheet.base.time import WallTime
+
+    return b"".join(
+        publisher.committed(JSON_LINES, b'{"x":%d}' % value, WallTime(1_700_000_000_000_000_000))
+        for value in values
+    )
+
+
+def output_of(process: "subprocess.Popen[str]") -> str:
+    out, _ = process.communicate(timeout=180)
+    return out
