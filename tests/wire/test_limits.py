@@ -232,14 +232,18 @@ async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:
 async def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
     """Peers' bytes are untrusted in both directions: what was asked is unknown, and nothing crashes."""
 
-    async def rogue(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    done = asyncio.Event()
+
+    async def rogue(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         welcome = f.Welcome(1, 4 << 20, 16 << 20, 10, 10, {"test.echo": 201})
         writer.write(f.frame(f.HELLO, 0, f.encode(welcome)))
-        await asyncio.sleep(0.01)
+        await reader.read(200)
+        await reader.read(200)
         writer.write(f.frame(f.RUN_ACK, 99, struct.pack("<QQQQ", 1, 2, 3, 4)))
-        await writer.drain()
-        await asyncio.sleep(0.05)
+        await reader.read()
         writer.close()
+        await writer.wait_closed()
+        done.set()
 
     async with world() as w:
         server = await asyncio.start_server(rogue, "127.0.0.1", 0)
@@ -247,4 +251,5 @@ async def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
         client = await w.client()
         with pytest.raises(Unknown):
             await client.call("test.echo", Echo(), reply=Echo)
+        await done.wait()
         server.close()
