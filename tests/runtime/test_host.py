@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadsheet.base.machine import Effect
+from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
 from broadsheet.errors import RemoteProtocolError
 from broadsheet.observe.story import Story
@@ -120,9 +120,8 @@ def test_what_legal_events_caused_is_finished_before_an_illegal_one_is_raised() 
 def test_an_illegal_event_leaves_the_timer_armed() -> None:
     """Otherwise a peer could make the machine miss its deadline by talking nonsense."""
     bench = Bench()
-    bench.host.deliver(asked(0))
     with pytest.raises(RemoteProtocolError):
-        bench.host.deliver(asked(7))
+        bench.host.deliver_all([asked(0), asked(7)])
     bench.clock.advance(PATIENCE)
 
     assert bench.performed == [persist(0), Forget(first=0)]
@@ -232,6 +231,63 @@ def test_the_deadline_is_kept_by_one_timer() -> None:
 
     assert bench.performed == [*asked_only, Forget(first=5)]
     assert asked_only[-1] == persist(5)
+
+
+class Set(Event, frozen=True):
+    """The alarm was set to `at`."""
+
+    at: Instant
+
+
+class Alarm:
+    """Notes when it was ticked."""
+
+    def __init__(self) -> None:
+        self.at: Instant | None = None
+        self.ticked: list[Instant] = []
+
+    def step(self, event: Set | Tick, now: Instant) -> list[Effect]:
+        """Set it, or note the tick and unset it."""
+        self.at = event.at if isinstance(event, Set) else None
+        if isinstance(event, Tick):
+            self.ticked.append(now)
+        return []
+
+    def deadline(self) -> Instant | None:
+        """When it is set to."""
+        return self.at
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "ticked"),
+    [
+        ([5_000, 3_000], [3_000]),
+        ([3_000, 5_000], [5_000]),
+        ([5_000, 3_000, 4_000], [4_000]),
+        ([500], [1_000]),
+    ],
+)
+def test_a_machine_is_ticked_at_its_latest_word_on_the_deadline(
+    settings: list[int], ticked: list[int]
+) -> None:
+    """An earlier deadline moves the timer; a later one is not answered early; a past one at once."""
+    clock, alarm = HandClock(), Alarm()
+    host: Host[Set, Effect] = Host(
+        alarm,
+        {},
+        time=clock,
+        timers=clock,
+        crash=lambda error, _: pytest.fail(str(error)),
+        story=Story("alarm"),
+    )
+    for setting in settings:
+        host.deliver(Set(at=Instant(setting)))
+    clock.advance(SECOND)
+
+    assert alarm.ticked == ticked
 
 
 def test_a_first_deadline_is_armed_at_the_start() -> None:
