@@ -1,0 +1,203 @@
+"""Appends in tier 2: the real keyspace and journals roles behind the real wire, on one node's simulated disk.
+
+Clients append (small ones, in runs, streamed ones, at explicit offsets, with a register checked and set),
+read from the begin,
+and compare. R=1 with `fsynced`: the budget has crashes, power cuts and every refusal of the disk, no damage.
+Source: DESIGN 9; reliability 2.3.
+"""
+
+import asyncio
+from typing import ClassVar, Final
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import NodeId
+from broadsheet.client import Link
+from broadsheet.errors import BroadsheetError, ConfigError, Refused
+from broadsheet.journal.client import Journals
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.role import JournalsRole
+from broadsheet.keyspace.core.transaction import Limits
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.keyspace.local.role import KeyspaceRole
+from broadsheet.ports import Random
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Services
+from broadsheet.sim.checkers.appends import Seen, Wanted, check_appends, content_of
+from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
+from broadsheet.sim.services import ServiceSeat
+from broadsheet.sim.workload import Run, ServiceWorkload
+from broadsheet.wal.config import WALConfig
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import Method
+from broadsheet.wire.server import Server
+
+NODE: Final = NodeId("n1")
+TIMEOUT_SECONDS: Final = 1.0
+KIB: Final = 1024
+SMALL_LOG: Final = WALConfig(
+    segment_bytes=256 * KIB,
+    segments_initial=3,
+    segments_max=16,
+    initial_fill_bytes=64 * KIB,
+    record_bytes_max=64 * KIB,
+)
+KEYSPACE: Final = KeyspaceConfig(
+    wal=WALConfig(segment_bytes=1024 * KIB, segments_initial=3, initial_fill_bytes=64 * KIB),
+    limits=Limits(
+        operations_max=4096, transaction_bytes_max=64 * KIB, value_bytes_max=16 * KIB, map_bytes_max=128 * KIB
+    ),
+    snapshot_chunk_bytes=16 * KIB,
+)
+LIMITS: Final = WireLimits(dial_timeout=Duration(300 * MILLISECOND))
+
+
+class AppendServiceWorkload(ServiceWorkload):
+    """One node of journals, and clients that append and read."""
+
+    name: ClassVar[str] = "append"
+    clients: ClassVar[int] = 3
+    budget: ClassVar[Budget] = Budget(
+        kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC)
+    )
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How many journals, how soon fragments roll and logs are trimmed, how hurried the clients are."""
+        return {
+            "journals": draw.randrange(1, 3),
+            "fragment_bytes": 1 << draw.randrange(11, 15),
+            "checkpoint_bytes": 1 << draw.randrange(12, 16),
+            "inline_bytes": 1 << draw.randrange(8, 13),
+            "think_ms": draw.randrange(10, 40),
+        }
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """One."""
+        return (NODE,)
+
+    def may_die_of(self, error: BaseException) -> bool:
+        """A sick disk, or a log that cannot be made on a full one."""
+        return isinstance(error, OSError | ConfigError)
+
+    async def serve(self, seat: ServiceSeat, run: Run) -> None:
+        """The roles that journals need, and the door."""
+        services = Services()
+        identity = Identity(
+            node=NODE, cluster="sim", peers={NODE: seat.address}, version="sim", is_insecure=True
+        )
+        services.offer(Identity, identity)
+        await KeyspaceRole().start(seat.scope.child("keyspace"), seat.ports, KEYSPACE, services)
+        knobs = run.plan.knobs
+        config = JournalsConfig(
+            store="file:///fragments/",
+            inline_bytes_max=knobs["inline_bytes"],
+            checkpoint_bytes=knobs["checkpoint_bytes"],
+            free_bytes_min=0,
+            wal=SMALL_LOG,
+        )
+        await JournalsRole().start(seat.scope.child("journals"), seat.ports, config, services)
+        server = Server(
+            seat.ports, seat.scope, services.every(Method), authorizer=Authorizer(None, time=seat.ports.time)
+        )
+        await server.listen(seat.address, is_insecure=True)
+
+    async def client(self, seat: ServiceSeat, run: Run) -> None:
+        """One operation at a time."""
+        await _Client(seat, run).work()
+
+    def verify(self, run: Run) -> None:
+        """One sequence of whole appends, each once, each true to its condition."""
+        check_appends(run.history.operations)
+
+
+class _Client:
+    """One client and what it knows of the journals."""
+
+    def __init__(self, seat: ServiceSeat, run: Run) -> None:
+        self.seat, self.run, self.knobs = seat, run, run.plan.knobs
+        self.random = seat.random("operations")
+        self.link = Link(seat.ports, seat.address_of(NODE), limits=LIMITS)
+        self.journals = Journals(self.link)
+        self.serial = 0
+        self.ends: dict[str, int] = {}
+        self.register: dict[str, str] = {}
+
+    async def work(self) -> None:
+        """Until the run is over, then read everything once more."""
+        names = [f"sim/j{number}" for number in range(self.knobs["journals"])]
+        for name in names:
+            await self._create(name)
+        while not self.seat.is_stopping:
+            name = names[self.random.randrange(0, len(names))]
+            if self.random.random() < 0.15:
+                await self._read(name)
+            else:
+                await self._append(name)
+            await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
+        for name in names:
+            await self._read(name)
+        await self.link.close()
+
+    async def _create(self, name: str) -> None:
+        while not self.seat.is_stopping:
+            try:
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    await self.journals.create(
+                        name, fragment_length=self.knobs["fragment_bytes"], if_absent=True
+                    )
+            except (BroadsheetError, TimeoutError):
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    async def _append(self, name: str) -> None:
+        wanted = self._wanted(name)
+        operation = self.run.history.invoke(self.seat.node, name, "append", wanted)
+        union = None if wanted.sets is None else {"v": wanted.sets}
+        check = None if wanted.check is None else {"v": wanted.check or None}
+        try:
+            commit = await self.journals.append(
+                name, wanted.content, offset=wanted.offset, check=check, union=union, timeout=TIMEOUT_SECONDS
+            )
+        except Refused as error:
+            self.run.history.reject(operation, type(error).__name__)
+            await self._look(name)
+        except BroadsheetError:
+            self.run.history.lose(operation)
+            await self._look(name)
+        else:
+            self.run.history.ok(operation, (commit.begin, commit.end))
+            self.ends[name] = commit.end
+            if wanted.sets is not None:
+                self.register[name] = wanted.sets
+
+    def _wanted(self, name: str) -> Wanted:
+        self.serial += 1
+        kind = self.random.randrange(0, 10)
+        length = self.random.randrange(0, 200 if kind < 7 else 3 * self.knobs["inline_bytes"])
+        is_checked = kind in (0, 1, 7)
+        check = self.register.get(name, "") if is_checked else None
+        sets = f"{self.seat.node}.{self.serial}" if is_checked else None
+        content = content_of(self.seat.node, self.serial, check=check, sets=sets, length=length)
+        offset = self.ends.get(name, 0) if kind in (2, 3, 8) else None
+        return Wanted(content=content, offset=offset, check=check, sets=sets)
+
+    async def _look(self, name: str) -> None:
+        """Learn the head and the register, as somebody who was refused does."""
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                registers = await self.journals.registers(name)
+                self.register[name] = registers.values.get("v", "")
+                self.ends[name] = (await self.journals.status(name)).end
+        except (BroadsheetError, TimeoutError):
+            return
+
+    async def _read(self, name: str) -> None:
+        operation = self.run.history.invoke(self.seat.node, name, "read")
+        try:
+            async with asyncio.timeout(2 * TIMEOUT_SECONDS):
+                parts = [chunk.data async for chunk in self.journals.read(name)]
+        except (BroadsheetError, TimeoutError):
+            self.run.history.lose(operation)
+            return
+        self.run.history.ok(operation, Seen(offset=0, content=b"".join(parts)))
