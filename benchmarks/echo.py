@@ -73,24 +73,11 @@ async def serve_bare(kind: type[asyncio.Protocol]) -> None:
 
 
 async def serve_native() -> None:
-    from broadsheet.access.authorizer import Authorizer
-    from broadsheet.access.capability import Capability
-    from broadsheet.errors import Status
-    from broadsheet.runtime.network import TCPNetwork
-    from broadsheet.runtime.scope import Scope
-    from broadsheet.runtime.time import LoopTimers, SystemTime
-    from broadsheet.runtime.turn import Turn
-    from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape
-    from broadsheet.wire.run import FrameRun
-    from broadsheet.wire.server import Server
+    from benchmarks_ports import ports_and_server  # type: ignore[import-not-found]
 
-    class Ports:
-        def __init__(self) -> None:
-            self.time, self.network = SystemTime(), TCPNetwork()
-            self.timers = LoopTimers(asyncio.get_running_loop())
-            self.turn = Turn(self.timers)
-            self.random: Any = None
-            self.crash: Any = lambda error: sys.exit(repr(error))
+    from broadsheet.errors import Status
+    from broadsheet.wire.method import EMPTY, Call, Empty, Reply, RunOpened, Shape
+    from broadsheet.wire.run import FrameRun
 
     class Sink:
         head = 0
@@ -104,27 +91,11 @@ async def serve_native() -> None:
     def echo(_call: Call, _request: Empty, payload: memoryview) -> Reply:
         return Reply(EMPTY, (payload,))
 
-    def row(name: str, number: int, shape: Shape, handler: Callable[..., Any]) -> Method:
-        return Method(
-            name,
-            number=number,
-            shape=shape,
-            capability=Capability.NONE,
-            request=Empty,
-            name_of=None,
-            handler=handler,
-        )
+    def open_run(_call: Call, _request: Empty) -> RunOpened:
+        return RunOpened(EMPTY, Sink())
 
-    ports = Ports()
-    methods = [
-        row("bench.echo", 1, Shape.UNARY, echo),
-        row("bench.run", 2, Shape.RUN, lambda _call, _request: RunOpened(EMPTY, Sink())),
-    ]
-    server = Server(
-        ports, Scope("bench", crash=ports.crash), methods, authorizer=Authorizer(None, time=ports.time)
-    )
-    address = await server.listen("127.0.0.1:0")
-    print(address.rpartition(":")[2], flush=True)
+    rows = [("bench.echo", 1, Shape.UNARY, echo), ("bench.run", 2, Shape.RUN, open_run)]
+    print((await ports_and_server(rows)).rpartition(":")[2], flush=True)
     await asyncio.Event().wait()
 
 
@@ -203,9 +174,7 @@ def unary_batches(count: int) -> list[bytes]:
         _rendered.append(
             b"".join(
                 [
-                    f.header(
-                        f.CALL, 2 * (first + n) + 1, body_bytes=len(body), payload_bytes=REQUEST_BYTES
-                    )
+                    f.header(f.CALL, 2 * (first + n) + 1, body_bytes=len(body), payload_bytes=REQUEST_BYTES)
                     + rest
                     for n in range(BATCH)
                 ]
@@ -266,9 +235,7 @@ CONTENDERS: dict[str, Callable[[int, float], float]] = {
 
 def start(name: str) -> tuple["subprocess.Popen[str]", int]:
     server = "native" if name.startswith("native") else name
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--serve", server], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, __file__, "--serve", server], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     return child, int(child.stdout.readline())
 
@@ -329,7 +296,9 @@ def main() -> None:
         print(json.dumps({"rates": rates, "ratios": found}))
         return
     for name, each in rates.items():
-        print(f"{name:14} {statistics.median(each):12,.0f} requests/s   ({min(each):,.0f} to {max(each):,.0f})")
+        print(
+            f"{name:14} {statistics.median(each):12,.0f} requests/s   ({min(each):,.0f} to {max(each):,.0f})"
+        )
     for name, ratio in found.items():
         print(f"{name:45} {ratio:8.2f}")
 
