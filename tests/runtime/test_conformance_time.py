@@ -1,6 +1,7 @@
 """What every clock and every timer keeps: the words of `ports.Time` and `ports.Timers`."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from broadsheet.base.time import MILLISECOND, Duration
@@ -85,7 +86,7 @@ def test_timers_fire_in_the_order_of_their_times(implementation: Implementation,
         fired: list[int] = []
         done = asyncio.Event()
         for delay in (30, 10, 20):
-            clocks.timers.call_after(Duration(delay * MILLISECOND), lambda delay=delay: fired.append(delay))  # type: ignore[misc]
+            clocks.timers.call_after(Duration(delay * MILLISECOND), partial(fired.append, delay))
         clocks.timers.call_after(Duration(45 * MILLISECOND), done.set)
         await done.wait()
 

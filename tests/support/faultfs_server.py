@@ -5,7 +5,7 @@ the tests. With CACHE it is a write-back cache: content lives there and reaches 
 reach both at once.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH104, PTH106, PTH108, PTH208 - FUSE fixes the signatures, and this file speaks in the kernel's calls.
+# ruff: noqa: PTH101, PTH102, PTH104, PTH106, PTH108, PTH208 - this file speaks in the kernel's calls.
 
 import errno
 import fnmatch

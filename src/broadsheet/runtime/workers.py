@@ -69,7 +69,7 @@ class Workers:
                 RuntimeError
             ):  # Its loop is closed: nobody waits. Another loop may still send work.
                 loop.call_soon_threadsafe(_settle, done, result, error)
-            job = work = done = result = error = None  # type: ignore[assignment]  # keep no buffer alive while idle.
+            del job, work, done, result, error  # Keep no buffer alive while idle.
 
 
 def _settle(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
