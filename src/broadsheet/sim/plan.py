@@ -130,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     safety_ns: int = 6_000_000_000
     """How long faults may happen."""
-    liveness_ns: int = 30_000_000_000
+    liveness_ns: int = 60_000_000_000
     """How long after healing every client must have had an operation acknowledged."""
     format: int = FORMAT
     found: str = ""
