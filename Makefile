@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 ENV := .venv/.complete
 ARGS ?=
+WORKERS ?= 2
 
 # Nodes start in half of the time when what they import is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +28,7 @@ demo: $(ENV)
 	$(BIN)/broadsheet demo $(ARGS)
 
 test: $(ENV)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(ENV)
 	$(BIN)/ruff check .
