@@ -17,7 +17,7 @@ from broadsheet.wal.format import RowFlag
 from broadsheet.wal.recovery import Recovery, log_id_of, survey
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.tale import Verdict
-from tests.wal.harness import A, B, DIRECTORY, Bench, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log
 
 TINY = WALConfig(
     segment_bytes=32 << 10,
@@ -46,6 +46,13 @@ class History:
         """Start the process, the first one or another one."""
         self.starts += 1
         self.bench = await open_log(self.disk, config=TINY, seed=100 + self.starts)
+        log = self.bench.log
+        for stream, states in self.states.items():
+            found = {int(r.offset): r.payload for r in log.recovered(LogStreamId(stream)).records}
+            states.append((log.next_offset(LogStreamId(stream)), found))
+            self.tape.mark(
+                (stream, len(states) - 1)
+            )  # What a start tells its domain is durable from then on.
         return self.bench
 
     def append(self, stream: LogStreamId, payload: bytes, *, generation: int = 0) -> None:
@@ -77,7 +84,7 @@ class History:
         await self.bench.settled()
 
     async def kill(self) -> None:
-        """kill -9: the page cache lives on."""
+        """Kill -9: the page cache lives on."""
         assert self.bench is not None
         await abandon(self.bench)
 
@@ -158,9 +165,9 @@ def noise(seed: int, length: int) -> bytes:
 async def appends(history: History) -> None:
     """Two streams, batches of one and of many frames, small and larger than a block."""
     await history.start()
-    for n in range(16):
-        history.append(A, noise(n, n % 8 * 500))
-        history.append(B, noise(n, 700))
+    for n in range(8):
+        history.append(A, noise(n, 5000 - 600 * n))
+        history.append(B, noise(n, 700 * n))
         if n % 2:
             history.append(A, noise(n, 900))
         await history.settled()
@@ -169,16 +176,16 @@ async def appends(history: History) -> None:
 async def truncations(history: History) -> None:
     """A branch is cut and grows again, partly with the very same bytes."""
     await history.start()
-    for n in range(8):
+    for n in range(5):
         for m in range(4):
-            history.append(A, noise(m, 1100), generation=2 * n)
+            history.append(A, noise(m, 2600), generation=2 * n)
             history.append(B, noise(n, 500 * m))
             if m % 2:
                 await history.settled()
         history.truncate(A, n % 3, 2 * n + 1)
-        history.append(A, noise(2, 1100), generation=2 * n + 1)
+        history.append(A, noise(2, 2600), generation=2 * n + 1)
         await history.settled()
-        history.append(A, noise(3, 1100), generation=2 * n + 1)
+        history.append(A, noise(3, 2600), generation=2 * n + 1)
         history.truncate(A, n % 2, 2 * n + 2)
         await history.settled()
 
@@ -186,8 +193,8 @@ async def truncations(history: History) -> None:
 async def recycling(history: History) -> None:
     """Segments are trimmed and written over, with old laps behind the head."""
     await history.start()
-    for n in range(40):
-        history.append(A, noise(n, 3000))
+    for n in range(24):
+        history.append(A, noise(n, 6000))
         history.append(B, noise(n, 300))
         await history.settled()
         history.trim(A, max(0, n - 1))
@@ -198,22 +205,18 @@ async def copying(history: History) -> None:
     """A stream pins the oldest segment with one record, which is copied forward while another goes on."""
     await history.start()
     history.append(B, b"pins" * 50)
-    for n in range(44):
-        history.append(A, noise(n, 3000))
+    for n in range(24):
+        history.append(A, noise(n, 7000))
         await history.settled()
         history.trim(A, n)
 
 
 async def restarts(history: History) -> None:
     """Killed in the middle of a write and started again, with the page cache as it was."""
-    for life in range(12):
-        bench = await history.start()
-        assert bench is not None
-        for stream, states in history.states.items():  # What a kill cut off is not there; the rest goes on.
-            found = {r.offset: r.payload for r in bench.log.recovered(LogStreamId(stream)).records}
-            states.append((bench.log.next_offset(LogStreamId(stream)), found))
+    for life in range(10):
+        await history.start()
         for n in range(3):
-            history.append(A, noise(10 * life + n, 1000))
+            history.append(A, noise(10 * life + n, 3000))
             history.append(B, noise(n, 400))
             if n == 1:
                 await history.settled()
@@ -224,12 +227,12 @@ async def restarts(history: History) -> None:
 async def resets(history: History) -> None:
     """Streams begin anew at other offsets."""
     await history.start()
-    for n in range(16):
-        history.append(A, noise(n, 1500), generation=n + 1)
+    for n in range(6):
+        history.append(A, noise(n, 3500), generation=n + 1)
         history.append(B, noise(n, 1200))
         await history.settled()
         history.reset(A, 100 * n, n + 2)
-        history.append(A, noise(n, 2500), generation=n + 2)
+        history.append(A, noise(n, 4500), generation=n + 2)
         await history.settled()
 
 

@@ -93,7 +93,8 @@ class Space:
                 if len(pool.free) < COPY_LOW or pool.head > self._asked_at:
                     self._is_copying = True
                     writer.tasks.spawn(self._copy_forward(lap), name="copy")
-                return
+                if len(pool.free) >= COPY_LOW:
+                    return  # Else appends would be refused while the copy is on its way.
         self._grow()
 
     def _request(self, lap: int) -> None:

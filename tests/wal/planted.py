@@ -1,0 +1,193 @@
+"""Planted bugs of the log: each removes one guard. A check that no planted bug can fail proves nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from broadsheet.base.types import Buffer
+from broadsheet.errors import BroadsheetError
+from broadsheet.sim.disk import SimDisk, SimFile
+from broadsheet.wal import opening, recovery, tale
+from broadsheet.wal.batch import Batch, Encoded
+from broadsheet.wal.format import FrameHeader
+from broadsheet.wal.recovery import Found
+from broadsheet.wal.scan import FoundFrame, batches
+from broadsheet.wal.writer import Writer
+from tests.wal import histories, scenarios
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def lost_sync(patch: pytest.MonkeyPatch) -> None:
+    """A batch is written and not synced."""
+
+    async def persist(self: SimFile, at: int, parts: Sequence[Buffer]) -> None:
+        self.write_at(at, parts)
+
+    patch.setattr(SimFile, "persist", persist)
+
+
+def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """Everyone is told before the disk has it."""
+    write = Writer._write
+
+    async def early(self: Writer, batch: Batch, encoded: Encoded, oldest: int) -> None:
+        done, batch.done = batch.done, []
+        for call in done:
+            call()
+        await write(self, batch, encoded, oldest)
+
+    patch.setattr(Writer, "_write", early)
+
+
+def payload_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A frame with a whole header is taken as it is, torn or not."""
+    read = recovery.frames
+
+    def trusting(*arguments: object, **options: object) -> Iterator[FoundFrame]:
+        for frame in read(*arguments, **options):  # type: ignore[arg-type]
+            yield frame._replace(is_payload_whole=True)
+
+    patch.setattr(recovery, "frames", trusting)
+
+
+def chain_removed(patch: pytest.MonkeyPatch) -> None:
+    """Neither the physical chain nor the links of a stream's runs are compared."""
+    patch.setattr(recovery, "is_chained", lambda *_: True)
+    agree, walk = tale._agree, tale._walk
+
+    def unlinked(
+        held: dict[int, tale.Held], first: int, start: tale.Point
+    ) -> tuple[tale.Point, list[tale.Held]]:
+        point, chain = walk(held, first, start)
+        while chain and (after := held.get(chain[-1].end)) is not None:
+            chain.append(after)
+            point = tale.Point(after.end, after.generation, after.crc)
+        return point, chain
+
+    patch.setattr(tale, "_walk", unlinked)
+    patch.setattr(tale, "_agree", lambda one, other: agree(one, other) or one.next == other.next)
+
+
+def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
+    """Frames behind the last batch are taken where they fit the stream, whoever wrote them."""
+    look = recovery.Recovery._look_behind
+
+    def keep(self: recovery.Recovery, segment: Found, at: int) -> None:
+        data = self._read(segment.file)
+        last = self._last
+        assert last is not None
+        lap = last.lap
+
+        def of_this_lap(header: FrameHeader) -> bool:
+            return (header.log_id, header.lap) == (self._log_id, lap)
+
+        for frame in recovery.frames(data, at, len(data), of_this_lap, is_after_hole=True):
+            tale_ = self._tales.get(frame.header.stream)
+            if frame.is_payload_whole and tale_ is not None and segment.lap == lap:
+                self._apply(frame, data)
+        look(self, segment, at)
+
+    patch.setattr(recovery.Recovery, "_look_behind", keep)
+
+
+def lap_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Batches of a former use of the segment count as if they were of this one."""
+    survey = recovery.survey
+
+    def all_laps(index: int, data: bytes, name: str) -> Found:
+        found = survey(index, data, name)
+        base = min((header.batch for header in found.batches), default=0)
+        every = [h._replace(lap=found.lap, batch=base + n) for n, h in enumerate(batches(data))]
+        return found._replace(batches=every)
+
+    apply = recovery.Recovery._apply
+
+    def moved(self: recovery.Recovery, frame: FoundFrame, data: bytes) -> None:
+        assert self._last is not None
+        header = frame.header._replace(lap=self._last.lap, batch=self._last.batch)
+        apply(self, frame._replace(header=header), data)
+
+    patch.setattr(opening, "survey", all_laps)
+    patch.setattr(recovery, "_of", lambda batch: lambda header: header.log_id == batch.log_id)
+    patch.setattr(recovery.Recovery, "_apply", moved)
+
+
+def rewrite_on_recovery_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Recovery believes the page cache."""
+    patch.setattr(opening, "_rewrite", lambda *_: None)
+
+
+def released_early(patch: pytest.MonkeyPatch) -> None:
+    """What a copy or a truncation frees is free before the copy or the truncation is durable."""
+    encode = Batch.encode
+
+    def early(self: Batch, *, log_id: int, durable: int, oldest: int, chain: int) -> Encoded:
+        if self.releases:
+            oldest = self.lap
+        return encode(self, log_id=log_id, durable=durable, oldest=oldest, chain=chain)
+
+    patch.setattr(Batch, "encode", early)
+
+
+def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """A new segment's name is not made durable."""
+    patch.setattr(SimDisk, "sync_dir", lambda *_: None)
+
+
+def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A segment is freed although a stream still pins it."""
+
+    def forget(self: Writer, stream: int, end: int, body: bytes, payload: bytes) -> bool:
+        batch = self.place(stream, 0, keep=0)
+        old = self.streams[stream].move(end, batch.lap)
+        if old is not None:
+            batch.releases.append(old)
+            self.pool.pin(batch.lap, old.length)
+        self.ask()
+        return True
+
+    patch.setattr(Writer, "place_copy", forget)
+
+
+PLANTED: dict[str, tuple[Plant, str]] = {
+    "lost_sync": (lost_sync, "appends"),
+    "ack_before_sync": (ack_before_sync, "appends"),
+    "payload_not_checked": (payload_not_checked, "appends"),
+    "released_early": (released_early, "copying"),
+    "directory_not_synced": (directory_not_synced, "appends"),
+    "stale_tail_kept": (stale_tail_kept, "torn_tail_and_the_same_bytes_again"),
+    "lap_ignored": (lap_ignored, "frames_of_another_lap_behind_the_head"),
+    "rewrite_on_recovery_skipped": (rewrite_on_recovery_skipped, "sync_fails_and_the_page_cache_lies"),
+    "copies_forgotten": (copies_forgotten, "pinned_copies_forward"),
+}
+"""Each with what catches it: a history of `histories.MIXES`, by its crash states, or one of `scenarios`."""
+
+ATOMS_MAX = 6
+
+
+@contextmanager
+def planted(name: str) -> Iterator[str]:
+    """Plant a bug; the name of what catches it."""
+    plant, catcher = PLANTED[name]
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        yield catcher
+
+
+def caught(name: str) -> str | None:
+    """How a planted bug shows; None where nothing notices it."""
+    with planted(name) as catcher:
+        return look(catcher)
+
+
+def look(catcher: str) -> str | None:
+    """What a history or scenario finds wrong, in a few hundred crash states at most."""
+    if catcher in histories.MIXES:
+        wrong = histories.search(catcher, atoms_max=ATOMS_MAX)[1]
+        return wrong[0] if wrong else None
+    try:
+        return scenarios.run(getattr(scenarios, catcher))
+    except (AssertionError, BroadsheetError) as error:
+        return f"the log itself noticed: {error!r}"

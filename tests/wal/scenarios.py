@@ -1,0 +1,139 @@
+"""Directed scenarios of the log. Each says what went wrong, or None: tests run them as they are and under planted bugs."""
+
+import asyncio
+
+from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal.format import BATCH_MAGIC
+from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads
+
+SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
+
+
+async def sync_fails_and_the_page_cache_lies() -> str | None:
+    """EIO from a sync; the process ends; the next one reads bytes that the disk never had (reliability 0.4)."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(A, b"durable")
+    acknowledged = list(bench.acknowledged)
+    disk.medium.health.sync_errors = 1
+    await bench.commit(A, b"only the page cache has this" * 100)
+    if not bench.crashes:
+        return "the process went on after a failed sync"
+    if bench.acknowledged != acknowledged:
+        return "something was acknowledged after a failed sync"
+    await bench.log.close()
+    disk.medium.locks.clear()
+    bench = await open_log(disk, seed=2)
+    told = payloads(bench.log.recovered(A).records)
+    if len(told) != 2:
+        return f"the page cache does not lie: {len(told)} records were read"
+    await bench.commit(B, b"life goes on")
+    await abandon(bench)
+    bench = await open_log(after_power_cut(disk), seed=3)
+    found = bench.log.recovered(A)
+    await abandon(bench)
+    if found.is_quarantined or payloads(found.records) != told:
+        return f"a start told of {len(told)} records, and after a power cut there are {len(found.records)}"
+    return None
+
+
+async def torn_tail_and_the_same_bytes_again() -> str | None:
+    """A batch was torn: its head is lost, its last record is not. The next life appends the same first record again."""
+    disk = SimDisk()
+    first, second = b"1" * 5000, b"2" * 5000
+    bench = await open_log(disk)
+    await bench.commit(A, b"0")
+    before = dict(disk.medium.image())
+    bench.send(A, first)
+    await bench.commit(A, second)
+    await abandon(bench)
+    after = disk.medium.image()
+    at = next(i for i in range(len(after[SEGMENT])) if after[SEGMENT][i] != before[SEGMENT][i])
+    torn = bytearray(after[SEGMENT])
+    torn[at : at + 512] = before[SEGMENT][at : at + 512]
+    disk = SimDisk(Medium.of({**after, SEGMENT: bytes(torn)}))
+    bench = await open_log(disk, seed=2)
+    found = bench.log.recovered(A)
+    if payloads(found.records) != [b"0"] or not found.tail_cut:
+        return f"after the tear: {[p[:1] for p in payloads(found.records)]}, tail_cut {found.tail_cut}"
+    await bench.commit(A, first)
+    await abandon(bench)
+    disk.medium.locks.clear()
+    bench = await open_log(disk, seed=3)
+    found = bench.log.recovered(A)
+    await abandon(bench)
+    if payloads(found.records) != [b"0", first]:
+        return f"a record of the torn batch came back: {[p[:1] for p in payloads(found.records)]}"
+    return None
+
+
+async def frames_of_another_lap_behind_the_head() -> str | None:
+    """Recycled segments: behind the head stand whole frames of a former lap, and they are free space."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    for n in range(60):
+        await bench.commit(A, bytes([n]) * 6000)
+        bench.log.trim(A, Offset(n))
+    if bench.log.status().lap_head <= SMALL.segments_max:
+        return "no segment was recycled"
+    await abandon(bench)
+    data = max(c for name, c in disk.medium.image().items() if name.endswith(".wal"))
+    if data.count(BATCH_MAGIC) < 2:
+        return "nothing stands behind the head"
+    disk = after_power_cut(disk)
+    for seed in (2, 3):
+        bench = await open_log(disk, seed=seed)
+        found = bench.log.recovered(A)
+        if payloads(found.records)[-1:] != [bytes([59]) * 6000] or found.tail_cut or found.is_quarantined:
+            return f"offsets {found.first_offset}..{found.next_offset}, tail_cut {found.tail_cut}"
+        if found.next_offset != 60 or len(found.records) > 2:
+            return f"{len(found.records)} records up to {found.next_offset}"
+        await abandon(bench)
+        disk.medium.locks.clear()
+    return None
+
+
+async def one_stream_pins_while_another_writes(*, flushes: bool) -> str | None:
+    """A stream with one old record, beside one that writes ten times the pool."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(B, b"the old record")
+    asked: list[LogStreamId] = []
+
+    def flush(stream: LogStreamId) -> None:
+        asked.append(stream)
+        if flushes:
+            bench.log.trim(stream, Offset(1))
+
+    bench.log.on_flush_request(B, flush)
+    written, pool = 0, SMALL.segments_max * SMALL.segment_bytes
+    n = 0
+    while written < 10 * pool:
+        await bench.commit(A, bytes([n % 256]) * 12_000)
+        bench.log.trim(A, Offset(n))
+        written, n = written + 12_000, n + 1
+        bench.log.check()
+    if not asked:
+        return "nobody was asked to flush"
+    if bench.log.status().segment_count > SMALL.segments_max:
+        return f"the pool grew to {bench.log.status().segment_count}"
+    await abandon(bench)
+    bench = await open_log(after_power_cut(disk), seed=2)
+    kept = payloads(bench.log.recovered(B).records)
+    last = bench.log.recovered(A)
+    await abandon(bench)
+    if kept != ([] if flushes else [b"the old record"]) or last.next_offset != n or last.is_quarantined:
+        return f"kept {kept}, next offset {last.next_offset} of {n}"
+    return None
+
+
+async def pinned_copies_forward() -> str | None:
+    """The scenario above, where nobody flushes."""
+    return await one_stream_pins_while_another_writes(flushes=False)
+
+
+def run(scenario: object) -> str | None:
+    """Play one scenario."""
+    return asyncio.run(scenario())  # type: ignore[operator, no-any-return]

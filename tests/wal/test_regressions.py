@@ -1,0 +1,28 @@
+"""Named regressions of the log (issue 3): what once hurt others, or us, and must not come back."""
+
+from tests.wal import scenarios
+
+
+async def test_a_restart_after_a_failed_sync_does_not_believe_the_page_cache() -> None:
+    """A failed sync ends the process, nothing is acknowledged after it, and what the next start tells is durable."""
+    assert await scenarios.sync_fails_and_the_page_cache_lies() is None
+
+
+async def test_a_byte_identical_append_after_a_torn_tail_revives_nothing() -> None:
+    """The torn batch's last record fits the new chain byte for byte, and is still not of this life."""
+    assert await scenarios.torn_tail_and_the_same_bytes_again() is None
+
+
+async def test_frames_of_another_lap_are_free_space() -> None:
+    """Not records, and not a cut tail either."""
+    assert await scenarios.frames_of_another_lap_behind_the_head() is None
+
+
+async def test_a_stream_that_pins_is_copied_forward_while_another_writes_ten_times_the_pool() -> None:
+    """One forgotten record must not fill the disk, and must not be lost."""
+    assert await scenarios.one_stream_pins_while_another_writes(flushes=False) is None
+
+
+async def test_a_stream_that_pins_is_asked_to_flush_first() -> None:
+    """Its domain knows a cheaper way than a copy."""
+    assert await scenarios.one_stream_pins_while_another_writes(flushes=True) is None
