@@ -164,3 +164,22 @@ def test_the_journals_name_is_matched_without_being_stored() -> None:
     assert selector.matches(labels.with_meta("name", "flights/AA"))
     assert not selector.matches(labels.with_meta("name", "other"))
     assert not selector.matches(labels)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("aa in (x, y)", True),
+        ("aa in (w, x)", True),
+        ("aa in (y, z)", False),
+        ("aa in (x, y), bb=1", True),
+        ("aa=y, aa=x, bb=2", False),
+        ("aa notin (w, x)", False),
+        ("aa notin (w, y), !cc", True),
+        ("aa:prefix=x, aa=y", True),
+        ("cc", False),
+    ],
+)
+def test_one_value_of_each_name_is_enough(text: str, is_taken: bool) -> None:
+    """Values of one name are alternatives, names are not."""
+    assert parse_selector(text).matches(label_set([("aa", "x"), ("bb", "1")])) is is_taken
