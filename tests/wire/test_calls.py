@@ -44,6 +44,28 @@ async def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> N
         await client.close()
 
 
+@pytest.mark.parametrize("method", ["test.echo", "test.task", "test.refuse"])
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_calls_that_are_alike_are_answered_each_for_itself(method: str, is_same: bool) -> None:
+    """Many alike in one read are taken by column; each has its own payload, answer and end."""
+    async with world() as w:
+        client = await w.client()
+        calls = [
+            client.call(method, Echo(number=100 if is_same else 100 + n % 20), (b"%04d" % n,), reply=Echo)
+            for n in range(600)
+        ]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+
+        for n, answer in enumerate(answers):
+            if method == "test.refuse":
+                assert isinstance(answer, NotFound)
+            else:
+                assert not isinstance(answer, BaseException)
+                assert (answer[0].number, bytes(answer[1])) == (100 if is_same else 100 + n % 20, b"%04d" % n)
+        assert not next(iter(w.server.connections.values())).base.streams
+        await client.close()
+
+
 async def test_a_refusal_keeps_its_class_message_and_hint() -> None:
     """A caller decides by the class, and a route by the hint."""
     async with world() as w:

@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from broadsheet.base.machine import Event
 from broadsheet.base.time import SECOND, Instant
+from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
 from broadsheet.sim.fuzz import LIMITS, good_session, mutated
 from broadsheet.wire import frame as f
+from broadsheet.wire.columns import render_rows
 from broadsheet.wire.connection import Kind, Phase
 from broadsheet.wire.dialler import DiallerConnection
 from broadsheet.wire.events import (
     AcknowledgedReceived,
     Broken,
     CallReceived,
+    CallsReceived,
     GoAwayReceived,
     HelloReceived,
     OpenReceived,
@@ -64,6 +67,11 @@ def summary(events: list[Event]) -> list[object]:
                 )
                 at += length
             assert at == event.size == len(content)
+        elif isinstance(event, CallsReceived):
+            body, stride = 16 + event.body_bytes, event.stride
+            for number, stream in enumerate(event.streams.tolist()):
+                frame = event.view[number * stride : (number + 1) * stride]
+                found.append((stream, event.method, bytes(frame[24:body]), bytes(frame[body:])))
         elif isinstance(event, CallReceived):
             found.append((event.stream, event.method, bytes(event.request), bytes(event.payload)))
         elif isinstance(event, Broken):
@@ -139,22 +147,22 @@ def test_a_message_above_the_window_breaks_the_connection() -> None:
     assert [type(event).__name__ for event in happened] == ["MessageReceived", "Broken"]
 
 
-def test_the_streams_of_a_connection_are_bounded() -> None:
+@pytest.mark.parametrize("is_together", [False, True])
+def test_the_streams_of_a_connection_are_bounded(*, is_together: bool) -> None:
     """One above is refused by itself; the connection and the others go on."""
-    listener = greeted()
-    body = f.CALL_HEAD.pack(1, 0) + b"\x90"
-    happened = feed(
-        listener, b"".join(f.frame(f.CALL, 2 * n + 1, body) for n in range(LIMITS.streams_max + 1)), []
-    )
-
-    assert len(happened) == LIMITS.streams_max
+    listener, most = greeted(), LIMITS.streams_max
+    frames = calls(most + 1)
+    cuts = [] if is_together else [len(frames[0]) * number for number in range(most + 1)]
+    happened = feed(listener, b"".join(frames), cuts)
+    if is_together:  # What is answered at once takes no place, so the places are taken later.
+        assert [listener.begin_call(2 * n + 1) for n in range(most + 1)] == [True] * most + [False]
+    else:
+        assert len(happened) == most
     refusal = listener.out[-1]
-    assert f.HEADER.unpack_from(refusal)[1:3] == (
-        2 * LIMITS.streams_max + 1,
-        f.REFUSE | (len(refusal) - 16) << 8,
-    )
+    assert f.HEADER.unpack_from(refusal)[1:3] == (2 * most + 1, f.REFUSE | (len(refusal) - 16) << 8)
     listener.reply(1, b"\x90")
-    assert len(feed(listener, f.frame(f.CALL, 2 * LIMITS.streams_max + 3, body), [])) == 1
+    assert len(feed(listener, calls(1, first=2 * most + 3)[0], [])) == 1
+    listener.check()
 
 
 def test_what_comes_late_for_a_stream_that_ended_is_dropped() -> None:
@@ -283,3 +291,49 @@ def test_a_single_ack_is_understood_by_the_dialler() -> None:
     carry(listener, dialler)
 
     assert dialler.events[-1] == AcknowledgedReceived(stream, 0, 1, 10, 20)
+
+
+def calls(count: int, *, first: int = 1) -> list[bytes]:
+    """Calls of one length, as a busy caller sends them."""
+    body = f.CALL_HEAD.pack(1, 1000) + b"\x92\xa1a\x80"
+    return [
+        f.header(f.CALL, first + 2 * number, body_bytes=len(body), payload_bytes=20)
+        + body
+        + b"%020d" % number
+        for number in range(count)
+    ]
+
+
+@given(st.integers(0, 119), st.integers(0, 47), st.integers(0, 7), st.booleans())
+def test_many_alike_calls_mean_the_same_together_and_one_by_one(
+    place: int, byte: int, bit: int, is_broken: bool
+) -> None:
+    """Taking calls by column is a matter of speed: every byte of every frame counts as it does in the loop."""
+    limits = WireLimits(streams_max=1000)
+    frames = calls(120)
+    if is_broken:
+        data = bytearray(frames[place])
+        data[byte] ^= 1 << bit
+        frames[place] = bytes(data)
+    found = []
+    for cuts in ([], [48 * number for number in range(120)]):
+        listener = ListenerConnection(limits, now=START)
+        feed(listener, good_session()[0], [])
+        happened = feed(listener, b"".join(frames), cuts)
+        found.append((summary(happened), listener.last_stream))
+        if not is_broken and not cuts:
+            assert [type(event) for event in happened] == [CallsReceived]
+
+    assert found[0] == found[1]
+
+
+def test_replies_by_column_have_the_bytes_of_single_replies() -> None:
+    """The peer cannot tell how they were made."""
+    streams = [1, 3, 255, 257, 65_535, 65_537, 1 << 24 | 1, f.STREAM_MAX]
+    payloads: list[Buffer] = [b"%04d" % stream for stream in range(len(streams))]
+    each = [
+        f.header(f.REPLY, stream, body_bytes=1, payload_bytes=4) + b"\x90" + bytes(payload)
+        for stream, payload in zip(streams, payloads, strict=True)
+    ]
+
+    assert render_rows(f.REPLY, streams, b"\x90", payloads, 4) == b"".join(each)

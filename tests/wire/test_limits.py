@@ -231,7 +231,6 @@ async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:
 
 async def test_a_client_survives_a_server_that_breaks_the_protocol() -> None:
     """Peers' bytes are untrusted in both directions: what was asked is unknown, and nothing crashes."""
-
     done = asyncio.Event()
 
     async def rogue(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -134,6 +134,11 @@ class WireConnection:
                 if kind == f.RECORD:
                     at = self.on_records(buffer, view, at, end, stream, word)
                     continue
+                if kind == f.CALL and at + 32 * (16 + length) <= end:
+                    stop_many = self.on_many(buffer, view, at, end)
+                    if stop_many != at:
+                        at = stop_many
+                        continue
                 handler = table.get(kind)
                 if handler is None:
                     raise RemoteProtocolError(f"frame kind {kind} is not for the {self.name}")
@@ -196,6 +201,10 @@ class WireConnection:
         Returns where they end. Only a listener has streams that take them.
         """
         raise RemoteProtocolError(f"stream {stream}: a record that is not for the {self.name}")
+
+    def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:  # noqa: ARG002 - see below.
+        """Take many calls at once; returns where they end. Only a listener does."""
+        return at
 
     # ------------------------------------------------------------------ greeting and leaving
 

@@ -3,6 +3,10 @@
 Bodies and payloads are views of the receive buffer: valid for as long as they are referred to (`wire.slab`).
 """
 
+from typing import Any
+
+import numpy as np
+
 from broadsheet.base.machine import Event
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
@@ -44,6 +48,20 @@ class CallReceived(Event, frozen=True):
     timeout_ms: int
     request: memoryview
     payload: memoryview
+
+
+class CallsReceived(Event, frozen=True):
+    """Many unary requests in a row that differ only in stream, request and payload, not in lengths."""
+
+    streams: np.ndarray[Any, np.dtype[np.uint32]]
+    method: int
+    timeout_ms: int
+    view: memoryview
+    """The frames, headers included."""
+    stride: int
+    """From one frame to the next."""
+    body_bytes: int
+    """Of the body, whose first eight bytes are method and timeout."""
 
 
 class OpenReceived(Event, frozen=True):

@@ -13,10 +13,12 @@ from broadsheet.base.time import Duration, Instant
 from broadsheet.base.types import Buffer
 from broadsheet.errors import RemoteProtocolError, Status
 from broadsheet.wire import frame as f
+from broadsheet.wire.columns import ROWS_MIN, equal_calls
 from broadsheet.wire.connection import UNARY, Kind, Phase, StreamState, WireConnection
 from broadsheet.wire.datapath import Lengths, run_lengths, take_records
 from broadsheet.wire.events import (
     CallReceived,
+    CallsReceived,
     CancelReceived,
     HelloReceived,
     OpenReceived,
@@ -27,6 +29,10 @@ from broadsheet.wire.limits import WireLimits
 
 _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
+
+
+MANY_BYTES_MAX: Final = 4096
+"""Calls up to this size are taken together where they are alike; for larger ones it does not pay."""
 
 
 class ListenerConnection(WireConnection):
@@ -108,6 +114,31 @@ class ListenerConnection(WireConnection):
 
     def _on_token(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
         self.events.append(TokenReceived(token=f.decode_with(_TOKEN, body, "TOKEN")))
+
+    def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
+        """Take the whole CALL frames at `at` that are alike; returns where they end, `at` where they are few."""
+        length, _stream, word, _crc = f.HEADER.unpack_from(buffer, at)
+        stride, body_bytes = f.HEADER_BYTES + length, word >> f.WORD_BODY_SHIFT
+        count = (end - at) // stride
+        if self.phase is not Phase.OPEN or count < ROWS_MIN or length > MANY_BYTES_MAX or body_bytes < 8:
+            return at
+        if f.HEADER.unpack_from(buffer, at + (ROWS_MIN - 1) * stride)[::2] != (length, word):
+            return at
+        streams = equal_calls(buffer, at, stride, count, self.last_stream)
+        if streams is None:
+            return at
+        stop: int = at + len(streams) * stride
+        method, timeout_ms = f.CALL_HEAD.unpack_from(buffer, at + f.HEADER_BYTES)
+        self.last_stream = int(streams[-1])
+        self.events.append(CallsReceived(streams, method, timeout_ms, view[at:stop], stride, body_bytes))
+        return stop
+
+    def begin_call(self, stream: int) -> bool:
+        """Register a call of a `CallsReceived` that is not answered at once; false where there is no room."""
+        if self.phase is Phase.BROKEN or not self._has_room(stream):
+            return False
+        self.streams[stream] = UNARY
+        return True
 
     def _on_call(self, stream: int, body: memoryview, payload: memoryview) -> None:
         method, timeout_ms = self._begin(stream, body)
