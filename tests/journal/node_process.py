@@ -57,7 +57,7 @@ class NodeProcess:
         command = [sys.executable, "-m", "broadsheet", "serve"]
         command += ["--config", str(self.root / "node.toml"), "--ready-fd", str(write)]
         with (self.root / "node.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own command, started at once.
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - our own command, started at once.
                 command, pass_fds=[write], env=environment, stdout=log, stderr=log
             )
         os.close(write)

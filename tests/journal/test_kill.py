@@ -106,7 +106,7 @@ async def verify(client: Client, history: History) -> None:
         assert content[begin : begin + len(acked)] == acked, f"acknowledged at {begin}"
     for begin, seen in history.read.items():
         assert content[begin : begin + len(seen)] == seen, f"read before at {begin}"
-    at, found = 0, {each: 0 for each in history.attempted}
+    at, found = 0, dict.fromkeys(history.attempted, 0)
     by_first_line = {each.partition(b"\n")[0]: each for each in history.attempted}
     while at < len(content):
         first = content[at : content.index(b"\n", at)]

@@ -201,6 +201,19 @@ def test_a_refused_persist_is_taken_back_and_what_depended_on_it_is_evaluated_ag
     ]
 
 
+def test_a_refused_stream_is_not_answered_as_done_when_its_refusal_no_longer_holds() -> None:
+    """Found by simulation (J7): its content was never read, so evaluating it again said OK for nothing."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+    m.step(StreamOpened(stream=7, run="s", condition=Condition(offset=at(0))), T0)
+
+    assert m.step(PersistRefused(token=Token(1)), T0) == [
+        Rollback(end=at(0), fragment_begin=at(0)),
+        reply("a", Status.STORE_UNHEALTHY, 0, 0),
+        reply("s", Status.STORE_UNHEALTHY, 0, 0),
+    ]
+
+
 def test_a_fragment_rolls_when_it_is_strictly_longer_than_its_length() -> None:
     """Gazette's rule; an append is never split."""
     m = pipeline(length=10)
@@ -430,7 +443,7 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
             version = world.puts.popleft()
             world.step(RegistersPut(version=version, is_known=bool(step[1])))
             world.now = Instant(world.now + SECOND // 10)
-            if world.machine._put_again_at is not None:  # noqa: SLF001 - the timer of a host.
+            if world.machine._put_again_at is not None:
                 world.step(Tick())
     while world.staging or world.log or world.puts:
         if world.staging:
@@ -445,10 +458,9 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
     answered = {run: (status, begin, end) for run, status, begin, end in world.answered}
     assert len(answered) == len(world.answered) == len(queue), "each is answered once"
     for number, length, condition, room, _ in queue:
-        if number not in world.failed:
-            # What shares a step with a refused persist is refused with it: the disk took nothing from there on.
-            has_room = room and answered[number][0] is not Status.STORE_UNHEALTHY
-            evaluate(number, length, condition, has_room)
+        refused = number in world.failed or answered[number][0] is Status.STORE_UNHEALTHY
+        if not refused:  # What shares a step with a refused persist is refused with it.
+            evaluate(number, length, condition, room)
     for run, _, _ in order:
         assert answered[run] == expected[run], run
     if all(world.room.values()):

@@ -304,9 +304,10 @@ class Pipeline:
         self._token = Token(event.token - 1)
         effects.append(Rollback(end=self.adopted_end, fragment_begin=self.fragment_begin))
         for entry in taken:
-            if not entry.token:
+            if not entry.token and entry.stream is None:
                 self._evaluate(entry, effects)
                 continue
+            # A refused stream was never read: what its content would meet now cannot be evaluated.
             entry.status, entry.token, entry.registers = event.status, Token(0), None
             entry.begin = entry.end = self.adopted_end
             self._entries.append(entry)

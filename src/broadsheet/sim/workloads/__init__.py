@@ -12,6 +12,7 @@ from broadsheet.sim.plan import Tier
 from broadsheet.sim.workload import Workload
 
 WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
+    ("append", Tier.MACHINES): "broadsheet.sim.workloads.append_machine:AppendWorkload",
     ("append", Tier.SERVICES): "broadsheet.sim.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
