@@ -1,0 +1,80 @@
+"""Carrying: the metastore's messages on the native wire. The document is payload, and meets no codec.
+
+One STREAM method for each kind of request: the opening holds the message without its document; messages in
+both directions carry the document in chunks, since it may be larger than a frame.
+Source: DESIGN 2 (large bodies stream); `docs/protocols/metastore.md`.
+"""
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from broadsheet.control.core.messages import Accept, Held, Promised, Rejected, Request, Response
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, Accepted, Value
+from broadsheet.errors import RemoteProtocolError
+from broadsheet.wire.method import WireStream
+
+CHUNK_BYTES: Final = 1 << 20
+
+M = TypeVar("M", Request, Response)
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a request."""
+
+    response: Response
+
+
+def document_of(message: Request | Response) -> bytes:
+    """The document in `message`; empty where it has none."""
+    value = _value_of(message)
+    return b"" if value is None else value.document
+
+
+def without_document(message: M) -> M:
+    """`message` with an empty document."""
+    return with_document(message, b"")
+
+
+def with_document(message: M, document: bytes) -> M:
+    """`message` with `document` in its place."""
+    value = _value_of(message)
+    if value is None:
+        return message
+    changed = msgspec.structs.replace(value, document=document)
+    if isinstance(message, Promised | Rejected):
+        assert message.accepted is not None, "the value came from there"
+        accepted = Accepted(message.accepted.ballot, changed)
+        return msgspec.structs.replace(message, accepted=accepted)
+    return msgspec.structs.replace(message, value=changed)
+
+
+async def send_document(stream: WireStream, document: bytes) -> None:
+    """Send `document` in chunks."""
+    view = memoryview(document)
+    for at in range(0, len(view), CHUNK_BYTES):
+        await stream.send(None, [view[at : at + CHUNK_BYTES]])
+
+
+async def receive_document(stream: WireStream) -> bytes:
+    """All chunks that come, joined.
+
+    Raises:
+        RemoteProtocolError: more than a document may hold.
+    """
+    chunks: list[bytes] = []
+    held = 0
+    while (message := await stream.receive()) is not None:
+        held += len(message.payload)
+        if held > DOCUMENT_BYTES_MAX:
+            raise RemoteProtocolError(f"a document of {held} bytes or more is above {DOCUMENT_BYTES_MAX}")
+        chunks.append(bytes(message.payload))
+    return b"".join(chunks)
+
+
+def _value_of(message: Request | Response) -> Value | None:
+    if isinstance(message, Accept | Held):
+        return message.value
+    if isinstance(message, Promised | Rejected) and message.accepted is not None:
+        return message.accepted.value
+    return None

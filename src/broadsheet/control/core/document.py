@@ -1,0 +1,108 @@
+"""The cluster's document: nodes, namespaces, shards, chains (control.1).
+
+No volatile data (offsets, lags, heartbeats): those are asked of the nodes. Names and ids are text, revisions
+and terms integers.
+The acceptor set stands beside it, in the register's value (`core.value`). Plain values: nothing here has
+state.
+Source: design/control.md control.1.
+"""
+
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+from broadsheet.errors import Corrupt, TooLarge
+
+FORMAT: Final = 1
+"""Version of the document's format; a greater one is refused."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A replica: which life of which node."""
+
+    node: NodeId
+    incarnation: Incarnation
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """A node of the cluster."""
+
+    id: NodeId
+    incarnation: Incarnation
+    addresses: dict[str, str]
+    """Door to address."""
+    zone: str = ""
+
+
+class Shard(msgspec.Struct, frozen=True, array_like=True):
+    """A key range and who replicates it."""
+
+    id: int
+    namespace: str
+    begin: int
+    """First position of the range; positions are unsigned 32 bits."""
+    end: int
+    """The position after the last."""
+    ensemble: tuple[Member, ...]
+    term: Term
+    attempt: str
+    """The attempt that owns the term (control.5)."""
+    leader: NodeId | None = None
+    pending: tuple[Member, ...] = ()
+    """The ensemble that a pending change leads to."""
+    tombstones: tuple[tuple[Member, Term], ...] = ()
+    """Members that were removed, and the term as of which."""
+
+
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """A chain of storage units."""
+
+    name: str
+    mode: str
+    policy: str
+    version: int
+    """Of `members`."""
+    members: tuple[Member, ...]
+
+
+class Document(msgspec.Struct, frozen=True, array_like=True):
+    """All of it."""
+
+    cluster: ClusterId
+    nodes: tuple[Node, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    format: int = FORMAT
+
+
+_decoder = msgspec.msgpack.Decoder(Document)
+
+
+def encoded(document: Document) -> bytes:
+    """The bytes of `document`.
+
+    Raises:
+        TooLarge: above 8 MiB.
+    """
+    content = msgspec.msgpack.encode(document)
+    if len(content) > DOCUMENT_BYTES_MAX:
+        raise TooLarge(f"the document has {len(content)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)")
+    return content
+
+
+def decoded(content: bytes) -> Document:
+    """The document in `content`.
+
+    Raises:
+        Corrupt: it cannot be read, or is of a newer format.
+    """
+    try:
+        document = _decoder.decode(content)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"the metastore's document of {len(content)} bytes cannot be read: {error}") from error
+    if document.format != FORMAT:
+        raise Corrupt(f"the document has format {document.format}, this version reads {FORMAT}")
+    return document

@@ -1,0 +1,110 @@
+"""Provider `file`: the metastore of a node that stands alone, in one file that is replaced whole.
+
+A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes to
+a second file, is synced, renamed over the first, and the directory is synced: a crash leaves the old version
+or the new one.
+One write at a time. It does not coordinate with other processes: the data directory's lock does.
+Source: design/control.md control.2, control.4.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+from broadsheet.control.port import Versioned
+from broadsheet.errors import Corrupt, StoreUnhealthy, TooLarge, UnexpectedVersion
+from broadsheet.ports import Disk
+from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.scope import Crash
+
+DIRECTORY: Final = "metastore"
+NAME: Final = "metastore/document"
+FORMAT: Final = 1
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    version: int
+    document: bytes
+
+
+class FileMetastore:
+    """A `Metastore` in one file."""
+
+    def __init__(self, disk: Disk, current: Versioned, *, crash: Crash) -> None:
+        self._disk, self._current, self._crash = disk, current, crash
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, disk: Disk, founding: bytes, *, crash: Crash) -> "FileMetastore":
+        """Read the file, or write `founding` as version 1 where there is none.
+
+        Raises:
+            Corrupt: it is damaged, or of a newer format. Nothing was changed.
+        """
+        current = await disk.run(lambda: _read(disk))
+        if current is None:
+            current = Versioned(founding, 1)
+            await disk.run(lambda: _write(disk, Versioned(founding, 1)))
+        return cls(disk, current, crash=crash)
+
+    async def read(self) -> Versioned:
+        """As `Metastore.read`."""
+        return self._current
+
+    async def compare_and_set(self, version: int, document: bytes) -> Versioned:
+        """As `Metastore.compare_and_set`."""
+        if len(document) > DOCUMENT_BYTES_MAX:
+            raise TooLarge(f"the document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)")
+        async with self._writing:
+            if version != self._current.version:
+                raise UnexpectedVersion(f"expected version {version}, it is {self._current.version}")
+            following = Versioned(bytes(document), version + 1)
+            try:
+                await asyncio.shield(self._disk.run(lambda: _write(self._disk, following)))
+            except OSError as error:
+                if error.errno in _FULL:
+                    raise StoreUnhealthy(f"no space for the metastore's document: {error}") from error
+                self._crash(error)  # After a failed sync nothing may be assumed.
+                raise
+            self._current = following
+            return following
+
+
+_FULL = (28, 122)  # ENOSPC and EDQUOT: what was written went to the second file.
+
+
+def _read(disk: Disk) -> Versioned | None:
+    if not disk.exists(NAME):
+        return None
+    file = disk.open(NAME)
+    try:
+        content = file.read_at(0, file.size())
+    finally:
+        file.close()
+    if len(content) < 4 or int.from_bytes(content[:4], "little") != crc32c(content[4:]):
+        raise Corrupt(f"{NAME}: the checksum is wrong: restore the data directory from a backup")
+    found = msgspec.msgpack.decode(content[4:], type=_Content)
+    if found.format != FORMAT:
+        raise Corrupt(f"{NAME} has format {found.format}, this version reads {FORMAT}")
+    return Versioned(found.document, found.version)
+
+
+def _write(disk: Disk, versioned: Versioned) -> None:
+    disk.make_dir(DIRECTORY)
+    body = msgspec.msgpack.encode(_Content(FORMAT, versioned.version, versioned.document))
+    file = disk.open(f"{NAME}.new", create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, [crc32c(body).to_bytes(4, "little"), body])
+        passed("metastore.file.written")
+        file.sync()
+    finally:
+        file.close()
+    passed("metastore.file.synced")
+    disk.rename(f"{NAME}.new", NAME)
+    disk.sync_dir(DIRECTORY)
+    passed("metastore.file.renamed")

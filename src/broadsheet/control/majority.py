@@ -1,0 +1,288 @@
+"""Provider `majority`: the metastore of several nodes, one acceptor and one proposer in each.
+
+Two hosts drive the machines; messages to other nodes are one STREAM call each, given up after a second, as a
+network that loses them would. Every failure to deliver is such a loss: only the proposer's deadline ends an
+operation.
+It decides nothing: see `core`. Source: design/control.md control.2-7.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broadsheet.base.machine import Event
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import LogStreamId, NodeId, Offset, RequestId
+from broadsheet.control.carrying import (
+    Carried,
+    document_of,
+    receive_document,
+    send_document,
+    with_document,
+    without_document,
+)
+from broadsheet.control.core.acceptor import (
+    AcceptorEffect,
+    AcceptorEvent,
+    AcceptorMachine,
+    FlushAsked,
+    Persist,
+    Persisted,
+    PersistRefused,
+    Send,
+    TrimLog,
+)
+from broadsheet.control.core.messages import Accept, Prepare, Read, Request, Response
+from broadsheet.control.core.operation import (
+    Answer,
+    ChangeRequest,
+    OperationRequest,
+    ReadRequest,
+    ReplaceRequest,
+)
+from broadsheet.control.core.proposer import ProposerEffect, ProposerEvent, ProposerMachine
+from broadsheet.control.core.value import Acceptor, AttemptId, Value
+from broadsheet.control.port import Versioned
+from broadsheet.errors import (
+    BY_STATUS,
+    BroadsheetError,
+    InsufficientReplicas,
+    StoreUnhealthy,
+    Throttled,
+    Unknown,
+)
+from broadsheet.observe.story import Story
+from broadsheet.ports import Time, Timers
+from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.host import Host
+from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.wal.log import Log
+from broadsheet.wire.pool import Pool
+
+CALL_TIMEOUT: Final = Duration(1 * SECOND)
+"""How long one message may take, there and back; then it counts as lost."""
+CALLS_PER_PEER_MAX: Final = 64
+"""Messages on their way to one node; above, new ones are lost."""
+METHOD_OF: Final[Mapping[type[Event], str]] = {
+    Prepare: "metastore.prepare",
+    Accept: "metastore.accept",
+    Read: "metastore.held",
+}
+"""The method that carries each kind of request."""
+
+
+class MajorityMetastore:
+    """A `Metastore` on a majority of acceptors, this node's among them."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        acceptor: AcceptorMachine,
+        proposer: ProposerMachine,
+        *,
+        peers: Mapping[NodeId, str],
+        log: Log,
+        stream: LogStreamId,
+        pool: Pool,
+        time: Time,
+        timers: Timers,
+        scope: Scope,
+        crash: Crash,
+    ) -> None:
+        """Drive the machines of `node`; the acceptor's records go to `stream` of `log`."""
+        self.node, self.acceptor, self.proposer = node, acceptor, proposer
+        self._peers, self._log, self._stream, self._pool, self._scope = peers, log, stream, pool, scope
+        self._next_offset = log.next_offset(stream)
+        self._waiters: dict[RequestId, asyncio.Future[Answer]] = {}
+        self._asked: dict[NodeId, asyncio.Future[Response]] = {}
+        self._calls: dict[NodeId, int] = {}
+        self._count = 0
+        self._is_closed = False
+
+        def end(error: BaseException, _: Story) -> None:
+            crash(error)
+
+        self.acceptor_host: Host[AcceptorEvent, AcceptorEffect] = Host(
+            acceptor,
+            {Persist: self._persist, Send: self._send_response, TrimLog: self._trim},
+            time=time,
+            timers=timers,
+            crash=end,
+            story=Story("metastore.acceptor"),
+        )
+        self.proposer_host: Host[ProposerEvent, ProposerEffect] = Host(
+            proposer,
+            {Send: self._send_request, Answer: self._answer},
+            time=time,
+            timers=timers,
+            crash=end,
+            story=Story("metastore.proposer"),
+        )
+        log.on_flush_request(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))
+        scope.defer(self.close)
+
+    async def read(self) -> Versioned:
+        """As `Metastore.read`."""
+        value = await self.read_value()
+        return Versioned(value.document, value.version)
+
+    async def read_value(self) -> Value:
+        """The latest value, acceptor sets included."""
+        answer = await self._do(ReadRequest)
+        assert answer.value is not None, "an answered read has a value"
+        return answer.value
+
+    async def begin(self) -> None:
+        """Read until there is a value: so the founder founds, and everyone learns the acceptors."""
+        while not self._is_closed:
+            try:
+                await self.read_value()
+            except (InsufficientReplicas, Unknown):
+                continue  # The operation's own deadline paces this.
+            return
+
+    async def compare_and_set(self, version: int, document: bytes) -> Versioned:
+        """As `Metastore.compare_and_set`."""
+        answer = await self._do(lambda r: ChangeRequest(r, version, bytes(document), self._attempt()))
+        return Versioned(document, answer.version)
+
+    async def replace(self, removed: Acceptor | None, added: Acceptor | None, address: str) -> int:
+        """Change the acceptors, by two writes; returns the version of the second.
+
+        Raises:
+            NotFound: `removed` is no acceptor. Nothing changed.
+            Unknown: it may be half done; the same command finishes it.
+        """
+        return (await self._do(lambda r: ReplaceRequest(r, removed, added, address, self._attempt()))).version
+
+    async def ask_acceptor(self, request: Request) -> Response:
+        """The answer of this node's acceptor to a request from elsewhere; it may never come."""
+        self._count += 1
+        back = NodeId(f"{request.sender}#{self._count}")  # Names this call, so that its answer finds it.
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._asked[back] = future
+        try:
+            self.acceptor_host.deliver(_from(request, back))
+            return await future
+        finally:
+            self._asked.pop(back, None)
+
+    async def close(self) -> None:
+        """Answer Unknown to everyone who waits. Idempotent."""
+        self._is_closed = True
+        self.acceptor_host.close()
+        self.proposer_host.close()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(Unknown("the node stopped before the outcome was known: read and look"))
+        self._waiters.clear()
+
+    def _attempt(self) -> AttemptId:
+        return f"{self.node}.{self.proposer.nonce:x}.{self._count}"
+
+    async def _do(self, make: Callable[[RequestId], OperationRequest]) -> Answer:
+        if self._is_closed:
+            raise Unknown("the node is stopping")
+        self._count += 1
+        request = RequestId(self._count)
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiters[request] = waiter
+        try:
+            self.proposer_host.deliver(make(request))
+            return await waiter
+        finally:
+            self._waiters.pop(request, None)
+
+    def _answer(self, effect: Answer) -> None:
+        waiter = self._waiters.get(effect.request)
+        if waiter is None or waiter.done():
+            return  # Its caller was cancelled, and does not know the outcome.
+        if error := BY_STATUS.get(effect.status):
+            waiter.set_exception(error(effect.message))
+        else:
+            waiter.set_result(effect)
+
+    def _persist(self, effect: Persist) -> None:
+        if effect.offset != self._next_offset:
+            self.acceptor_host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
+            return
+        passed("metastore.acceptor.append")
+        durable = Persisted(effect.token)
+        try:
+            self._log.append(self._stream, [effect.record], done=lambda: self._durable(durable))
+        except (StoreUnhealthy, Throttled):
+            self.acceptor_host.deliver(PersistRefused(effect.token))
+            return
+        self._next_offset = Offset(effect.offset + 1)
+
+    def _durable(self, event: Persisted) -> None:
+        passed("metastore.acceptor.durable")
+        self.acceptor_host.deliver(event)
+
+    def _trim(self, effect: TrimLog) -> None:
+        self._log.trim(self._stream, effect.below)
+
+    def _send_response(self, effect: Send) -> None:
+        """An answer of our acceptor: to the call that asked, or to our own proposer."""
+        if isinstance(effect.message, Request):
+            return  # An acceptor asks nobody.
+        future = self._asked.get(effect.to)
+        if future is not None:
+            if not future.done():
+                future.set_result(effect.message)
+        elif effect.to == self.node:
+            self.proposer_host.deliver(effect.message)
+
+    def _send_request(self, effect: Send) -> None:
+        """A request of our proposer: to our own acceptor, or over the wire."""
+        message = effect.message
+        if not isinstance(message, Request):
+            return  # A proposer answers nobody.
+        if effect.to == self.node:
+            self.acceptor_host.deliver(message)
+            return
+        address = self._address(effect.to)
+        if not address or self._calls.get(effect.to, 0) >= CALLS_PER_PEER_MAX or self._is_closed:
+            return  # As a network that loses it.
+        self._calls[effect.to] = self._calls.get(effect.to, 0) + 1
+        self._scope.spawn(self._call(effect.to, address, message), name="call")
+
+    def _address(self, node: NodeId) -> str:
+        known = self.proposer.known
+        return self._peers.get(node) or (dict(known.value.addresses).get(node, "") if known else "")
+
+    async def _call(self, to: NodeId, address: str, message: Request) -> None:
+        try:
+            response = await self._carry(address, message)
+        except BroadsheetError:
+            return  # Lost, one way or the other; the proposer repeats it.
+        finally:
+            self._calls[to] -= 1
+        self.proposer_host.deliver(response)
+
+    async def _carry(self, address: str, message: Request) -> Response:
+        connection = await self._pool.connection(address)
+        method = METHOD_OF[type(message)]
+        stream = await connection.open(method, without_document(message), timeout=CALL_TIMEOUT)
+        try:
+            await send_document(stream, document_of(message))
+            stream.finish()
+            document = await receive_document(stream)
+            carried = await stream.reply(Carried)
+        except BaseException:
+            stream.cancel()
+            raise
+        return with_document(carried.response, document)
+
+
+def _from(request: Request, sender: NodeId) -> Request:
+    """`request` as if `sender` had asked."""
+    match request:
+        case Prepare():
+            return Prepare(sender, request.ballot, request.acceptor, request.basis, request.sets)
+        case Accept():
+            return Accept(
+                sender, request.ballot, request.acceptor, request.value, request.basis, request.sets
+            )
+        case Read():
+            return Read(sender, request.round, request.known)

@@ -1,0 +1,39 @@
+"""The Metastore port: one document, changed by compare-and-set on its version (control.1).
+
+Providers: `file` for one node, `majority` for several; `etcd` comes with its part. One conformance suite
+(`tests/control/conformance.py`) runs against all. Source: design/control.md control.1, control.2, control.5.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+
+class Versioned(msgspec.Struct, frozen=True):
+    """The document as of a version."""
+
+    document: bytes
+    version: int
+
+
+class Metastore(Protocol):
+    """The cluster's document. Linearizable within the provider's fault budget (control.7)."""
+
+    async def read(self) -> Versioned:
+        """The latest document.
+
+        Raises:
+            InsufficientReplicas: no majority answered in time.
+        """
+        ...
+
+    async def compare_and_set(self, version: int, document: bytes) -> Versioned:
+        """Make `document` the next version, where `version` is the latest.
+
+        Raises:
+            UnexpectedVersion: it is not: read again and decide. Nothing changed.
+            TooLarge: above 8 MiB. Nothing changed.
+            InsufficientReplicas, Throttled, StoreUnhealthy: nothing changed.
+            Unknown: it may have taken effect, or may still: read again and look.
+        """
+        ...

@@ -1,0 +1,183 @@
+"""Role: the metastore of a node: a file where it is alone, a majority where its cluster has several nodes.
+
+Stream 1 of the role's log is the acceptor's. A quarantined one is set aside, and the acceptor begins a new
+life in the same stream: it is no member until an operator replaces its old self (control.6).
+Source: design/control.md control.1-7.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import ClusterId, Generation, Incarnation, LogStreamId, NodeId
+from broadsheet.control.core.acceptor import AcceptorMachine, Memory, encoded, remembered
+from broadsheet.control.core.document import Document
+from broadsheet.control.core.document import encoded as encoded_document
+from broadsheet.control.core.proposer import ProposerMachine
+from broadsheet.control.core.settings import Founding, ProposerConfig
+from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.control.file import FileMetastore
+from broadsheet.control.majority import MajorityMetastore
+from broadsheet.control.port import Metastore
+from broadsheet.control.service import MetastoreService
+from broadsheet.errors import ConfigError
+from broadsheet.runtime.identity import Identity, StatusSource
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wal.config import MIB, WALConfig
+from broadsheet.wal.log import Log
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import Method
+from broadsheet.wire.pool import Pool
+
+LOG_DIRECTORY: Final = "metastore/log"
+STREAM: Final = LogStreamId(1)
+
+
+class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Section `metastore` of the configuration."""
+
+    provider: str = "auto"
+    """file, majority, or auto: file for a node alone, majority otherwise."""
+    token_file: str = ""
+    """A token with the capability REPLICATE, for peers that want one; empty for none."""
+    wal: WALConfig = WALConfig(initial_fill_bytes=4 * MIB)
+    """The role's log. A record holds the whole document."""
+    proposer: ProposerConfig = ProposerConfig()
+    """Patience of the proposer."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.provider not in ("auto", "file", "majority"):
+            raise ValueError(f"metastore.provider {self.provider!r} is not auto, file or majority")
+
+
+class MetastoreRole:
+    """The metastore."""
+
+    name = "metastore"
+
+    async def start(self, scope: Scope, ports: Ports, config: MetastoreConfig, services: Services) -> None:
+        """Recover, then offer the `Metastore` and its methods.
+
+        Raises:
+            ConfigError: provider `file` with several nodes, or the log is locked, foreign or newer.
+            Corrupt: the file is damaged.
+        """
+        identity = services.one(Identity)
+        provider = config.provider
+        if provider == "auto":
+            provider = "file" if identity.is_alone else "majority"
+        metastore: Metastore
+        if provider == "file":
+            if not identity.is_alone:
+                raise ConfigError(
+                    f"metastore.provider is file, but node.peers names {len(identity.peers)}: use majority"
+                )
+            founding = _founding(ports)
+            metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash)
+            services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))
+        else:
+            metastore = majority = await open_majority(
+                scope, ports, config, node=identity.node, peers=identity.peers, cluster=identity.cluster
+            )
+            services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, majority)))
+        services.offer(Metastore, metastore)  # type: ignore[type-abstract]  # Found under its port.
+        for method in MetastoreService(identity.node, metastore).methods():
+            services.offer(Method, method)
+
+
+async def open_majority(
+    scope: Scope,
+    ports: Ports,
+    config: MetastoreConfig,
+    *,
+    node: NodeId,
+    peers: Mapping[NodeId, str],
+    cluster: str,
+) -> MajorityMetastore:
+    """Recover the acceptor of `node`, and start its proposer. The first of `peers` founds."""
+    log = await Log.open(
+        ports.disk,
+        LOG_DIRECTORY,
+        config=config.wal,
+        time=ports.time,
+        random=ports.random("metastore.log"),
+        turn=ports.turn,
+        scope=scope,
+        crash=ports.crash,
+    )
+    memory = await _memory(log, ports, node)
+    seeds = tuple(sorted(peers))
+    proposer = ProposerMachine(
+        node,
+        nonce=ports.random("metastore.nonce").getrandbits(62) | 1,
+        seeds=seeds,
+        random=ports.random("metastore.backoff"),
+        config=config.proposer,
+        founding=Founding(_founding(ports), tuple(sorted(peers.items()))) if node == seeds[0] else None,
+    )
+    metastore = MajorityMetastore(
+        node,
+        AcceptorMachine(memory, next_offset=log.next_offset(STREAM)),
+        proposer,
+        peers=peers,
+        log=log,
+        stream=STREAM,
+        pool=Pool(
+            ports, scope, limits=WireLimits(), token=partial(_token, config), node=node, cluster=cluster
+        ),
+        time=ports.time,
+        timers=ports.timers,
+        scope=scope,
+        crash=ports.crash,
+    )
+    scope.spawn(metastore.begin(), name="begin")
+    return metastore
+
+
+async def _memory(log: Log, ports: Ports, node: NodeId) -> Memory:
+    """What the acceptor remembers; a new life, durably begun, where it has nothing or lost something."""
+    found = log.recovered(STREAM)
+    memory = None if found.is_quarantined else remembered(record.payload for record in found.records)
+    log.forget(STREAM)
+    if memory is not None:
+        if found.tail_cut:
+            log.settle(STREAM)  # Nothing was answered before it was durable (control.4).
+        return memory
+    incarnation = Incarnation(ports.random("metastore.incarnation").getrandbits(62) | 1)
+    memory = Memory(Acceptor(node, incarnation), NO_BALLOT, None)
+    durable = asyncio.Event()
+    if found.is_quarantined:
+        log.reset(STREAM, found.next_offset, Generation(found.generation + 1), durable.set)
+    log.append(STREAM, [encoded(memory)], done=durable.set)
+    await durable.wait()
+    return memory
+
+
+def _token(config: MetastoreConfig) -> str:
+    """Read at each dial, so that a token may be renewed under a running node."""
+    return Path(config.token_file).read_text(encoding="ascii").strip() if config.token_file else ""
+
+
+def _founding(ports: Ports) -> bytes:
+    cluster = ClusterId(ports.random("metastore.cluster").getrandbits(62) | 1)
+    return encoded_document(Document(cluster=cluster))
+
+
+def _status(metastore: MajorityMetastore) -> Mapping[str, str | int | float | bool | None]:
+    known = metastore.proposer.known
+    accepted = metastore.acceptor.memory.accepted
+    own = metastore.acceptor.acceptor
+    return {
+        "provider": "majority",
+        "version_known": known.value.version if known else 0,
+        "version_accepted": accepted.value.version if accepted else 0,
+        "is_member": accepted is not None and own in accepted.value.sets.members(),
+        "ballot": metastore.acceptor.memory.promised.counter,
+        "document_bytes": len(accepted.value.document) if accepted else 0,
+    }

@@ -1,0 +1,112 @@
+"""The metastore's providers on real disks and sockets: conformance, restarts, a cut off acceptor, size."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
+from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
+from broadsheet.control.core.value import DOCUMENT_BYTES_WARN
+from broadsheet.control.port import Metastore
+from broadsheet.errors import Corrupt
+from tests.control.conformance import ALL
+from tests.control.real import file_metastore, free_addresses, majority, one_node
+
+Story = Callable[[Metastore], Awaitable[None]]
+
+
+@pytest.mark.parametrize("story", ALL, ids=lambda story: story.__name__)
+async def test_file_conforms(story: Story, tmp_path: Path) -> None:
+    """One suite for every provider (control.2)."""
+    async with file_metastore(tmp_path) as metastore:
+        await story(metastore)
+
+
+@pytest.mark.parametrize("story", ALL, ids=lambda story: story.__name__)
+async def test_majority_conforms(story: Story, tmp_path: Path) -> None:
+    """One suite for every provider (control.2); asked at a node that did not found."""
+    async with majority(tmp_path) as nodes:
+        await story(nodes[1])
+
+
+async def test_a_file_survives_a_restart(tmp_path: Path) -> None:
+    """control.4: durable first."""
+    async with file_metastore(tmp_path) as metastore:
+        written = await metastore.compare_and_set(1, b"kept")
+    async with file_metastore(tmp_path) as metastore:
+        assert await metastore.read() == written
+
+
+async def test_no_flipped_bit_of_a_file_is_served(tmp_path: Path) -> None:
+    """W4: a damaged document says so."""
+    async with file_metastore(tmp_path) as metastore:
+        await metastore.compare_and_set(1, b"kept" * 50)
+    path = tmp_path / "disk" / "metastore" / "document"
+    good, random = path.read_bytes(), Random(3)
+    for _ in range(300):
+        bit = random.randrange(len(good) * 8)
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(bad)
+        with pytest.raises(Corrupt, match="checksum"):
+            async with file_metastore(tmp_path):
+                pass
+
+
+async def test_a_majority_goes_on_after_all_were_restarted(tmp_path: Path) -> None:
+    """The acceptors' logs hold all that there is."""
+    peers = dict(zip((NodeId("n1"), NodeId("n2"), NodeId("n3")), free_addresses(3), strict=True))
+    async with (
+        one_node(tmp_path, NodeId("n1"), peers) as first,
+        one_node(tmp_path, NodeId("n2"), peers),
+        one_node(tmp_path, NodeId("n3"), peers),
+    ):
+        written = await first.compare_and_set(1, b"kept")
+    async with one_node(tmp_path, NodeId("n2"), peers) as second, one_node(tmp_path, NodeId("n3"), peers):
+        assert await second.read() == written
+        assert (await second.compare_and_set(2, b"more")).version == 3
+
+
+async def test_a_cut_off_acceptor_is_replaced_and_comes_back_harmless(tmp_path: Path) -> None:
+    """control.6, on real sockets: the old member still has its old set, and cannot decide with it."""
+    names = [NodeId(f"n{n}") for n in range(1, 5)]
+    addresses = dict(zip(names, free_addresses(4), strict=True))
+    peers = {name: addresses[name] for name in names[:3]}
+    async with (
+        one_node(tmp_path, names[1], peers) as second,
+        one_node(tmp_path, names[2], peers) as third,
+    ):
+        async with one_node(tmp_path, names[0], peers) as first:
+            await first.compare_and_set(1, b"before")
+            old = first.acceptor.acceptor
+        async with one_node(tmp_path, names[3], peers, addresses[names[3]]) as fourth:
+            await second.replace(old, fourth.acceptor.acceptor, addresses[names[3]])
+            after = await third.compare_and_set(4, b"after")
+            async with one_node(tmp_path, names[0], peers) as back:
+                assert await back.read() == after
+                sets = (await back.read_value()).sets
+            assert [member.node for member in sets.old] == ["n2", "n3", "n4"]
+
+
+def test_10_000_shards_fit_below_the_warning() -> None:
+    """control.1: "10,000 shards fit, measured": three members each, with terms and attempts."""
+    shards = tuple(
+        Shard(
+            id=n,
+            namespace="default",
+            begin=n * 429_496,
+            end=(n + 1) * 429_496,
+            ensemble=tuple(Member(NodeId(f"node-{m}"), Incarnation(1 << 61)) for m in range(3)),
+            term=Term(12),
+            attempt=f"node-1.{1 << 61:x}.{n}",
+            leader=NodeId("node-1"),
+        )
+        for n in range(10_000)
+    )
+    document = Document(cluster=ClusterId(7), shards=shards)
+    content = encoded(document)
+
+    assert decoded(content) == document
+    assert len(content) < DOCUMENT_BYTES_WARN, f"{len(content)} bytes"
