@@ -106,7 +106,7 @@ class NaiveWriter(CrashingWriter):
         self.plan = Plan(fence=self.fence, committed=-1, query="", reusable={})
         return self.__dict__
 
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         journals = Target.of(self.options).journals()
         for message in messages:
             for intent in message.intents:
@@ -124,7 +124,8 @@ class CrashingDataSource(source.BroadsheetDataSource):
     def streamReader(self, schema: StructType) -> CrashingReader:  # noqa: N802
         return CrashingReader(self.options, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:  # noqa: N802
+        arm(self.options)  # An unpickled source has not been through `__init__`.
         return CrashingWriter(self.options, schema)
 
 
@@ -133,5 +134,6 @@ class NaiveDataSource(CrashingDataSource):
     def name(cls) -> str:
         return "naive"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NaiveWriter:  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NaiveWriter:  # noqa: N802
+        arm(self.options)
         return NaiveWriter(self.options, schema)

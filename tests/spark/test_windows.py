@@ -22,7 +22,7 @@ def windows(names: dict[str, Any], ci: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("name", windows(WINDOWS, CI))
 def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, tmp_path: Path) -> None:
-    """kill -9 of JVM and driver in the middle of a batch, then another run from the same checkpoint."""
+    """Kill -9 of JVM and driver in the middle of a batch, then another run from the same checkpoint."""
     case = Case(node.address, tmp_path, f"window/{name}")
     first = output_of(case.driver(WINDOWS[name]))
 

@@ -1,0 +1,101 @@
+"""The proof: what a read-committed reader finds in the output journals, beside what the file says.
+
+Counts without Spark, by the same sequencer as the source. Distances are miles. Source: pipelines.2,
+pipelines.11.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broadsheet.client_sync import SyncJournals
+from broadsheet.demo.flights import Totals
+from broadsheet.demo.job import BY_CARRIER, UNPARSABLE
+from broadsheet.message.framing import JSON_LINES
+from broadsheet.spark.connection import Target
+from broadsheet.spark.offsets import Span
+from broadsheet.spark.read import Shape, read_span
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One carrier of the table."""
+
+    carrier: str
+    expected: Totals
+    found: Totals
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is missing and nothing there twice."""
+        return self.expected == self.found
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """How far the demo was at a time; seconds since its start."""
+
+    seconds: float
+    appended: int
+    routed: float
+    """Rows, by the bytes that committed batches read."""
+
+
+def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
+    """Rows and miles of each carrier's journal."""
+    found = {}
+    for info in journals.list(BY_CARRIER):
+        span = Span(info.name, 0, journals.status(info.name).end)
+        shape = Shape(pa.schema([pa.field("carrier", pa.string()), pa.field("distance", pa.int64())]))
+        carrier = info.name.removeprefix(BY_CARRIER)
+        rows, miles = 0, 0
+        for batch in read_span(target, JSON_LINES, span, shape):
+            assert pc.all(pc.equal(batch.column("carrier"), carrier)).as_py(), "a row is where it belongs"
+            rows += batch.num_rows
+            miles += pc.sum(batch.column("distance")).as_py() or 0
+        found[carrier] = Totals(rows=rows, miles=miles)
+    return found
+
+
+def unparsable_count(target: Target, journals: SyncJournals) -> int:
+    """Messages that the job could not read."""
+    span = Span(UNPARSABLE, 0, journals.status(UNPARSABLE).end)
+    shape = Shape(pa.schema([pa.field("offset", pa.int64())]))
+    return sum(batch.num_rows for batch in read_span(target, JSON_LINES, span, shape))
+
+
+def lines(expected: Mapping[str, Totals], found: Mapping[str, Totals]) -> list[Line]:
+    """Carriers of either side, by name."""
+    none = Totals(rows=0, miles=0)
+    return [
+        Line(carrier=carrier, expected=expected.get(carrier, none), found=found.get(carrier, none))
+        for carrier in sorted({**expected, **found})
+    ]
+
+
+def plot(file: Path, table: Sequence[Line], moments: Sequence[Moment], kills: Mapping[str, float]) -> None:
+    """Write a PNG: carriers in and out, and how the rows moved while processes were killed."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    places = range(len(table))
+    left.bar([at - 0.2 for at in places], [line.expected.rows for line in table], 0.4, label="in the file")
+    left.bar([at + 0.2 for at in places], [line.found.rows for line in table], 0.4, label="in the journals")
+    left.set_xticks(list(places), [line.carrier for line in table])
+    left.set(title="flights per carrier", ylabel="rows", yscale="log")
+    left.legend()
+    seconds = [moment.seconds for moment in moments]
+    right.plot(seconds, [moment.appended for moment in moments], label="appended by 4 producers")
+    right.plot(seconds, [moment.routed for moment in moments], label="routed by committed batches")
+    for what, at in kills.items():
+        right.axvline(at, color="tab:red", linestyle="--", linewidth=1)
+        right.text(at, 0, f" kill -9 {what}", color="tab:red", rotation=90, va="bottom", ha="right")
+    right.set(title="progress", xlabel="seconds", ylabel="rows")
+    right.legend(loc="center right")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110)
+    plt.close(figure)
