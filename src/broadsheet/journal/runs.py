@@ -77,6 +77,8 @@ class Runs:
     async def close(self) -> None:
         """End the stream once everything is answered."""
         if self._sender is not None:
+            if self._stream is None:
+                self._sender.cancel()  # It dials a node that may be gone; nothing of it was sent.
             await asyncio.wait((self._sender,))
         if self._answering:
             await asyncio.wait(list(self._answering))
@@ -108,6 +110,10 @@ class Runs:
                     self._stream = None
                     _fail(batch, error)
                     continue
+                except asyncio.CancelledError:
+                    _fail(batch + self._ready, ShuttingDown("the client was closed before it was sent"))
+                    self._ready = []
+                    raise
                 task = asyncio.get_running_loop().create_task(self._answer(batch, stream, future))
                 self._answering[task] = None
                 task.add_done_callback(lambda done: self._answering.pop(done, None))
