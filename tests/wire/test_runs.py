@@ -116,7 +116,7 @@ async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_readin
             await asyncio.sleep(0.001)
         server = next(iter(w.server.connections.values()))
 
-        assert server.in_flight_bytes <= 3 << 20
+        assert server.pressure.in_flight_bytes <= 3 << 20
         w.methods.log.release()
         places = [(await send).begin for send in sends]
         assert places == [n * 500_000 for n in range(40)]

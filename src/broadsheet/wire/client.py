@@ -9,7 +9,7 @@ Source: DESIGN 2; reliability 2.7 (C1, C2, C6).
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -17,10 +17,8 @@ from broadsheet.base.machine import Event
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import (
-    BY_STATUS,
     BroadsheetError,
     DeadlineExceeded,
-    Refused,
     ShuttingDown,
     Status,
     TooLarge,
@@ -29,6 +27,8 @@ from broadsheet.errors import (
     Unsupported,
 )
 from broadsheet.wire import frame as f
+from broadsheet.wire.answers import decode, error_of
+from broadsheet.wire.caller import Caller, ClientStream
 from broadsheet.wire.connection import Kind, Phase
 from broadsheet.wire.dialler import DiallerConnection
 from broadsheet.wire.events import (
@@ -47,7 +47,6 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.running import Acknowledged, RunCaller
 from broadsheet.wire.shell import Shell, WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
-from broadsheet.wire.stream import StreamEnd
 
 __all__ = ["Acknowledged", "Caller", "ClientConnection", "ClientStream", "RunStream", "dial", "error_of"]
 
@@ -58,40 +57,6 @@ RunStream = RunCaller
 
 WAITING_MAX: Final = 65_536
 """Requests of one connection that wait for a stream."""
-
-
-class Caller(Protocol):
-    """Anything that can be called: one connection, or a route."""
-
-    async def call(
-        self,
-        method: str,
-        request: msgspec.Struct,
-        payload: Sequence[Buffer] = (),
-        *,
-        reply: type[R],
-        timeout: Duration | None = None,
-        is_idempotent: bool = False,
-    ) -> tuple[R, memoryview]:
-        """One unary call: the reply's body and payload.
-
-        Raises:
-            Refused: it was not done; for sure.
-            Unknown: it may have been done.
-        """
-        ...
-
-    async def open(
-        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
-    ) -> "ClientStream":
-        """Open a STREAM."""
-        ...
-
-    async def open_run(
-        self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
-    ) -> tuple[R, RunCaller]:
-        """Open a RUN stream; returns once its target has accepted it."""
-        ...
 
 
 class ClientConnection(Shell):
@@ -244,7 +209,8 @@ class ClientConnection(Shell):
         size = f.payload_bytes(payload)
         if not base.fits(len(body), size):
             raise TooLarge(
-                f"a request of {len(body)} + {size} bytes, and {self.address} takes {base.peer_frame_bytes_max}"
+                f"a request of {len(body)} + {size} bytes, and {self.address} takes"
+                f" {base.peer_frame_bytes_max}"
             )
         left = Duration(max(0, timeout - (self.ports.time.now() - began)))
         timeout_ms = min(max(1, left // MILLISECOND), 0xFFFF_FFFF) if is_bounded else 0
@@ -398,60 +364,6 @@ class ClientConnection(Shell):
         self._next_waiter()
 
 
-class ClientStream(StreamEnd):
-    """A caller's end of a STREAM."""
-
-    def __init__(self, connection: ClientConnection, stream: int, method: str) -> None:
-        super().__init__(connection, stream, window_bytes=connection.limits.window_bytes)
-        self._connection, self._method = connection, method
-        self._reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._has_finished = False
-
-    def finish(self) -> None:
-        """Say that no more messages will be sent. Idempotent."""
-        if not self._has_finished:
-            self._has_finished = True
-            self._connection.base.finish(self.stream)
-            self._connection.mark_dirty()
-
-    async def reply(self, kind: type[R]) -> R:
-        """The handler's reply, once it has ended; `finish` is implied.
-
-        Raises:
-            BroadsheetError: it refused, the deadline passed or the connection was lost (`Unknown`).
-        """
-        self.finish()
-        return decode(await asyncio.shield(self._reply), kind, self._method)
-
-    def cancel(self) -> None:
-        """Withdraw; harmless when it has ended."""
-        if not self._reply.done():
-            self._connection.withdraw(self.stream)
-            self.on_end(Unknown("cancelled by us: it may have taken effect"))
-
-    def on_event(self, event: MessageReceived | FinishReceived | CreditReceived) -> None:
-        """A frame came for it."""
-        if isinstance(event, MessageReceived):
-            self.on_message(event)
-        elif isinstance(event, FinishReceived):
-            self.on_finish()
-        else:
-            self.on_writable()
-
-    def on_reply(self, body: memoryview) -> None:
-        """It ended well."""
-        if not self._reply.done():
-            self._reply.set_result(body)
-        super().on_end(None)
-
-    def on_end(self, error: BroadsheetError | None) -> None:
-        """It ended otherwise."""
-        if error is not None and not self._reply.done():
-            self._reply.set_exception(error)
-            self._reply.exception()  # Nobody may ask for it: `receive` and `send` raise it as well.
-        super().on_end(error)
-
-
 async def dial(
     ports: WirePorts,
     address: str,
@@ -495,26 +407,3 @@ async def dial(
 def _abort(made: list[ClientConnection]) -> None:
     for connection in made:
         connection.abort("it was not let in")
-
-
-def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
-    """The error that a status on the wire stands for."""
-    kind = BY_STATUS.get(status, Unknown)
-    return kind(message, hint=hint) if issubclass(kind, Refused) else kind(message)
-
-
-def decode(body: memoryview, kind: type[R], method: str) -> R:
-    """A reply's body.
-
-    Raises:
-        RemoteProtocolError: it is not a `kind`.
-    """
-    decoder: msgspec.msgpack.Decoder[R] | None = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    reply: R = f.decode_with(decoder, body, f"the reply to {method}")
-    return reply
-
-
-_decoders: dict[type, Any] = {}
-"""By the kind of a reply; as many as there are kinds."""

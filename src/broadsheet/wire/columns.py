@@ -1,7 +1,8 @@
 """Columns: checksums of many headers at once, and unary frames that arrive or leave in rows.
 
-crc32c is affine over the bits of its input, so the checksum of a header is a constant xor one table entry for each byte
-that varies; in a run of equal frames that is the stream's four. Sans-IO, and decides nothing.
+crc32c is affine over the bits of its input, so the checksum of a header is a constant xor one table entry
+for each byte that varies; in a run of equal frames that is the stream's four. Sans-IO, and decides
+nothing.
 Source: reference/performance.md F; ADR 0044.
 """
 

@@ -1,9 +1,10 @@
-"""Data path: received bytes to runs, and answers to bytes by column. Sans-IO, and decides nothing (STYLE
-2.1).
+"""Data path.
 
-Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by their
-table. A run of small records is copied out of the slab once, back to back (that is what is logged, and it
-frees the slab); large records are views.
+Received bytes to runs, and answers to bytes by column. Sans-IO, and decides nothing (STYLE 2.1).
+
+Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by
+their table. A run of small records is copied out of the slab once, back to back (that is what is logged,
+and it frees the slab); large records are views.
 Source: reference/performance.md F (variant d), where stride parsing is worth 1.2-5.5 times the loop.
 """
 
@@ -146,7 +147,9 @@ def _equal_parts(buffer: bytearray, view: memoryview, at: int, length: int, coun
     return tuple([view[p + HEADER_BYTES : p + stride] for p in range(at, at + count * stride, stride)])
 
 
-def _verify(view: memoryview, at: int, crc: int, length: int, crcs: dict[int, int], length_max: int) -> None:
+def _verify(  # noqa: PLR0917 - the hot loop's own variables.
+    view: memoryview, at: int, crc: int, length: int, crcs: dict[int, int], length_max: int
+) -> None:
     if header_crc(view, at) != crc:
         raise RemoteProtocolError("the checksum of a frame's header is wrong")
     if length > length_max:

@@ -42,7 +42,8 @@ class DiallerConnection(WireConnection):
         self.peer_streams_max = 0
         self.peer_run_count_max = 0
         self.table.update({
-            f.HELLO: self._on_welcome, f.OPENED: self._on_opened, f.REPLY: self._on_reply, f.REFUSE: self._on_refuse,
+            f.HELLO: self._on_welcome, f.OPENED: self._on_opened, f.REPLY: self._on_reply,
+            f.REFUSE: self._on_refuse,
             f.ACK: self._on_ack, f.RUN_ACK: self._on_run_ack, f.RUN_REFUSE: self._on_run_refuse,
         })  # fmt: skip
 
@@ -53,7 +54,8 @@ class DiallerConnection(WireConnection):
     def say_hello(self, *, token: str, node: str = "", cluster: str = "") -> None:
         """Introduce this dialler."""
         self.send_body(f.HELLO, 0, f.Hello(
-            f.MAGIC, f.VERSION, f.VERSION, token, self.limits.frame_bytes_max, self.limits.window_bytes, node, cluster,
+            f.MAGIC, f.VERSION, f.VERSION, token, self.limits.frame_bytes_max, self.limits.window_bytes, node,
+            cluster,
         ))  # fmt: skip
 
     def say_token(self, token: str) -> None:
@@ -151,7 +153,8 @@ class DiallerConnection(WireConnection):
         if self._known_run(stream, is_sane=True):
             refusal: f.RunRefusal = f.decode_with(_RUN_REFUSAL, body, "RUN_REFUSE")
             self.events.append(RunRefused(
-                stream=stream, sequence=refusal.sequence, count=refusal.count, status=status_of(refusal.status),
+                stream=stream, sequence=refusal.sequence, count=refusal.count,
+                status=status_of(refusal.status),
                 message=refusal.message, hint=refusal.hint,
             ))  # fmt: skip
 

@@ -1,5 +1,6 @@
-"""Limits of the wire: one frozen struct, agreed in the greeting (the smaller of both sides where it
-concerns both).
+"""Limits of the wire.
+
+One frozen struct, agreed in the greeting (the smaller of both sides where it concerns both).
 
 Units are in the names; durations are nanoseconds.
 Source: reliability 5.2 S5, S6.

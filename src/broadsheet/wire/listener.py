@@ -57,7 +57,8 @@ class ListenerConnection(WireConnection):
         assert self.phase is Phase.GREETING, "one greeting a connection"
         limits = self.limits
         self.send_body(f.HELLO, 0, f.Welcome(
-            f.VERSION, limits.frame_bytes_max, limits.window_bytes, limits.streams_max, limits.run_count_max, methods, node, cluster,
+            f.VERSION, limits.frame_bytes_max, limits.window_bytes, limits.streams_max, limits.run_count_max,
+            methods, node, cluster,
         ))  # fmt: skip
         self.become_open()
 
@@ -116,7 +117,7 @@ class ListenerConnection(WireConnection):
         self.events.append(TokenReceived(token=f.decode_with(_TOKEN, body, "TOKEN")))
 
     def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
-        """Take the whole CALL frames at `at` that are alike; returns where they end, `at` where they are few."""
+        """Take the whole CALL frames at `at` that are alike; returns where they end."""
         length, _stream, word, _crc = f.HEADER.unpack_from(buffer, at)
         stride, body_bytes = f.HEADER_BYTES + length, word >> f.WORD_BODY_SHIFT
         count = (end - at) // stride
@@ -159,7 +160,8 @@ class ListenerConnection(WireConnection):
         if self._has_room(stream):
             self.streams[stream] = StreamState(kind)
             self.events.append(OpenReceived(
-                stream=stream, method=method, timeout_ms=timeout_ms, request=body[8:], is_run=kind is Kind.RUN,
+                stream=stream, method=method, timeout_ms=timeout_ms, request=body[8:],
+                is_run=kind is Kind.RUN,
             ))  # fmt: skip
 
     def _begin(self, stream: int, body: memoryview) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Method: one row of the table that stands behind a door (DESIGN 10), and what its handlers see.
 
 A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
-the native door collects them. The capability check stands in front of every handler; handlers check nothing
-but names that a request carries beyond its first (`Call.demand`, `Call.may_see`).
+the native door collects them. The capability check stands in front of every handler; handlers check
+nothing but names that a request carries beyond its first (`Call.demand`, `Call.may_see`).
 
 Three shapes:
 * UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be
@@ -12,8 +12,8 @@ Three shapes:
 * STREAM: messages both ways under flow control, then one reply. Always a task.
 * RUN: the request names a target once; what follows are records, which arrive as runs (`wire.run`).
 
-Numbers are on the wire: never reuse one. 1-15 wire and node, 16-31 metastore, 32-47 keyspace, 48-95 journals, 96-127 kv,
-128-159 files.
+Numbers are on the wire: never reuse one. 1-15 wire and node, 16-31 metastore, 32-47 keyspace, 48-95
+journals, 96-127 kv, 128-159 files.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

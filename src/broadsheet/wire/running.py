@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import BY_STATUS, BroadsheetError, Refused, Status, TooLarge, Unknown
+from broadsheet.errors import BroadsheetError, Status, TooLarge, Unknown
 from broadsheet.wire import frame as f
+from broadsheet.wire.answers import error_of
 from broadsheet.wire.events import AcknowledgedReceived, RunRefused
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ class RunCaller:
         self._unanswered_bytes -= size
         if not future.done():
             if isinstance(event, RunRefused):
-                kind = BY_STATUS.get(event.status, Unknown)
-                refused = issubclass(kind, Refused)
-                future.set_exception(kind(event.message, hint=event.hint) if refused else kind(event.message))  # type: ignore[call-arg]
+                future.set_exception(error_of(event.status, event.message, event.hint))
             else:
                 future.set_result(Acknowledged(event.sequence, event.count, event.begin, event.end))
         self.on_writable()

@@ -28,7 +28,7 @@ from broadsheet.errors import (
 )
 from broadsheet.ports import Timer, Transport
 from broadsheet.wire import frame as f
-from broadsheet.wire.columns import has_one_body, render_rows
+from broadsheet.wire.columns import render_rows
 from broadsheet.wire.connection import Phase
 from broadsheet.wire.events import (
     Broken,
@@ -46,6 +46,8 @@ from broadsheet.wire.events import (
 )
 from broadsheet.wire.listener import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
+from broadsheet.wire.pressure import Pressure
+from broadsheet.wire.rows import serve_calls
 from broadsheet.wire.runs import RunEnd
 from broadsheet.wire.shell import Shell
 from broadsheet.wire.stream import StreamEnd
@@ -65,41 +67,6 @@ class Work:
         self.timer: Timer | None = None
 
 
-class Rows:
-    """Replies of one event, rendered together while they have one form: one body, and payloads of one length."""
-
-    __slots__ = ("_body", "_connection", "_encoded", "_payload_bytes", "_payloads", "_streams")
-
-    def __init__(self, connection: "ServerConnection") -> None:
-        self._connection = connection
-        self._body: msgspec.Struct | None = None
-        self._encoded = b""
-        self._payload_bytes = 0
-        self._streams: list[int] = []
-        self._payloads: list[Buffer] = []
-
-    def form(self) -> tuple[msgspec.Struct | None, Callable[[int], None], Callable[[Buffer], None], int]:
-        """The body that replies have now, how to add one, and the length of its payload."""
-        return self._body, self._streams.append, self._payloads.append, self._payload_bytes
-
-    def add(self, stream: int, reply: Reply) -> None:
-        """Answer one call, in whatever form."""
-        payload = reply.payload
-        part = payload[0] if len(payload) == 1 else b"".join(payload)
-        if reply.body is not self._body or len(part) != self._payload_bytes:
-            self.flush()
-            self._body, self._encoded, self._payload_bytes = reply.body, f.encode(reply.body), len(part)
-        self._streams.append(stream)
-        self._payloads.append(part)
-
-    def flush(self) -> None:
-        """Send what was added."""
-        streams, payloads = self._streams, self._payloads
-        if streams:
-            self._streams, self._payloads = [], []
-            self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes)
-
-
 class ServerConnection(Shell):
     """One connection that was accepted."""
 
@@ -113,8 +80,7 @@ class ServerConnection(Shell):
         self.peer = ""
         self.source = ""
         self.principal = ANYONE
-        self.in_flight_bytes = 0
-        self._is_held = False
+        self.pressure = Pressure(self, server.budget)
         self._works: dict[int, Work] = {}
         self._streams: dict[int, StreamEnd] = {}
         self._runs: dict[int, RunEnd] = {}
@@ -136,9 +102,9 @@ class ServerConnection(Shell):
         """Take what the connection reports, in order."""
         for event in events:
             if type(event) is CallsReceived:
-                self._on_calls(event, now)
+                serve_calls(self, event, now)
             elif type(event) is CallReceived:
-                self._on_call(event, now)
+                self.on_call(event, now)
             else:
                 _ON[type(event)](self, event, now)
 
@@ -146,16 +112,16 @@ class ServerConnection(Shell):
         """The socket takes bytes again, so there may be more answers."""
         for stream in list(self._streams.values()):
             stream.on_writable()
-        self._ease()
+        self.pressure.ease()
 
     def pause_writing(self) -> None:
         """The peer does not read its answers: read no more requests."""
         super().pause_writing()
-        self._hold()
+        self.pressure.hold()
 
     def on_lost(self) -> None:
         """Cancel what runs, and let go of everything."""
-        self.server.budget.forget(self._ease)
+        self.pressure.forget()
         for work in list(self._works.values()):
             if work.task is not None:
                 work.task.cancel()
@@ -183,7 +149,7 @@ class ServerConnection(Shell):
 
     def on_deadline(self, now: Instant) -> None:
         """End long streams whose token has expired; keep a held connection alive."""
-        if self._is_held:
+        if self.pressure.is_held:
             self.base.heard_at = now  # We do not listen, so silence is no sign.
         expires = self.principal.expires
         if expires is None or self.ports.time.wall() < expires:
@@ -201,42 +167,6 @@ class ServerConnection(Shell):
         self.flush()
         if not self.base.streams:
             self.end("drained")
-
-    # ------------------------------------------------------------------ bytes in flight
-
-    def take(self, size: int) -> None:
-        """Count request bytes that are being worked on; stop reading where they are too many."""
-        self.in_flight_bytes += size
-        has_room = self.server.budget.take(size)
-        if self.in_flight_bytes > self.limits.in_flight_bytes_max or not has_room:
-            self._hold()
-            if not has_room:
-                self.server.budget.wait(self._ease)
-
-    def give(self, size: int) -> None:
-        """Count them no longer."""
-        self.in_flight_bytes -= size
-        self.server.budget.give(size)
-        if self._is_held:
-            self._ease()
-
-    def _hold(self) -> None:
-        if not self._is_held and self.transport is not None and not self.is_lost:
-            self._is_held = True
-            self.transport.pause_reading()
-
-    def _ease(self) -> None:
-        """Read on where nothing speaks against it."""
-        if not self._is_held or self.is_lost or self.transport is None or self.transport.is_closing():
-            return
-        budget = self.server.budget
-        if budget.used_bytes > budget.bytes_max:
-            budget.wait(self._ease)
-            return
-        if not self.is_write_paused and self.in_flight_bytes * 2 <= self.limits.in_flight_bytes_max:
-            self._is_held = False
-            self.base.heard_at = self.ports.time.now()
-            self.transport.resume_reading()
 
     # ------------------------------------------------------------------ events
 
@@ -279,10 +209,11 @@ class ServerConnection(Shell):
     def _on_goaway(self, event: GoAwayReceived, _now: Instant) -> None:
         self.reason = self.reason or f"the caller leaves: {event.message}"
 
-    def _on_call(self, event: CallReceived, now: Instant) -> None:
+    def on_call(self, event: CallReceived, now: Instant) -> None:
+        """Serve one unary call."""
         stream = event.stream
         try:
-            method, call, request = self._admit(
+            method, call, request = self.admit(
                 event.method, Shape.UNARY, event.request, event.timeout_ms, now
             )
             result = method.handler(call, request, event.payload)
@@ -290,66 +221,16 @@ class ServerConnection(Shell):
                 self._reply(stream, result)
                 return
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            self._refuse(stream, error)
+            self.refuse(stream, error)
             return
-        self._start(stream, self._unary, result, call, len(event.payload) + len(event.request))
-
-    def _on_calls(self, event: CallsReceived, now: Instant) -> None:
-        """Many calls that are alike: authorized once where their requests are the same, answered by column."""
-        view, stride, body = event.view, event.stride, event.body_bytes
-        streams: list[int] = event.streams.tolist()
-        if not has_one_body(view, stride, len(streams), body):
-            self._one_by_one(event, streams, now)
-            return
-        try:
-            method, call, request = self._admit(
-                event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
-            )
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            for stream in streams:
-                if self.base.begin_call(stream):
-                    self._refuse(stream, error)
-            return
-        self.server.counts.calls += len(streams) - 1
-        handler, rows = method.handler, Rows(self)
-        begin, stop = 16 + body, stride
-        same, add_stream, add_row, row = rows.form()
-        for stream in streams:
-            try:
-                result = handler(call, request, view[begin:stop])
-                if type(result) is Reply:
-                    payload = result.payload
-                    if result.body is same and len(payload) == 1 and len(payload[0]) == row:
-                        add_stream(stream)  # The usual case, inline: the form of the reply before it.
-                        add_row(payload[0])
-                    else:
-                        rows.add(stream, result)
-                        same, add_stream, add_row, row = rows.form()
-                elif self.base.begin_call(stream):
-                    self._start(stream, self._unary, result, call, stride)
-                elif isinstance(result, Coroutine):
-                    result.close()
-            except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-                if self.base.begin_call(stream):
-                    self._refuse(stream, error)
-            begin += stride
-            stop += stride
-        rows.flush()
-
-    def _one_by_one(self, event: CallsReceived, streams: list[int], now: Instant) -> None:
-        view, stride, body = event.view, event.stride, event.body_bytes
-        for number, stream in enumerate(streams):
-            at = number * stride
-            request, payload = view[at + 24 : at + 16 + body], view[at + 16 + body : at + stride]
-            if self.base.begin_call(stream):
-                self._on_call(CallReceived(stream, event.method, event.timeout_ms, request, payload), now)
+        self.start(stream, self.unary, result, call, len(event.payload) + len(event.request))
 
     def _on_open(self, event: OpenReceived, now: Instant) -> None:
         stream = event.stream
         work: Callable[[int, Any], Coroutine[Any, Any, None]]
         shape = Shape.RUN if event.is_run else Shape.STREAM
         try:
-            method, call, request = self._admit(event.method, shape, event.request, event.timeout_ms, now)
+            method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
             if event.is_run:
                 work, result = self._open_run, method.handler(call, request)
                 if type(result) is RunOpened:
@@ -358,15 +239,15 @@ class ServerConnection(Shell):
             else:
                 end = self._streams[stream] = StreamEnd(self, stream, window_bytes=self._window_bytes())
                 end.grant()
-                work, result = self._unary, method.handler(call, request, end)
+                work, result = self.unary, method.handler(call, request, end)
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
             self._streams.pop(stream, None)
-            self._refuse(stream, error)
+            self.refuse(stream, error)
             return
-        self._start(stream, work, result, call, len(event.request))
+        self.start(stream, work, result, call, len(event.request))
         self.arm(now)
 
-    def _admit(
+    def admit(
         self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
     ) -> tuple[Method, Call, Any]:
         """Decode and authorize a request: the one check in front of every handler (DESIGN 10)."""
@@ -415,7 +296,7 @@ class ServerConnection(Shell):
         end = self._runs.get(event.stream)
         if end is None:
             return
-        self.take(event.size)
+        self.pressure.take(event.size)
         parts = event.parts
         if any(isinstance(part, memoryview) for part in parts):
             parts = tuple([self.keep(part) if isinstance(part, memoryview) else part for part in parts])
@@ -439,12 +320,12 @@ class ServerConnection(Shell):
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             for stream in streams:
                 if self.base.begin_call(stream):
-                    self._refuse(stream, _Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
+                    self.refuse(stream, _Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
         elif self.base.phase is not Phase.BROKEN:
             self.base.out.append(render_rows(f.REPLY, streams, body, payloads, payload_bytes))
             self.mark_dirty()
 
-    def _refuse(self, stream: int, error: Exception) -> None:
+    def refuse(self, stream: int, error: Exception) -> None:
         """Answer with the status of `error`; one that is no answer is our bug, and undecided."""
         if isinstance(error, AssertionError):
             raise error
@@ -460,7 +341,7 @@ class ServerConnection(Shell):
         if self.base.refuse(stream, status, message, hint):
             self.mark_dirty()
 
-    def _start(
+    def start(
         self,
         stream: int,
         work: Callable[[int, Any], Coroutine[Any, Any, None]],
@@ -468,8 +349,9 @@ class ServerConnection(Shell):
         call: Call,
         size: int,
     ) -> None:
+        """Let a handler run as a task, until its deadline."""
         entry = self._works[stream] = Work(handler, size)
-        self.take(size)
+        self.pressure.take(size)
         entry.task = self.server.scope.spawn(work(stream, handler), name=call.method.name)
         entry.task.add_done_callback(lambda _task: self._stopped(stream))
         if call.deadline is not None:
@@ -479,7 +361,7 @@ class ServerConnection(Shell):
     def _late(self, stream: int) -> None:
         entry = self._works.get(stream)
         if entry is not None and entry.task is not None:
-            self._refuse(stream, DeadlineExceeded("the deadline passed while the node was working on it"))
+            self.refuse(stream, DeadlineExceeded("the deadline passed while the node was working on it"))
             entry.task.cancel()
 
     def _stopped(self, stream: int) -> None:
@@ -490,19 +372,20 @@ class ServerConnection(Shell):
         if isinstance(entry.handler, Coroutine):
             entry.handler.close()  # Where the task was cancelled before its first step.
         self._streams.pop(stream, None)
-        self.give(entry.size)
+        self.pressure.give(entry.size)
         if not self.is_lost:
             self._widen()
         if stream in self.base.streams and stream not in self._runs:
-            self._refuse(stream, Unknown("the node stopped working on it"))
+            self.refuse(stream, Unknown("the node stopped working on it"))
 
-    async def _unary(self, stream: int, work: Awaitable[Reply]) -> None:
+    async def unary(self, stream: int, work: Awaitable[Reply]) -> None:
+        """Answer with what a handler brings."""
         try:
             self._reply(stream, await work)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            self._refuse(stream, error)
+            self.refuse(stream, error)
 
     async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
         try:
@@ -510,7 +393,7 @@ class ServerConnection(Shell):
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            self._refuse(stream, error)
+            self.refuse(stream, error)
 
     def _accept(self, stream: int, opened: RunOpened) -> None:
         if stream not in self.base.streams:
@@ -521,7 +404,7 @@ class ServerConnection(Shell):
         self.mark_dirty()
 
     def _answer_run(self, end: RunEnd, size: int, answer: bytes) -> None:
-        self.give(size)
+        self.pressure.give(size)
         if not self.is_lost:
             self.base.answer_run(end.stream, size, answer)
             self._end_run(end)
@@ -551,7 +434,7 @@ class ServerConnection(Shell):
 
     def _window_bytes(self) -> int:
         """What to grant on a stream: little where much is in flight already."""
-        is_full = self.in_flight_bytes * 2 > self.limits.in_flight_bytes_max
+        is_full = self.pressure.in_flight_bytes * 2 > self.limits.in_flight_bytes_max
         return f.INITIAL_WINDOW_BYTES if is_full else self.limits.window_bytes
 
 
@@ -565,7 +448,7 @@ class _Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
 
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
     Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
-    CallReceived: ServerConnection._on_call,  # noqa: SLF001
+    CallReceived: ServerConnection.on_call,
     CancelReceived: ServerConnection._on_cancel,  # noqa: SLF001
     CreditReceived: ServerConnection._on_credit,  # noqa: SLF001
     FinishReceived: ServerConnection._on_finish,  # noqa: SLF001

@@ -1,8 +1,9 @@
-"""Stream: either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's
-window.
+"""Stream.
 
-One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never exceed
-the window. It does not retry, and it keeps no copy of what was sent.
+Either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's window.
+
+One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never
+exceed the window. It does not retry, and it keeps no copy of what was sent.
 """
 
 import asyncio

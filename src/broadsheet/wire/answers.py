@@ -1,0 +1,33 @@
+"""Answers: what comes back from a node, as values and errors of the caller's side."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from broadsheet.errors import BY_STATUS, BroadsheetError, Refused, Status, Unknown
+from broadsheet.wire import frame as f
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
+    """The error that a status on the wire stands for."""
+    kind = BY_STATUS.get(status, Unknown)
+    return kind(message, hint=hint) if issubclass(kind, Refused) else kind(message)
+
+
+def decode(body: memoryview, kind: type[R], method: str) -> R:
+    """A reply's body.
+
+    Raises:
+        RemoteProtocolError: it is not a `kind`.
+    """
+    decoder: msgspec.msgpack.Decoder[R] | None = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    reply: R = f.decode_with(decoder, body, f"the reply to {method}")
+    return reply
+
+
+_decoders: dict[type, Any] = {}
+"""By the kind of a reply; as many as there are kinds."""
