@@ -15,6 +15,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("append", Tier.MACHINES): "broadsheet.sim.workloads.append_machine:AppendWorkload",
     ("append", Tier.SERVICES): "broadsheet.sim.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
+    ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
 }

@@ -1,0 +1,378 @@
+"""The metastore in tier 1: acceptors and proposers on a heap, members replaced on the way.
+
+Five nodes, of which three are acceptors at first. An operator replaces an acceptor by a spare: one that is
+cut off, one that was wiped, or one that is well. Wipes hit at most one acceptor at a time, and are healed by
+a replacement.
+Checked: WGL and versions over the whole history; that all know one document in the end.
+Source: design/control.md control.1-7.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import msgspec
+
+from broadsheet.base.machine import Effect
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId
+from broadsheet.control.core.acceptor import (
+    AcceptorMachine,
+    Memory,
+    Persist,
+    Persisted,
+    PersistRefused,
+    Send,
+    TrimLog,
+    encoded,
+    remembered,
+)
+from broadsheet.control.core.messages import Accept, Prepare, Read, Request, Response
+from broadsheet.control.core.operation import (
+    Answer,
+    ChangeRequest,
+    OperationRequest,
+    ReadRequest,
+    ReplaceRequest,
+)
+from broadsheet.control.core.proposer import ProposerMachine
+from broadsheet.control.core.settings import Founding, ProposerConfig
+from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.errors import Status
+from broadsheet.ports import Random
+from broadsheet.sim.checkers.linearizable import check_linearizable
+from broadsheet.sim.history import Operation
+from broadsheet.sim.history import Outcome as Known
+from broadsheet.sim.log import SimLog
+from broadsheet.sim.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Kind
+from broadsheet.sim.seat import ClientSeat, Seat
+from broadsheet.sim.workload import MachineWorkload, Run, Violation
+
+FOUNDED = b"0"
+PROPOSER = ProposerConfig(operation_timeout=Duration(2 * SECOND))
+ATTEMPT_TIMEOUT = Duration(2500 * MILLISECOND)
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A client's request to the proposer of a node."""
+
+    request: int
+    name: str
+    expected: int = 0
+    document: bytes = b""
+    attempt: str = ""
+    removed: Acceptor | None = None
+    added: Acceptor | None = None
+
+
+class Who(msgspec.Struct, frozen=True):
+    """An operator asks which life a node's acceptor is."""
+
+    request: int
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A node's answer."""
+
+    request: int
+    answer: Answer | None = None
+    acceptor: Acceptor | None = None
+
+
+class MetastoreWorkload(MachineWorkload):
+    """Clients read and compare-and-set one document; an operator replaces acceptors."""
+
+    name: ClassVar[str] = "metastore"
+    clients: ClassVar[int] = 5
+    budget: ClassVar[Budget] = Budget(
+        kinds=(*CRASHES, *NETWORK, *DISK, *CLOCKS), damage=(Kind.WIPE,), damaged_nodes_max=1
+    )
+    acceptor: ClassVar[type[AcceptorMachine]] = AcceptorMachine
+    proposer: ClassVar[type[ProposerMachine]] = ProposerMachine
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How hurried the clients and the operator are."""
+        return {"think_ms": draw.randrange(5, 40), "replace_ms": draw.randrange(300, 3000)}
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """Three founding acceptors and a spare."""
+        del knobs
+        return (NodeId("a"), NodeId("b"), NodeId("c"), NodeId("d"))
+
+    def boot(self, seat: Seat) -> None:
+        """The acceptor from its log, and a proposer that knows nothing."""
+        log = seat.log()
+        if log.is_quarantined:
+            log.reset()  # It lost something: it begins a new life, and is no member (control.6).
+        records = [record for _, record in log.records]
+        memory = remembered(records)
+        nonce = seat.random("nonce").getrandbits(62) | 1
+        if memory is None:
+            incarnation = Incarnation(seat.random("incarnation").getrandbits(62) | 1)
+            memory = Memory(Acceptor(seat.node, incarnation), NO_BALLOT, None)
+        seeds = (NodeId("a"), NodeId("b"), NodeId("c"))
+        booted = _Booted(
+            seat,
+            log,
+            acceptor=type(self).acceptor(memory, next_offset=Offset(len(records))),
+            proposer=type(self).proposer(
+                seat.node,
+                nonce=nonce,
+                seeds=seeds,
+                random=seat.random("backoff"),
+                config=PROPOSER,
+                founding=Founding(FOUNDED, ()) if seat.node == seeds[0] else None,
+            ),
+        )
+        if not records:
+            booted.begin(memory)
+        seat.on_message = booted.on_message
+
+    async def client(self, seat: ClientSeat, run: Run) -> None:
+        """The first client is the operator; the others read and write."""
+        if seat.name == "client0":
+            await _Operator(seat, run, self.nodes(run.plan.knobs)).work()
+        else:
+            await _Client(seat, run, self.nodes(run.plan.knobs)).work()
+
+    def verify(self, run: Run) -> None:
+        """Both checkers: versions for the whole, the search as a cross-check."""
+        operations = [op for op in run.history.operations if op.key == "document"]
+        check_versions(run.history.operations)
+        check_linearizable(operations, model=_model, initial=(1, FOUNDED))
+
+
+def _model(state: Any, operation: Operation) -> tuple[bool, Any]:  # noqa: ANN401 - the checker's state.
+    """A document with a version, which a change of members may raise between any two operations."""
+    version, document = state
+    is_known = operation.outcome is Known.OK
+    told = operation.version or 0
+    if operation.name == "read":
+        return told >= version and operation.result == document, (told, document)
+    assert isinstance(operation.argument, tuple)
+    expected, mine = operation.argument
+    if is_known and operation.result is False:
+        return told >= version and told != expected, (told, document)
+    if is_known:
+        return version <= expected and told == expected + 1, (told, mine)
+    return version <= expected, (expected + 1, mine)
+
+
+def check_versions(operations: list[Operation]) -> None:
+    """Versions alone, in linear time: for histories of any size.
+
+    `check_versioned` does not fit: a change of members makes versions that no client wrote. Here a version
+    has one document, no answer is older than one that was known before its call, no write is acknowledged at
+    a version that was known then, and no document is read before it was asked for.
+
+    Raises:
+        Violation: the operations contradict each other.
+    """
+    known = [op for op in operations if op.outcome is Known.OK and op.version is not None]
+    documents: dict[int, tuple[object, Operation]] = {}
+    asked = {_written(op): op.invoked_at for op in operations if op.name == "set"}
+    for op in known:
+        document = op.result if op.name == "read" else _written(op)
+        if op.result is False or op.name == "replace":
+            continue
+        first = documents.setdefault(op.version or 0, (document, op))
+        if first[0] != document:
+            raise Violation(f"version {op.version} has two documents: {first[1]} and {op}")
+        if document != FOUNDED and asked.get(document, op.returned_at or 0) >= (op.returned_at or 0):
+            raise Violation(f"read before it was written: {op}")
+    calls = sorted(known, key=lambda op: op.invoked_at)
+    returns = sorted(known, key=lambda op: op.returned_at or 0)
+    floor, at = 0, 0
+    for op in calls:
+        while (returns[at].returned_at or 0) < op.invoked_at:
+            floor, at = max(floor, returns[at].version or 0), at + 1
+        is_write = op.name == "set" and op.result is True
+        if (op.version or 0) < floor + is_write:
+            raise Violation(f"older than version {floor}, which was known before: {op}")
+
+
+def _written(operation: Operation) -> object:
+    """The document that a set is about."""
+    return operation.argument[1] if isinstance(operation.argument, tuple) else None
+
+
+class _Booted:
+    """One boot of one node: two hosts and what joins them."""
+
+    def __init__(
+        self, seat: Seat, log: SimLog, *, acceptor: AcceptorMachine, proposer: ProposerMachine
+    ) -> None:
+        self.seat, self.log, self.machine = seat, log, acceptor
+        self.clients: dict[RequestId, tuple[NodeId, int]] = {}
+        self.requests = 0
+        self.next_offset = len(log.records)
+        acting: dict[type[Effect], Callable[..., None]] = {
+            Persist: self.persist,
+            Send: self.send,
+            TrimLog: lambda _: None,
+        }
+        self.acceptor = seat.host(acceptor, acting, name="acceptor")
+        asking: dict[type[Effect], Callable[..., None]] = {Send: self.send, Answer: self.answer}
+        self.proposer = seat.host(proposer, asking, name="proposer")
+
+    def begin(self, memory: Memory) -> None:
+        """Write down which life this is; nothing depends on it before the first promise."""
+        if not self.log.append((0, encoded(memory)), lambda: None):
+            self.seat.exit("no room to begin")
+            return
+        self.next_offset = 1
+        self.machine._next_offset = Offset(1)  # noqa: SLF001 - the record of its birth.
+
+    def persist(self, effect: Persist) -> None:
+        """Append, or refuse where the disk is full."""
+        done = Persisted(effect.token)
+        if effect.offset != self.next_offset or not self.log.append(
+            (effect.offset, effect.record), lambda: self.acceptor.deliver(done)
+        ):
+            self.acceptor.deliver(PersistRefused(effect.token))
+            return
+        self.next_offset += 1
+
+    def send(self, effect: Send) -> None:
+        """To another node, or to the other machine of this one."""
+        if effect.to == self.seat.node:
+            self.on_message(effect.to, effect.message)
+        else:
+            self.seat.send(effect.to, effect.message)
+
+    def answer(self, effect: Answer) -> None:
+        """To the client that asked."""
+        client, request = self.clients.pop(effect.request)
+        self.seat.send(client, Told(request, effect))
+
+    def on_message(self, sender: NodeId, message: Request | Response | Ask | Who) -> None:
+        """A datagram came."""
+        if isinstance(message, Prepare | Accept | Read):
+            self.acceptor.deliver(message)
+        elif isinstance(message, Ask):
+            self.requests += 1
+            request = RequestId(self.requests)
+            self.clients[request] = (sender, message.request)
+            self.proposer.deliver(_operation(message, request))
+        elif isinstance(message, Who):
+            self.seat.send(sender, Told(message.request, acceptor=self.machine.acceptor))
+        else:
+            self.proposer.deliver(message)
+
+
+def _operation(ask: Ask, request: RequestId) -> OperationRequest:
+    if ask.name == "read":
+        return ReadRequest(request)
+    if ask.name == "write":
+        return ChangeRequest(request, ask.expected, ask.document, ask.attempt)
+    return ReplaceRequest(request, ask.removed, ask.added, "", ask.attempt)
+
+
+class _Asker:
+    """A client's exchange with one node at a time."""
+
+    def __init__(self, seat: ClientSeat, run: Run, nodes: tuple[NodeId, ...]) -> None:
+        self.seat, self.run, self.nodes = seat, run, nodes
+        self.draws = seat.draws("operations")
+        self.count = 0
+
+    async def ask(self, to: NodeId, message: Ask | Who) -> Told | None:
+        """The node's answer to `message`, or None where time ran out."""
+        told = await self.seat.request(
+            to,
+            message,
+            is_answer=lambda m: isinstance(m, Told) and m.request == message.request,
+            timeout=ATTEMPT_TIMEOUT,
+        )
+        assert told is None or isinstance(told, Told)
+        return told
+
+    def any_node(self) -> NodeId:
+        """Some node."""
+        return self.nodes[self.draws.below(len(self.nodes))]
+
+    def next(self) -> int:
+        """A number for a request."""
+        self.count += 1
+        return self.count
+
+
+class _Client(_Asker):
+    """Reads and writes the document."""
+
+    version = 1
+
+    async def work(self) -> None:
+        """One operation after the other."""
+        while not self.seat.is_stopping:
+            if self.draws.below(2):
+                await self.read()
+            else:
+                await self.write()
+            await self.seat.sleep(
+                Duration(self.draws.below(2 * self.run.plan.knobs["think_ms"]) * MILLISECOND)
+            )
+
+    async def read(self) -> None:
+        """Read; no answer says nothing."""
+        history = self.run.history
+        operation = history.invoke(self.seat.name, "document", "read")
+        told = await self.ask(self.any_node(), Ask(self.next(), "read"))
+        if told is None or told.answer is None or told.answer.value is None:
+            history.lose(operation)
+            return
+        self.version = told.answer.version
+        history.ok(operation, told.answer.value.document, version=told.answer.version)
+
+    async def write(self) -> None:
+        """Compare-and-set at the version that was seen last."""
+        history, number = self.run.history, self.next()
+        document = f"{self.seat.name}/{number}".encode()
+        operation = history.invoke(self.seat.name, "document", "set", (self.version, document))
+        ask = Ask(number, "write", self.version, document, f"{self.seat.name}/{number}")
+        told = await self.ask(self.any_node(), ask)
+        answer = None if told is None else told.answer
+        if answer is None or answer.status is Status.UNKNOWN:
+            history.lose(operation)
+        elif answer.status is Status.OK:
+            self.version = answer.version
+            history.ok(operation, result=True, version=answer.version)
+        elif answer.status is Status.UNEXPECTED_VERSION:
+            self.version = answer.version
+            history.ok(operation, result=False, version=answer.version)
+        else:
+            history.reject(operation, answer.status.name)
+
+
+class _Operator(_Asker):
+    """Replaces acceptors: any one of them by the node that is spare, or by the new life of its own node."""
+
+    async def work(self) -> None:
+        """One replacement now and then."""
+        while not self.seat.is_stopping:
+            await self.seat.sleep(Duration(self.run.plan.knobs["replace_ms"] * MILLISECOND))
+            await self.replace()
+
+    async def replace(self) -> None:
+        """Look at the set, pick a member and a newcomer, and put one for the other."""
+        history = self.run.history
+        told = await self.ask(self.any_node(), Ask(self.next(), "read"))
+        if told is None or told.answer is None or told.answer.value is None:
+            return
+        members = told.answer.value.sets.old
+        lives = [await self.ask(node, Who(self.next())) for node in self.nodes]
+        there = [one.acceptor for one in lives if one is not None and one.acceptor is not None]
+        fresh = [one for one in there if one not in members]
+        if not fresh:
+            return
+        added = fresh[self.draws.below(len(fresh))]
+        lost = [member for member in members if member.node == added.node]
+        removed = lost[0] if lost else members[self.draws.below(len(members))]
+        operation = history.invoke(self.seat.name, "members", "replace", (removed.node, added.node))
+        number = self.next()
+        attempt = f"{self.seat.name}/{number}"
+        ask = Ask(number, "replace", removed=removed, added=added, attempt=attempt)
+        told = await self.ask(self.any_node(), ask)
+        if told is not None and told.answer is not None and told.answer.status is Status.OK:
+            history.ok(operation, version=told.answer.version)
+        else:
+            history.lose(operation)
