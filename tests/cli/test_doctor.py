@@ -7,6 +7,7 @@ import pytest
 
 from broadsheet.cli import checks
 from broadsheet.cli.checks import Verdict
+from broadsheet.cli.cluster import Cluster
 from tests.cli.processes import broadsheet, cluster
 
 
@@ -46,8 +47,7 @@ def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) 
         assert checks.ports_check(root).verdict is Verdict.GOOD
         address = found["nodes"][0]["addresses"]["http"]
 
-        with cluster(tmp_path / "d"):
-            pass
+        Cluster.make(tmp_path / "d", count=1, port_offset=0, has_any_port=True)
         toml = tmp_path / "d" / "n1.toml"
         before = toml.read_text()
         toml.write_text(before[: before.index("[http]")] + f'[http]\naddress = "{address}"\n')
@@ -64,9 +64,8 @@ def test_memory_is_no_disk() -> None:
 def test_a_directory_open_to_others_is_a_warning(tmp_path: Path) -> None:
     """The next start closes it; until then somebody may look."""
     root = tmp_path / "c"
-    with cluster(root):
-        pass
-    (root / "n1").chmod(0o755)
+    Cluster.make(root, count=1, port_offset=0, has_any_port=True)
+    (root / "n1").mkdir(mode=0o755)
 
     finding = checks.directory_check(root)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ ATTEMPTS = 3
 """The machine may be busy with other tests: the best of a few attempts is what the program can do."""
 
 
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """One node that no test of this module changes: its directory, and its doors."""
+    root = tmp_path_factory.mktemp("standing") / "c"
+    with cluster(root) as found:
+        yield root, found["nodes"][0]["addresses"]
+
+
 def test_one_node_is_ready_in_two_seconds(tmp_path: Path) -> None:
     """Whoever tries it must not wait (issue 3, line 7)."""
     assert best_seconds(tmp_path, nodes=1, goal=ONE_NODE_SECONDS) < ONE_NODE_SECONDS
@@ -32,7 +41,7 @@ def test_three_nodes_are_ready_in_five_seconds(tmp_path: Path) -> None:
 
 
 def best_seconds(root: Path, *, nodes: int, goal: float) -> float:
-    """Wall seconds of the best attempt; on a machine that is busy with other things, CPU seconds if they are less.
+    """Wall seconds of the best attempt, or CPU seconds where they are less: the machine may be busy.
 
     Starting is one thing after the other, so that on a free machine the two are about the same.
     """
@@ -47,14 +56,13 @@ def best_seconds(root: Path, *, nodes: int, goal: float) -> float:
     return best
 
 
-def test_a_ready_node_is_healthy_and_shows_its_metrics(tmp_path: Path) -> None:
+def test_a_ready_node_is_healthy_and_shows_its_metrics(standing: tuple[Path, dict[str, str]]) -> None:
     """Supervisors and Prometheus find it where the output says."""
-    with cluster(tmp_path / "c") as found:
-        address = found["nodes"][0]["addresses"]["http"]
+    address = standing[1]["http"]
 
-        assert get(address, "/healthz") == (200, '{"state":"ready","node":"n1"}\n')
-        assert "broadsheet_loop_lag_seconds_bucket" in get(address, "/metrics")[1]
-        assert "node n1, ready" in get(address, "/")[1]
+    assert get(address, "/healthz") == (200, '{"state":"ready","node":"n1"}\n')
+    assert "broadsheet_loop_lag_seconds_bucket" in get(address, "/metrics")[1]
+    assert "node n1, ready" in get(address, "/")[1]
 
 
 def test_down_stops_every_node_and_says_so(tmp_path: Path) -> None:
@@ -110,11 +118,9 @@ def test_a_killed_up_takes_its_nodes_along(tmp_path: Path) -> None:
     assert wait_until_ended(root / "n1", seconds=20)
 
 
-def test_up_refuses_another_number_of_nodes(tmp_path: Path) -> None:
+def test_up_refuses_another_number_of_nodes(standing: tuple[Path, dict[str, str]]) -> None:
     """A cluster does not change its size by a flag."""
-    root = tmp_path / "c"
-    with cluster(root):
-        done = broadsheet("up", "--data-dir", root, "--detach", "--nodes", "3")
+    done = broadsheet("up", "--data-dir", standing[0], "--detach", "--nodes", "3")
 
     assert done.returncode == 2
     assert "is a cluster of 1, not 3" in done.stderr
@@ -146,11 +152,9 @@ def test_up_says_why_a_node_did_not_start(tmp_path: Path) -> None:
     assert not is_running(root / "n1")
 
 
-def test_a_second_process_cannot_serve_the_same_directory(tmp_path: Path) -> None:
+def test_a_second_process_cannot_serve_the_same_directory(standing: tuple[Path, dict[str, str]]) -> None:
     """The lock, not a file of process ids, is what holds."""
-    root = tmp_path / "c"
-    with cluster(root):
-        done = broadsheet("serve", "--config", root / "n1.toml")
+    done = broadsheet("serve", "--config", standing[0] / "n1.toml")
 
     assert done.returncode == 2
     assert "locked by another process" in done.stderr
@@ -164,11 +168,10 @@ def test_a_door_beyond_loopback_is_refused_unless_insecure(tmp_path: Path) -> No
     assert "open to the network without TLS" in done.stderr
 
 
-def test_a_taken_port_is_said_with_its_address(tmp_path: Path) -> None:
+def test_a_taken_port_is_said_with_its_address(standing: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     """Two clusters on the default ports is the most common first mistake."""
-    with cluster(tmp_path / "c") as found:
-        address = found["nodes"][0]["addresses"]["http"]
-        done = broadsheet("serve", "--data-dir", tmp_path / "n1", **free_ports(http=address))
+    address = standing[1]["http"]
+    done = broadsheet("serve", "--data-dir", tmp_path / "n1", **free_ports(http=address))
 
     assert done.returncode == 2
     assert f"http door cannot listen at {address}" in done.stderr
