@@ -14,6 +14,7 @@ from prometheus_client import Histogram
 import broadsheet
 from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import NodeId
+from broadsheet.control.role import MetastoreConfig, MetastoreRole
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
@@ -33,9 +34,9 @@ from broadsheet.wire.method import Method
 Roles = tuple[type[Role], ...]
 """In the order of their start. Each finds its section of `Settings` by its name."""
 
-ALONE: Final[Roles] = (KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
+ALONE: Final[Roles] = (MetastoreRole, KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
 """A node that is its whole cluster."""
-AMONG_PEERS: Final[Roles] = (RefusingJournals, NativeDoor, HTTPDoor)
+AMONG_PEERS: Final[Roles] = (MetastoreRole, RefusingJournals, NativeDoor, HTTPDoor)
 """A node of several: journals come here once they are replicated."""
 
 LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The whole configuration of a node: one section for each role."""
 
     node: NodeConfig = NodeConfig()
+    metastore: MetastoreConfig = MetastoreConfig()
     keyspace: KeyspaceConfig = KeyspaceConfig()
     journals: JournalsConfig = JournalsConfig()
     native: NativeConfig = NativeConfig()
