@@ -79,4 +79,4 @@ class History:
         assert operation.outcome is Outcome.OPEN, f"{operation} has ended already"
         operation.outcome, operation.returned_at = outcome, self._now()
         self.open_count -= 1
-        self._note(operation.client, operation.number, operation.name, outcome.value, repr(operation.result))
+        self._note(operation.client, operation.number, operation.name, outcome.value, operation.result)

@@ -104,7 +104,8 @@ class World:
     def at(self, when: int, life: Life | None, callback: Callable[..., object], *args: Any) -> Call:  # noqa: ANN401
         """Call at world time `when`, or as soon as that has passed."""
         call = Call(life, callback, args)
-        self.push(when, call)
+        self._sequence += 1
+        heappush(self._heap, (when if when > self.now else self.now, self._sequence, call))
         return call
 
     def push(self, when: int, call: Call) -> None:
