@@ -1,1 +1,4 @@
-"""Placeholder."""
+"""What one can see from outside: structured logs, metrics, and the story of each machine.
+
+Nothing here is global: a node makes its own and hands them on. Source: STYLE 8.
+"""

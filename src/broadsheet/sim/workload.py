@@ -82,7 +82,7 @@ class Workload(ABC):
 
     def act(self, run: Run, fault: Fault) -> None:
         """Perform an `ACTION` fault."""
-        raise NotImplementedError(fault.action, run.plan.workload)
+        raise NotImplementedError(fault.action, run.plan.workload)  # A workload that plans it has it.
 
     def watch(self, run: Run) -> None:  # noqa: B027 - most have nothing that must hold at all times.
         """Check what must hold at all times; called every 100 virtual ms. Raises `Violation`."""
