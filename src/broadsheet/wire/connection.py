@@ -194,7 +194,7 @@ class WireConnection:
 
     def greeting_patience(self) -> Duration:
         """How long the peer may take to greet."""
-        raise NotImplementedError
+        raise NotImplementedError  # Each side of a connection has its own.
 
     def on_records(  # noqa: PLR0917 - the hot loop's own variables.
         self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int

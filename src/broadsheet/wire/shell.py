@@ -88,15 +88,15 @@ class Shell:
 
     def on_events(self, events: list[Event], now: Instant) -> None:
         """Take what the connection reports, in order."""
-        raise NotImplementedError
+        raise NotImplementedError  # Each side of a connection has its own.
 
     def on_writable(self) -> None:
         """The socket takes bytes again."""
-        raise NotImplementedError
+        raise NotImplementedError  # Each side of a connection has its own.
 
     def on_lost(self) -> None:
         """The connection is gone."""
-        raise NotImplementedError
+        raise NotImplementedError  # Each side of a connection has its own.
 
     def on_flushed(self) -> None:
         """Everything queued so far was handed to the transport."""
