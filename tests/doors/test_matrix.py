@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from broadsheet.access.authorizer import CLUSTER_WIDE
 from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.control.service import CompareAndSetRequest, ReplaceRequest
 from broadsheet.doors.native.door import NativeConfig
 from broadsheet.errors import BroadsheetError, NotAllowed, Unauthenticated
 from broadsheet.journal.core.spec import JournalSpec
@@ -63,6 +65,13 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
 UNNAMED: dict[str, msgspec.Struct] = {
     "node.status": EMPTY,
     "journal.list": ListRequest(),
+    "metastore.read": EMPTY,
+    "metastore.compare_and_set": CompareAndSetRequest(1 << 40),
+    "metastore.status": EMPTY,
+    "metastore.replace": ReplaceRequest(None, None),
+    "metastore.prepare": EMPTY,  # No request of theirs: whoever may send one is told so, nobody else.
+    "metastore.accept": EMPTY,
+    "metastore.held": EMPTY,
 }
 """Methods about no one name: they are filtered, or open to whoever has the capability."""
 
@@ -148,20 +157,21 @@ async def test_the_matrix(tmp_path: Path) -> None:
         for method in door.methods:
             need, wide = method.capability, method.capability or Capability.READ
             mine, other = request_of(method, "mine/j"), request_of(method, "other/j")
-            is_named = method.name_of is not None
+            grant = "" if need & CLUSTER_WIDE else "mine/"
+            is_bound = method.name_of is not None or bool(need & CLUSTER_WIDE)
             expect: list[tuple[str, str, msgspec.Struct, type[BroadsheetError] | None]] = [
                 ("no token", "", mine, Unauthenticated),
                 ("no token at all like one", "nonsense", mine, Unauthenticated),
                 ("expired", door.token(EVERYTHING, "", issued=-700), mine, Unauthenticated),
                 ("forged", door.token(EVERYTHING, "", key=b"x" * 32), mine, Unauthenticated),
-                ("wrong prefix", door.token(EVERYTHING, "mine/"), other, NotAllowed if is_named else None),
+                ("wrong prefix", door.token(EVERYTHING, "mine/"), other, NotAllowed if is_bound else None),
                 (
                     "wrong capability",
-                    door.token(EVERYTHING & ~need if need else wide, "mine/"),
+                    door.token(EVERYTHING & ~need if need else wide, grant),
                     mine,
                     NotAllowed if need else None,
                 ),
-                ("right", door.token(wide, "mine/"), mine, None),
+                ("right", door.token(wide, grant), mine, None),
             ]
             for who, token, request, refused in expect:
                 error = await door.ask(token, method, request)

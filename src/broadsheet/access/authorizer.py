@@ -6,11 +6,17 @@ that a refusal tells nothing.
 Source: DESIGN 10; reliability 5.2 S1, S3, S4.
 """
 
+from typing import Final
+
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.access.tokens import Tokens
 from broadsheet.errors import NotAllowed, Unauthenticated
 from broadsheet.ports import Time
+
+
+CLUSTER_WIDE: Final = Capability.ADMIN | Capability.REPLICATE
+"""What these do concerns every name, so that a grant of some names is not enough."""
 
 
 class Authorizer:
@@ -52,5 +58,7 @@ class Authorizer:
             raise Unauthenticated("the token has expired: send a newer one")
         if capability & ~principal.capabilities:
             raise NotAllowed(f"the token lacks {capability.name}")
+        if name is None and capability & CLUSTER_WIDE and not principal.covers_everything:
+            raise NotAllowed(f"{capability.name} is of the whole cluster, and the token's grant is narrower")
         if name is not None and not principal.covers(name):
             raise NotAllowed("the name is outside of the token's grant")

@@ -32,6 +32,11 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
             return False
         return name in self.names or any(name.startswith(each) for each in self.prefixes)
 
+    @property
+    def covers_everything(self) -> bool:
+        """Whether its grant leaves out no name at all."""
+        return "" in self.prefixes and not self.excluded_names and not self.excluded_prefixes
+
 
 ANYONE = Principal(capabilities=EVERYTHING, names=(), prefixes=("",), expires=None)
 """The caller where authorization is off: only ever on loopback, or by `--insecure`."""

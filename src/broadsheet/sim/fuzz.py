@@ -340,7 +340,8 @@ def _big(rng: random.Random, frames: list[bytes]) -> None:
 
 
 _MUTATIONS: Final[tuple[Callable[[random.Random, list[bytes]], None], ...]] = (
-    _flip, _flip_body, _awkward, _awkward, _rebody, _rebody, _shuffle, _repeat, _drop, _cut, _noise, _flood, _big,
+    _flip, _flip_body, _awkward, _awkward, _rebody, _rebody, _shuffle, _repeat, _drop, _cut,
+    _noise, _flood, _big,
 )  # fmt: skip
 
 
@@ -445,8 +446,7 @@ def _read(sock: socket.socket) -> tuple[int, bytes]:
 
 
 def fuzz(count: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Attack a fresh server with `count` sessions; yields how many are done, and the server's memory, once
-    a round.
+    """Attack a fresh server with `count` sessions; yields how many are done, and its memory, once a round.
 
     Raises:
         Failure: the server did what it must not; the message says after which session of which seed.

@@ -44,8 +44,8 @@ def header_crcs(length: int, word: int, streams: U32Column) -> U32Column:
 def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream: int) -> U32Column | None:
     """The streams of the CALL frames at `at` that are like the first one, where these are many.
 
-    A frame is like the first if it has its length, word, method and timeout, a greater odd stream than the one before
-    it, and a right checksum. What is not is left to the loop, which knows what to say.
+    A frame is like the first if it has its length, word, method and timeout, a greater odd stream than the
+    one before it, and a right checksum. What is not is left to the loop, which knows what to say.
     """
     columns = np.frombuffer(buffer, np.uint8, stride * count, at).reshape(count, stride)
     heads = columns[:, :24].copy().view("<u4")

@@ -91,8 +91,9 @@ class Routed:
     async def open(
         self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None, route: str = ""
     ) -> ClientStream:
-        """Open a STREAM at the node that `route` was last served by. Its refusal comes with its reply: see
-        `learn`.
+        """Open a STREAM at the node that `route` was last served by.
+
+        Its refusal comes with its reply: see `learn`.
 
         Raises:
             Refused: no node could be reached.

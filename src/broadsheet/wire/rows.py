@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Replies of one event, rendered together while they have one form: one body, and payloads of one length."""
+    """Replies of one event, rendered together while they have one body and payloads of one length."""
 
     __slots__ = ("_body", "_connection", "_encoded", "_payload_bytes", "_payloads", "_streams")
 
