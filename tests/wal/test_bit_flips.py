@@ -35,7 +35,9 @@ def _serve(image: dict[str, bytes]) -> dict[object, object]:
     served: dict[object, object] = {}
     for stream, verdict in verdicts.items():
         content = [(held.offset, held.payload) for held in verdict.held]
-        served[stream] = Flagged(content) if verdict.flags & (RowFlag.TAIL_CUT | RowFlag.QUARANTINED) else content
+        served[stream] = (
+            Flagged(content) if verdict.flags & (RowFlag.TAIL_CUT | RowFlag.QUARANTINED) else content
+        )
     return served
 
 
@@ -56,7 +58,9 @@ def search(flips: int, seed: int) -> None:
     ]
     assert sum(found.end - found.begin for found in ranges) > 15_000
     report = flip_bits(image, ranges, _serve, expected, flips=flips, seed=seed, is_part=_is_prefix)
-    print(f"{report.flips} flips, {report.in_records} in records: {report.detected} detected, {report.harmless} harmless")
+    print(
+        f"{report.flips} flips, {report.in_records} in records: {report.detected} detected, {report.harmless} harmless"
+    )
 
     assert report.silent == []
     assert report.in_records >= 0.8 * flips

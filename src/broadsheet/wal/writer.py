@@ -327,6 +327,8 @@ class Writer:
                     self.idle.set()  # Nobody waits for space at shutdown; what waits was not acknowledged.
                     return
                 await asyncio.sleep(in_seconds(self.config.retry_delay))
+        if self.is_dead:
+            return  # Another file failed meanwhile: the process is ending, and promises nothing more.
         self.is_out_of_space = False
         self.sync_ns = self._time.now() - begun
         passed("wal.batch.durable")
