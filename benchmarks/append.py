@@ -1,0 +1,409 @@
+"""One-node appends over the native door, fsynced, beside a hand-written loop that does the same work, in one run.
+
+Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD frames (each append by itself) or RUN
+frames (many in one). Each append gets its own offset and its own acknowledgement (a run frame one answer with where it
+began). The loop parses the same frames with their header checksums, sums the content (SHA-1, crc32c), writes it to a spool
+and to a log in a resident segment, syncs once per batch with one batch on its way, and answers by column; it has no
+host, machine, conditions, limits, registers or recovery. Ratios are of appends per second, medians of interleaved
+rounds. The node's CPU is split by the module that its own interpreter was in, a sample per millisecond of CPU time.
+
+    python benchmarks/append.py [--rounds 3] [--seconds 1.0] [--directory DIR] [--json]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from hashlib import sha1
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import numpy as np
+from crc32c import crc32c
+
+from broadsheet.wire import frame as f
+
+JOURNAL = "bench/append"
+SEGMENT_BYTES = 256 << 20
+WINDOW_BYTES = 64 << 20
+ACK_BYTES, RUN_ACK_BYTES = 40, 48
+CASES = (
+    ("100 B, single frames", 100, 1, 0),
+    ("100 B, single frames", 100, 256, 0),
+    ("100 B, single frames", 100, 4096, 0),
+    ("100 B, run frames", 100, 1, 1),
+    ("100 B, run frames", 100, 256, 64),
+    ("100 B, run frames", 100, 4096, 1024),
+    ("64 KiB, single frames", 65536, 8, 0),
+)
+"""Title, bytes of an append, appends in flight, appends in a run frame (0: RECORD frames)."""
+
+
+# ---------------------------------------------------------------------- the hand-written loop
+
+
+class Loop(asyncio.BufferedProtocol):
+    """Frames in, spool and log, frames out."""
+
+    log_fd = spool_fd = -1
+    log_at = spool_at = 0
+    chain = 0
+    sha = sha1(usedforsecurity=False)
+    pool = ThreadPoolExecutor(1)
+    pending: list[tuple["Loop", int, int, int, Any, bool]] = []
+    parts: list[bytes] = []
+    is_flying = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.buffer = bytearray(8 << 20)
+        self.view = memoryview(self.buffer)
+        self.read = self.written = self.sequence = 0
+        self.verified: dict[bytes, int] = {}
+
+    def get_buffer(self, _hint: int) -> memoryview:
+        if len(self.buffer) - self.written < 1 << 20:
+            rest = bytes(self.view[self.read : self.written])
+            self.view[: len(rest)] = rest
+            self.read, self.written = 0, len(rest)
+        return self.view[self.written :]
+
+    def buffer_updated(self, count: int) -> None:
+        self.written += count
+        at, written, view, unpack = self.read, self.written, self.view, f.HEADER.unpack_from
+        payloads: list[memoryview] = []
+        lengths: list[int] = []
+        add, add_length, verified = payloads.append, lengths.append, self.verified
+        while written - at >= 16:
+            length, _, word, crc = unpack(view, at)
+            end = at + 16 + length
+            if end > written:
+                break
+            if verified.get(crc) != length:
+                if crc32c(view[at : at + 12]) != crc:
+                    raise ValueError("header")
+                verified[crc] = length
+            if word == f.RECORD:
+                add(view[at + 16 : end])
+                add_length(length)
+            else:
+                self.other(word & 0xFF, view[at + 16 : end], word >> 8)
+            at = end
+        self.read = at
+        if payloads:
+            self.take(b"".join(payloads), len(payloads), lengths, is_run=False)
+
+    def other(self, kind: int, content: memoryview, body_bytes: int) -> None:
+        if kind == f.HELLO:
+            welcome = f.Welcome(1, 16 << 20, WINDOW_BYTES, 1024, 65536, {"journal.append_run": 55})
+            self.transport.write(f.frame(f.HELLO, 0, f.encode(welcome)))
+        elif kind == f.OPEN_RUN:
+            self.transport.write(f.frame(f.OPENED, 1, f.encode({})))
+        elif kind == f.RUN:
+            count = (body_bytes - 8) // 4
+            lengths = np.frombuffer(content, "<u4", count, 8)
+            payload = bytes(content[body_bytes:])
+            if int(lengths.sum()) != len(payload):
+                raise ValueError("lengths")
+            self.take(payload, count, lengths, is_run=True)
+
+    def take(self, content: bytes, count: int, lengths: Any, *, is_run: bool) -> None:
+        cls = Loop
+        begin = cls.spool_at
+        cls.sha.update(content)
+        os.pwritev(cls.spool_fd, (content,), begin % SEGMENT_BYTES)
+        head = struct.pack("<QQQ20s", 1, begin, begin + len(content), cls.sha.digest())
+        cls.chain = crc32c(content, crc32c(head, cls.chain))
+        cls.spool_at += len(content)
+        cls.parts += [struct.pack("<II", len(content), cls.chain), head, content]
+        cls.pending.append((self, self.sequence, count, begin, lengths, is_run))
+        self.sequence += count
+        if not cls.is_flying:
+            cls.is_flying = True
+            asyncio.get_running_loop().call_soon(cls.fly)
+
+    @classmethod
+    def fly(cls) -> None:
+        if not cls.pending:
+            cls.is_flying = False
+            return
+        batch, parts = cls.pending, cls.parts
+        cls.pending, cls.parts = [], []
+        size = sum(map(len, parts))
+        at = cls.log_at = cls.log_at if cls.log_at + size <= SEGMENT_BYTES else 0
+        cls.log_at += size
+
+        def persist() -> None:
+            offset = at
+            for first in range(0, len(parts), 1024):
+                offset += os.pwritev(cls.log_fd, parts[first : first + 1024], offset)
+            os.fdatasync(cls.log_fd)
+
+        future = asyncio.get_running_loop().run_in_executor(cls.pool, persist)
+        future.add_done_callback(lambda _: cls.landed(batch))
+
+    @classmethod
+    def landed(cls, batch: list[tuple["Loop", int, int, int, Any, bool]]) -> None:
+        for connection, sequence, count, begin, lengths, is_run in batch:
+            if is_run:
+                body = struct.pack("<QQQQ", sequence, count, begin, begin + int(lengths.sum()))
+                connection.transport.write(f.frame(f.RUN_ACK, 1, body))
+                continue
+            out = np.empty((count, 5), "<u8")
+            out[:, 0], out[:, 1] = struct.unpack("<QQ", f.header(f.ACK, 1, body_bytes=24))
+            out[:, 2] = np.arange(sequence, sequence + count)
+            bounds = np.cumsum([begin, *lengths])
+            out[:, 3], out[:, 4] = bounds[:-1], bounds[1:]
+            connection.transport.write(out.tobytes())
+        cls.fly()
+
+
+async def serve_loop(directory: Path) -> None:
+    """The loop, on a port of its own."""
+    for name in ("log", "spool"):
+        fd = os.open(directory / name, os.O_RDWR | os.O_CREAT)
+        for at in range(0, SEGMENT_BYTES, 1 << 20):
+            os.pwrite(fd, bytes(1 << 20), at)
+        os.fsync(fd)
+        setattr(Loop, f"{name}_fd", fd)
+    server = await asyncio.get_running_loop().create_server(Loop, "127.0.0.1", 0)
+    print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+# ---------------------------------------------------------------------- the node
+
+LAYERS = {
+    "wire/": "wire",
+    "runtime/network": "wire",
+    "journal/core/pipeline": "machine",
+    "journal/core/": "machine",
+    "journal/": "data path",
+    "base/checksum": "data path",
+    "runtime/host": "host",
+    "observe/story": "host",
+    "wal/": "WAL",
+    "runtime/": "host",
+}
+samples: Counter[str] = Counter()
+
+
+def sample(_signal: int, frame: FrameType | None) -> None:
+    """One millisecond of CPU was used: by which layer?"""
+    while frame is not None:
+        name = frame.f_code.co_filename.partition("/broadsheet/")[2]
+        for prefix, layer in LAYERS.items():
+            if name.startswith(prefix):
+                samples[layer] += 1
+                return
+        frame = frame.f_back
+    samples["loop"] += 1
+
+
+async def serve_node(directory: Path) -> None:
+    """The real roles on the real ports, with a sampler; SIGTERM ends it with the samples on standard output."""
+    from broadsheet.access.authorizer import Authorizer  # noqa: PLC0415 - the child's only.
+    from broadsheet.base.types import NodeId  # noqa: PLC0415
+    from broadsheet.journal.config import JournalsConfig  # noqa: PLC0415
+    from broadsheet.journal.role import JournalsRole  # noqa: PLC0415
+    from broadsheet.keyspace.local.keyspace import KeyspaceConfig  # noqa: PLC0415
+    from broadsheet.keyspace.local.role import KeyspaceRole  # noqa: PLC0415
+    from broadsheet.runtime.disk import LocalDisk  # noqa: PLC0415
+    from broadsheet.runtime.identity import Identity  # noqa: PLC0415
+    from broadsheet.runtime.process import end_process  # noqa: PLC0415
+    from broadsheet.runtime.role import Services  # noqa: PLC0415
+    from broadsheet.runtime.scope import Scope  # noqa: PLC0415
+    from broadsheet.runtime.system import system_ports  # noqa: PLC0415
+    from broadsheet.wire.limits import WireLimits  # noqa: PLC0415
+    from broadsheet.wire.method import Method  # noqa: PLC0415
+    from broadsheet.wire.server import Server  # noqa: PLC0415
+
+    disk = LocalDisk(directory)
+    ports = system_ports(disk, crash=end_process)
+    scope, services, node = Scope("bench", crash=end_process), Services(), NodeId("n1")
+    services.offer(
+        Identity, Identity(node=node, cluster="c", peers={node: ""}, version="", is_insecure=False)
+    )
+    await KeyspaceRole().start(scope.child("keyspace"), ports, KeyspaceConfig(), services)
+    await JournalsRole().start(scope.child("journals"), ports, JournalsConfig(), services)
+    limits = WireLimits(window_bytes=WINDOW_BYTES, in_flight_bytes_max=WINDOW_BYTES)
+    authorizer = Authorizer(None, time=ports.time)
+    server = Server(ports, scope, services.every(Method), authorizer=authorizer, limits=limits)
+    print(await server.listen("127.0.0.1:0"), flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    signal.signal(signal.SIGPROF, sample)
+    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+    await ended.wait()
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    await scope.close()
+    print(json.dumps(samples), flush=True)
+
+
+# ---------------------------------------------------------------------- the load
+
+
+@contextmanager
+def child(kind: str, directory: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server process."""
+    command = [sys.executable, __file__, "--serve", kind, "--directory", str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.terminate()
+
+
+def make_journal(address: str) -> None:
+    """Make the journal that the load goes to."""
+    import broadsheet  # noqa: PLC0415 - the load's process does not need it otherwise.
+
+    with broadsheet.connect_sync(address) as client:
+        client.journals.create(JOURNAL, fragment_length=1 << 34, if_absent=True)
+
+
+def connect(address: str) -> socket.socket:
+    """A connection with an open run stream, by hand."""
+    host, _, port = address.partition(":")
+    link = socket.create_connection((host, int(port)))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    hello = f.Hello("broadsheet", 1, 1, "", 16 << 20, WINDOW_BYTES)
+    link.sendall(f.frame(f.HELLO, 0, f.encode(hello)))
+    read_frame(link)
+    body = struct.pack("<II", 55, 60_000) + msgspec.msgpack.encode({"journal": JOURNAL})
+    link.sendall(f.frame(f.OPEN_RUN, 1, body))
+    read_frame(link)
+    return link
+
+
+def read_frame(link: socket.socket) -> None:
+    """One frame, thrown away."""
+    head = link.recv(16, socket.MSG_WAITALL)
+    link.recv(struct.unpack_from("<I", head)[0], socket.MSG_WAITALL)
+
+
+def load(
+    address: str, pid: int, size: int, in_flight: int, per_run: int, seconds: float
+) -> tuple[float, float]:
+    """Appends per second, and the server's CPU in µs per append."""
+    unit = max(1, per_run)
+    if per_run:
+        body = struct.pack("<Q", f.AT_HEAD) + struct.pack("<I", size) * per_run
+        whole = (
+            f.header(f.RUN, 1, body_bytes=len(body), payload_bytes=size * per_run)
+            + body
+            + b"x" * (size * per_run)
+        )
+    else:
+        whole = f.header(f.RECORD, 1, payload_bytes=size) + b"x" * size
+    answer = RUN_ACK_BYTES if per_run else ACK_BYTES
+    link = connect(address)
+    window = in_flight // unit
+    many = memoryview(whole * window)
+    buffer, rest, done = bytearray(1 << 20), 0, 0
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    link.sendall(many)
+    until, sent = began + seconds, window
+    while done < sent:
+        rest += link.recv_into(buffer)
+        count, rest = divmod(rest, answer)
+        done += count
+        if count and time.perf_counter() < until:
+            link.sendall(many[: count * len(whole)])
+            sent += count
+    took, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    link.close()
+    return done * unit / took, used * 1e6 / (done * unit)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Run every case, round by round."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--serve", choices=("node", "loop"), help=argparse.SUPPRESS)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.serve:
+        import uvloop  # noqa: PLC0415 - the servers'.
+
+        uvloop.install()
+        with suppress(KeyboardInterrupt):
+            asyncio.run((serve_node if options.serve == "node" else serve_loop)(options.directory))
+        return
+    with tempfile.TemporaryDirectory(dir=options.directory) as root:
+        report(measure(Path(root), options.rounds, options.seconds), as_json=options.json)
+
+
+def measure(root: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """Rates, CPU and layers."""
+    for name in ("node", "loop"):
+        (root / name).mkdir()
+    rates: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    with (
+        child("node", root / "node") as (node, node_process),
+        child("loop", root / "loop") as (loop, loop_process),
+    ):
+        make_journal(node)
+        for _ in range(rounds):
+            for number, (_, size, in_flight, per_run) in enumerate(CASES):
+                for kind, address, process in (("node", node, node_process), ("loop", loop, loop_process)):
+                    found = load(address, process.pid, size, in_flight, per_run, seconds)
+                    rates.setdefault((number, kind), []).append(found)
+        node_process.terminate()
+        assert node_process.stdout is not None
+        layers = json.loads(node_process.stdout.readline())
+    rows = []
+    for number, (title, _, in_flight, _) in enumerate(CASES):
+        node_rate, node_cpu = (
+            statistics.median(column) for column in zip(*rates[number, "node"], strict=True)
+        )
+        loop_rate, loop_cpu = (
+            statistics.median(column) for column in zip(*rates[number, "loop"], strict=True)
+        )
+        rows.append({
+            "case": title, "in_flight": in_flight, "node_per_s": round(node_rate), "loop_per_s": round(loop_rate),
+            "ratio": round(node_rate / loop_rate, 2), "node_cpu_us": round(node_cpu, 2), "loop_cpu_us": round(loop_cpu, 2),
+        })  # fmt: skip
+    total = sum(layers.values()) or 1
+    return {"rows": rows, "layers": {name: round(count / total, 3) for name, count in sorted(layers.items())}}
+
+
+def report(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(f"{'':24}{'in flight':>10}{'node/s':>12}{'loop/s':>12}{'ratio':>7}{'node µs':>9}{'loop µs':>9}")
+    for row in found["rows"]:
+        print(
+            f"{row['case']:24}{row['in_flight']:>10}{row['node_per_s']:>12,}{row['loop_per_s']:>12,}"
+            f"{row['ratio']:>7.2f}{row['node_cpu_us']:>9.2f}{row['loop_cpu_us']:>9.2f}"
+        )
+    print("node CPU by layer:", ", ".join(f"{name} {share:.0%}" for name, share in found["layers"].items()))
+
+
+if __name__ == "__main__":
+    main()
