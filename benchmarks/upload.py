@@ -1,8 +1,9 @@
 """Uploads of 1 MiB: the native wire beside a bare socket, in one run.
 
-The bare server is a process that reads a blocking socket into one buffer, parses a length and answers each MiB with 16
-bytes. The native ones are unary calls with a payload, and messages of one STREAM under flow control, into a handler that takes a
-view and counts. The same blocking sender feeds all, two MiB ahead of the answers. Medians of interleaved rounds.
+The bare server is a process that reads a blocking socket into one buffer, parses a length and answers each
+MiB with 16 bytes. The native ones are unary calls with a payload, and messages of one STREAM under flow
+control, into a handler that takes a view and counts. The same blocking sender feeds all, two MiB ahead of
+the answers. Medians of interleaved rounds.
 
     python benchmarks/upload.py [--rounds 5] [--seconds 1.0] [--json]
 """

@@ -201,7 +201,10 @@ class StoreUnhealthy(Refused):
 
 
 class Unreachable(Refused):
-    """No connection to the node could be made, or it was lost before the request was sent. Nothing was done."""
+    """No connection to the node could be made, or it was lost before the request was sent.
+
+    Nothing was done.
+    """
 
     status = Status.UNREACHABLE
     retry = Retry.LATER

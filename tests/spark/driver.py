@@ -1,6 +1,7 @@
 """A driver of one query, to be killed: `python driver.py '{"address": …, "name": …, "checkpoint": …}'`.
 
-Reads the numbers of `<name>/in-*` and writes them to `<name>/out-0` and `<name>/out-1`, three batches of two tasks.
+Reads the numbers of `<name>/in-*` and writes them to `<name>/out-0` and `<name>/out-1`, three batches of
+two tasks.
 """
 
 import json
