@@ -1,7 +1,8 @@
 """Short histories of a log, recorded on a simulated disk, and the judge of what any crash may leave of them.
 
-The judge knows every operation that was begun, in order, and how many of each stream were acknowledged. What recovery finds
-of a stream must be the state after some number of its operations, at least the acknowledged ones (W2).
+The judge knows every operation that was begun, in order, and how many of each stream were acknowledged.
+What recovery finds of a stream must be the state after some number of its operations, at least the
+acknowledged ones (W2).
 """
 
 import asyncio
@@ -159,7 +160,8 @@ def noise(seed: int, length: int) -> bytes:
     return random.Random(seed).randbytes(length)
 
 
-# --- mixes ----------------------------------------------------------------------------------------------------------
+# --- mixes
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def appends(history: History) -> None:

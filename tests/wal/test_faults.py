@@ -100,7 +100,10 @@ async def test_enospc_of_a_batch_waits_in_place_and_short_writes_are_continued(f
     """W8, W9: a write that was refused or cut short is repeated whole; nothing is acknowledged meanwhile."""
     bench = await open_log(disk_of(faults))
     await _until(lambda: not bench.log._writer.space._is_filling, bench)
-    faults.set(Rule("write", error="ENOSPC", path="*00000000.wal", times=3), Rule("write", path="*00000000.wal", short=True))
+    faults.set(
+        Rule("write", error="ENOSPC", path="*00000000.wal", times=3),
+        Rule("write", path="*00000000.wal", short=True),
+    )
     bench.send(A, b"x" * 9000)
     await _until(lambda: len(bench.acknowledged) == 1, bench)
     assert faults.hits()[0] == 3

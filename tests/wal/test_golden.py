@@ -1,0 +1,48 @@
+"""The bytes of the format, pinned: a later version must read what this one wrote (DESIGN 3)."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from tests.wal.harness import A, B, DIRECTORY, opened, payloads
+
+GOLDEN = Path(__file__).parent / "golden"
+SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
+
+
+async def _write() -> bytes:
+    """Every kind of frame but a copy, from fixed entropy."""
+    disk = SimDisk()
+    async with opened(disk, seed=2026) as bench:
+        await bench.commit(A, b"first", b"second", generation=1)
+        await bench.commit(B, random.Random(1).randbytes(1500))
+        bench.log.truncate(A, Offset(1), Generation(2), lambda: None)
+        await bench.commit(A, b"second again", generation=2)
+        bench.log.reset(B, Offset(40), Generation(3), lambda: None, crc=7)
+        await bench.commit(LogStreamId(9), b"to be dropped")
+        bench.log.drop(LogStreamId(9))
+        bench.log.trim(A, Offset(1))
+        await bench.commit(B, b"forty", generation=3)
+    return disk.medium.image()[SEGMENT]
+
+
+def test_the_log_writes_the_golden_bytes() -> None:
+    """Whoever changes the format raises its version, and keeps the reader of this one."""
+    written = asyncio.run(_write()).rstrip(b"\0")
+
+    assert written == (GOLDEN / "version-1.wal").read_bytes().rstrip(b"\0")
+
+
+async def test_the_golden_log_is_read() -> None:
+    """A data directory of this release opens in every later one."""
+    content = (GOLDEN / "version-1.wal").read_bytes().ljust(64 << 10, b"\0")
+    async with opened(SimDisk(Medium.of({SEGMENT: content})), seed=1) as bench:
+        assert bench.log.streams() == [A, B]
+        first, second = bench.log.recovered(A), bench.log.recovered(B)
+        assert (first.first_offset, payloads(first.records), first.generation) == (1, [b"second again"], 2)
+        assert (second.first_offset, payloads(second.records), second.next_offset) == (40, [b"forty"], 41)
+        assert not first.tail_cut
+        assert not second.is_quarantined
