@@ -14,7 +14,6 @@ from broadsheet.access.tokens import Tokens
 from broadsheet.errors import NotAllowed, Unauthenticated
 from broadsheet.ports import Time
 
-
 CLUSTER_WIDE: Final = Capability.ADMIN | Capability.REPLICATE
 """What these do concerns every name, so that a grant of some names is not enough."""
 

@@ -203,7 +203,7 @@ class ListenerConnection(WireConnection):
             stream, state, count, len(payload), at=at, lengths=lengths, parts=(payload,), is_framed=True
         )
 
-    def on_records(
+    def on_records(  # noqa: PLR0917 - the hot loop's own variables.
         self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int
     ) -> int:
         """RECORD frames, as many as there are in a row."""

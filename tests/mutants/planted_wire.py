@@ -1,0 +1,128 @@
+"""Bugs planted in the wire and in front of it. Each is hunted on the sans-IO state, without sockets."""
+
+from collections.abc import Callable
+from typing import Any
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.capability import EVERYTHING, Capability
+from broadsheet.access.claims import Principal
+from broadsheet.errors import NotAllowed
+from broadsheet.runtime.time import SystemTime
+from broadsheet.sim.fuzz import LIMITS, good_session
+from broadsheet.wire import frame as f
+from broadsheet.wire.events import Broken, RecordsReceived
+from tests.mutants.registry import Mutant
+from tests.wire.test_connection import feed, greeted
+
+
+def _opened() -> Any:
+    listener = greeted()
+    feed(listener, good_session()[5], [])
+    return listener
+
+
+def _hunt_damaged_headers() -> str | None:
+    """Records behind a damaged header must not come out."""
+    record = good_session()[7]
+    for bit in range(12 * 8):
+        data = bytearray(record * 40)
+        data[len(record) * 30 + bit // 8] ^= 1 << bit % 8
+        happened = feed(_opened(), bytes(data), [])
+        count = sum(event.count for event in happened if isinstance(event, RecordsReceived))
+        if count > 30 or not isinstance(happened[-1], Broken):
+            return f"{count} records came out, though the header of the 31st has bit {bit} flipped"
+    return None
+
+
+def _hunt_window() -> str | None:
+    """Unanswered bytes above the window must end the connection."""
+    big = f.header(f.RECORD, 5, payload_bytes=200_000) + bytes(200_000)
+    happened = feed(_opened(), big * 12, [])
+    taken = sum(event.size for event in happened if isinstance(event, RecordsReceived))
+    return f"{taken} unanswered bytes were taken" if taken > LIMITS.window_bytes else None
+
+
+def _hunt_message_window() -> str | None:
+    """Messages above what was granted must end the connection."""
+    listener = greeted()
+    feed(listener, good_session()[2], [])
+    message = f.header(f.MESSAGE, 3, payload_bytes=60_000) + bytes(60_000)
+    happened = feed(listener, message * 30, [])
+    return (
+        None if isinstance(happened[-1], Broken) else f"{len(happened)} messages came through a full window"
+    )
+
+
+def _hunt_grants() -> str | None:
+    """A name outside the grant must be refused."""
+    authorizer = Authorizer(None, time=SystemTime())
+    narrow = Principal(capabilities=EVERYTHING, names=("a/b",), prefixes=("mine/",), expires=None)
+    for name in ("other/x", "mine", "a/bc", ""):
+        try:
+            authorizer.authorize(narrow, Capability.READ, name)
+        except NotAllowed:
+            continue
+        return f"{name!r} was allowed"
+    return None
+
+
+def _believes_headers(_verify: Callable[..., None]) -> Callable[..., None]:
+    def believe(_view: Any, _at: int, crc: int, length: int, crcs: dict[int, int], _length_max: int) -> None:
+        crcs[length] = crc
+
+    return believe
+
+
+def _forgets_unanswered(take: Callable[..., None]) -> Callable[..., None]:
+    def forgetful(self: Any, stream: int, state: Any, *rest: Any, **named: Any) -> None:
+        state.unanswered_bytes = 0
+        take(self, stream, state, *rest, **named)
+
+    return forgetful
+
+
+def _forgets_grants(on_message: Callable[..., None]) -> Callable[..., None]:
+    def forgetful(self: Any, stream: int, body: Any, payload: Any) -> None:
+        self.streams[stream].granted = LIMITS.window_bytes
+        on_message(self, stream, body, payload)
+
+    return forgetful
+
+
+def _ignores_names(authorize: Callable[..., None]) -> Callable[..., None]:
+    def lenient(self: Any, principal: Principal, capability: Capability, _name: str | None) -> None:
+        authorize(self, principal, capability, None)
+
+    return lenient
+
+
+MUTANTS = [
+    Mutant(
+        "wire_header_crc_unchecked",
+        "The header of a record is believed without its checksum.",
+        "broadsheet.wire.datapath:_verify",
+        _believes_headers,
+        hunt=_hunt_damaged_headers,
+    ),
+    Mutant(
+        "wire_run_window_ignored",
+        "A RUN stream's unanswered bytes are not counted.",
+        "broadsheet.wire.listener:ListenerConnection._take",
+        _forgets_unanswered,
+        hunt=_hunt_window,
+    ),
+    Mutant(
+        "wire_message_window_ignored",
+        "A STREAM's messages are not charged to its window.",
+        "broadsheet.wire.connection:WireConnection._on_message",
+        _forgets_grants,
+        hunt=_hunt_message_window,
+    ),
+    Mutant(
+        "access_names_ignored",
+        "The capability is checked, the name is not.",
+        "broadsheet.access.authorizer:Authorizer.authorize",
+        _ignores_names,
+        hunt=_hunt_grants,
+    ),
+]
