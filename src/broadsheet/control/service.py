@@ -188,18 +188,18 @@ async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusR
 
 
 def incarnation_text(acceptor: Acceptor) -> str:
-    """An acceptor as an operator reads and types it: `node.incarnation`."""
-    return f"{acceptor.node}.{acceptor.incarnation:x}"
+    """An acceptor as an operator reads and types it: `node#incarnation`."""
+    return f"{acceptor.node}#{acceptor.incarnation:x}"
 
 
 def parse_acceptor(text: str) -> Acceptor:
-    """The acceptor of `node.incarnation`.
+    """The acceptor of `node#incarnation`.
 
     Raises:
         InvalidArgument: it is not of that form.
     """
-    node, _, incarnation = text.rpartition(".")
+    node, _, incarnation = text.rpartition("#")
     try:
         return Acceptor(NodeId(node), Incarnation(int(incarnation, 16)))
     except ValueError:
-        raise InvalidArgument(f"{text!r} is not NODE.INCARNATION, as `metastore status` shows it") from None
+        raise InvalidArgument(f"{text!r} is not NODE#INCARNATION, as `metastore status` shows it") from None

@@ -138,10 +138,10 @@ class MetastoreWorkload(MachineWorkload):
         """Both checkers: versions for the whole, the search as a cross-check."""
         operations = [op for op in run.history.operations if op.key == "document"]
         check_versions(run.history.operations)
-        check_linearizable(operations, model=_model, initial=(1, FOUNDED))
+        check_linearizable(operations, model=document_model, initial=(1, FOUNDED))
 
 
-def _model(state: Any, operation: Operation) -> tuple[bool, Any]:  # noqa: ANN401 - the checker's state.
+def document_model(state: Any, operation: Operation) -> tuple[bool, Any]:  # noqa: ANN401 - the checker's state.
     """A document with a version, which a change of members may raise between any two operations."""
     version, document = state
     is_known = operation.outcome is Known.OK
@@ -170,6 +170,7 @@ def check_versions(operations: list[Operation]) -> None:
     known = [op for op in operations if op.outcome is Known.OK and op.version is not None]
     documents: dict[int, tuple[object, Operation]] = {}
     asked = {_written(op): op.invoked_at for op in operations if op.name == "set"}
+    first_document = next((op.result for op in known if op.name == "read"), FOUNDED)
     for op in known:
         document = op.result if op.name == "read" else _written(op)
         if op.result is False or op.name == "replace":
@@ -177,7 +178,11 @@ def check_versions(operations: list[Operation]) -> None:
         first = documents.setdefault(op.version or 0, (document, op))
         if first[0] != document:
             raise Violation(f"version {op.version} has two documents: {first[1]} and {op}")
-        if document != FOUNDED and asked.get(document, op.returned_at or 0) >= (op.returned_at or 0):
+        if (
+            (op.version or 0) > 1
+            and document != first_document
+            and asked.get(document, op.returned_at or 0) >= (op.returned_at or 0)
+        ):
             raise Violation(f"read before it was written: {op}")
     calls = sorted(known, key=lambda op: op.invoked_at)
     returns = sorted(known, key=lambda op: op.returned_at or 0)

@@ -1,0 +1,134 @@
+"""`broadsheet metastore`: how the metastore stands, and putting one acceptor in the place of another.
+
+Asks one node by its native door. `status` is exit 0 where a majority answers. `replace` may be repeated:
+what it left half done it finishes.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import Incarnation, NodeId
+from broadsheet.cli.calling import TOKEN_VARIABLE
+from broadsheet.cli.cluster import Cluster
+from broadsheet.control.core.value import Acceptor
+from broadsheet.control.service import (
+    ReplaceRequest,
+    StatusReply,
+    VersionReply,
+    incarnation_text,
+    parse_acceptor,
+)
+from broadsheet.errors import ConfigError, InvalidArgument, NotFound
+from broadsheet.runtime.caller import CallerPorts
+from broadsheet.runtime.loop import run
+from broadsheet.runtime.process import end_process
+from broadsheet.wire.client import dial
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import EMPTY
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="The cluster's document and its acceptors."
+)
+
+CALL_TIMEOUT = Duration(15 * SECOND)
+
+R = TypeVar("R", bound=msgspec.Struct)
+DataDir = Annotated[Path, typer.Option(help="What `up` was given.")]
+Address = Annotated[str | None, typer.Option(help="The native door of a node; else one of --data-dir.")]
+
+
+@app.command()
+def status(
+    *,
+    data_dir: DataDir = Path(".broadsheet"),
+    address: Address = None,
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
+) -> None:
+    """Show version, acceptors and a pending change, as one node sees them."""
+    found = run(_call(address or _door(data_dir), "metastore.status", EMPTY, StatusReply))
+    if json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print("\n".join(_lines(found)))
+    if not found.is_readable:
+        raise typer.Exit(1)
+
+
+@app.command()
+def replace(
+    removed: Annotated[str, typer.Argument(help="NODE, or NODE#INCARNATION as `status` shows it.")],
+    added: Annotated[str, typer.Argument(help="NODE, or NODE#INCARNATION; the same NODE for its new life.")],
+    *,
+    added_address: Annotated[str, typer.Option(help="Native door of the added node, if it is new.")] = "",
+    data_dir: DataDir = Path(".broadsheet"),
+    address: Address = None,
+) -> None:
+    """Put acceptor ADDED in the place of REMOVED, which may be dead, wiped or only cut off."""
+    door = address or _door(data_dir)
+    out = _member(door, removed)
+    if "#" in added:
+        new = parse_acceptor(added)
+    else:
+        where = added_address or _door(data_dir, added)
+        new = _own(run(_call(where, "metastore.status", EMPTY, StatusReply)), added)
+    if new == out:
+        raise InvalidArgument(f"{incarnation_text(new)} still has its state: there is nothing to replace")
+    request = ReplaceRequest(removed=out, added=new, address=added_address)
+    done = run(_call(door, "metastore.replace", request, VersionReply))
+    print(f"{incarnation_text(out)} was replaced by {incarnation_text(new)} at version {done.version}")
+
+
+def _member(door: str, text: str) -> Acceptor:
+    """The acceptor that `text` names: whole, or by the node of a member."""
+    if "#" in text:
+        return parse_acceptor(text)
+    found = run(_call(door, "metastore.status", EMPTY, StatusReply))
+    for member in (*found.acceptors, *found.pending):
+        if member.node == text:
+            return member
+    raise NotFound(f"node {text} has no acceptor in {', '.join(map(incarnation_text, found.acceptors))}")
+
+
+def _own(found: StatusReply, node: str) -> Acceptor:
+    if found.own is None or found.own.node != NodeId(node):
+        raise InvalidArgument(f"the node that answered is {found.node}, not {node}: give its --added-address")
+    return Acceptor(found.own.node, Incarnation(found.own.incarnation))
+
+
+def _door(data_dir: Path, node: str | None = None) -> str:
+    """The native door of a running node of `data_dir`."""
+    for name, running in Cluster.open(data_dir).running().items():
+        if running is not None and "native" in running.addresses and node in (None, name):
+            return str(running.addresses["native"])
+    wanted = f"node {node}" if node else "node"
+    raise ConfigError(f"no running {wanted} in {data_dir}: give --address, or start it")
+
+
+def _lines(found: StatusReply) -> list[str]:
+    if not found.is_readable:
+        lines = [f"metastore ({found.provider}): no majority answers node {found.node}"]
+    else:
+        lines = [f"metastore ({found.provider}): version {found.version}, {found.document_bytes} bytes"]
+    if found.acceptors:
+        lines.append("acceptors: " + ", ".join(map(incarnation_text, found.acceptors)))
+    if found.pending:
+        lines.append("pending:   " + ", ".join(map(incarnation_text, found.pending)))
+    if found.own is not None and found.own not in (*found.acceptors, *found.pending):
+        own = incarnation_text(found.own)
+        lines.append(f"{own} is no acceptor: if it lost its state, `metastore replace {found.node} {own}`")
+    return lines
+
+
+async def _call(address: str, method: str, request: msgspec.Struct, kind: type[R]) -> R:
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    connection = await dial(CallerPorts(crash=end_process), address, token=token, limits=WireLimits())
+    try:
+        reply, _ = await connection.call(method, request, reply=kind, timeout=CALL_TIMEOUT)
+        return reply
+    finally:
+        await connection.close()
