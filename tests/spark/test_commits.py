@@ -1,0 +1,250 @@
+"""The commit journal decides each batch once, whatever answers are lost and whoever else is at work."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.client import connect_sync
+from broadsheet.client_sync import SyncJournals
+from broadsheet.errors import Corrupt, Fenced, LocalProtocolError, Unknown
+from broadsheet.message.framing import JSON_LINES, scan
+from broadsheet.message.producer_state import begun
+from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.sequencer import Outcome, Sequencer
+from broadsheet.message.uuid import producer_from
+from broadsheet.spark.commits import CommitJournal, Fence
+from broadsheet.spark.connection import Target
+
+WALL = WallTime(1_700_000_000_000_000_000)
+names = itertools.count()
+
+
+class Lossy:
+    """Journals whose appends lose answers: `lose` says whether the append happens first, or None for no loss."""
+
+    def __init__(self, journals: SyncJournals, lose: Callable[[str, bytes], bool | None]) -> None:
+        self._journals, self._lose = journals, lose
+
+    def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+        fate = self._lose(name, content)
+        if fate is None:
+            return self._journals.append(name, content, **options)
+        if fate:
+            self._journals.append(name, content, **options)
+        raise Unknown("the answer was lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journals, name)
+
+
+class Bench:
+    """A commit journal, an output journal, and tasks without Spark."""
+
+    def __init__(self, journals: SyncJournals) -> None:
+        self.journals = journals
+        self.name, self.output = f"commits/{next(names)}", JournalName(f"output/{next(names)}")
+        journals.create(self.output)
+
+    def commit_journal(
+        self, lose: Callable[[str, bytes], bool | None] = lambda _n, _c: None
+    ) -> CommitJournal:
+        lossy: Any = Lossy(self.journals, lose)
+        return CommitJournal(Target("unused", patience_s=5), self.name, lossy)
+
+    def task(self, number: int, publisher: Publisher | None = None) -> list[Intent]:
+        """Append a pending message."""
+        publisher = publisher or Publisher(producer_from(os.urandom(6)))
+        self.journals.append(
+            self.output, publisher.pending(self.output, JSON_LINES, b'{"n":%d}' % number, WALL)
+        )
+        return publisher.intents()
+
+    def committed(self) -> list[bytes]:
+        content = b"".join(chunk.data for chunk in self.journals.read(self.output))
+        sequencer, found = Sequencer(begun(JSON_LINES)), []
+        for frame in scan(JSON_LINES, content, ByteOffset(0)):
+            found += [
+                content[each.begin : each.end - 2].rpartition(b":")[2] for each in sequencer.step(frame)[1]
+            ]
+        return found
+
+    def outcomes(self) -> list[Outcome]:
+        content = b"".join(chunk.data for chunk in self.journals.read(self.output))
+        sequencer = Sequencer(begun(JSON_LINES))
+        return [sequencer.step(frame)[0] for frame in scan(JSON_LINES, content, ByteOffset(0))]
+
+
+@pytest.fixture
+def bench(node: Any) -> Iterator[Bench]:
+    with connect_sync(node.address) as client:
+        yield Bench(client.journals)
+
+
+def commit(journal: CommitJournal, fence: str, batch: int, intents: list[Intent], digest: str = "d") -> None:
+    journal.commit(Fence(fence), batch=batch, query="q", digest=f"{digest}{batch}", intents=intents)
+
+
+def test_batches_commit_one_after_the_other(bench: Bench) -> None:
+    """The plain course: each record stands where register `at` says."""
+    journal = bench.commit_journal()
+    assert journal.begin(Fence("f1")).batch == -1
+    for batch in range(3):
+        commit(journal, "f1", batch, bench.task(batch))
+        assert journal.record(journal.standing()).batch == batch
+
+    assert bench.committed() == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_commit_whose_answer_is_lost_is_decided_by_reading(bench: Bench, happened: bool) -> None:
+    """A timeout is never a no, and never a second commit."""
+    losses = iter([happened])
+
+    def lose(_name: str, content: bytes) -> bool | None:
+        return next(losses, None) if b'"type":"commit"' in content else None
+
+    journal = bench.commit_journal(lose)
+    journal.begin(Fence("f1"))
+    commit(journal, "f1", 0, bench.task(0))
+
+    assert bench.committed() == [b"0"]
+    assert journal.standing().batch == 0
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_producers_are_retired_before_an_acknowledgement_is_sent_again(bench: Bench, happened: bool) -> None:
+    """Else the first one, when it comes late, rolls back the producer's next batch (pipelines.8)."""
+    losses = iter([happened])
+
+    def lose(name: str, _content: bytes) -> bool | None:
+        return next(losses, None) if name == bench.output and is_armed else None
+
+    is_armed = False
+    journal = bench.commit_journal(lose)
+    journal.begin(Fence("f1"))
+    intents = bench.task(0)
+    is_armed = True
+    commit(journal, "f1", 0, intents)
+
+    assert bench.committed() == [b"0"]
+    assert journal.plan(Fence("f1")).reusable == {}
+
+
+def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None:
+    """An older driver may still be about to acknowledge, or to repeat it."""
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    intents = bench.task(0)
+    commit(journal, "f1", 0, intents)
+    assert journal.plan(Fence("f1")).reusable == {intents[0].producer: intents[0].clock}
+    journal.begin(Fence("f2"))
+
+    assert journal.plan(Fence("f2")).reusable == {}
+
+
+def test_an_older_driver_is_fenced_at_every_step(bench: Bench) -> None:
+    """It may wake up at any time, and must write nothing that counts."""
+    old, new = bench.commit_journal(), bench.commit_journal()
+    old.begin(Fence("f1"))
+    commit(old, "f1", 0, bench.task(0))
+    new.begin(Fence("f2"))
+
+    with pytest.raises(Fenced):
+        old.plan(Fence("f1"))
+    with pytest.raises(Fenced):
+        commit(old, "f1", 1, bench.task(99))
+    commit(new, "f2", 1, bench.task(1))
+    assert bench.committed() == [b"0", b"1"]
+
+
+def test_a_driver_fenced_between_reading_and_deciding_does_not_commit(bench: Bench) -> None:
+    """Window Z1: the check is in the append, not before it."""
+    old, new = bench.commit_journal(), bench.commit_journal()
+    old.begin(Fence("f1"))
+
+    def overtake(label: str) -> None:
+        if label == "sink.commit.deciding":
+            new.begin(Fence("f2"))
+
+    old.pass_by = overtake
+    with pytest.raises(Fenced):
+        commit(old, "f1", 0, bench.task(99))
+    assert new.standing().batch == -1
+
+
+def test_start_publishes_what_the_last_run_had_committed(bench: Bench) -> None:
+    """Window D: committed, but nobody was told. The acknowledgements are the redo log."""
+
+    class DeadError(Exception):
+        pass
+
+    def die(label: str) -> None:
+        if label == "sink.commit.decided":
+            raise DeadError
+
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    journal.pass_by = die
+    with pytest.raises(DeadError):
+        commit(journal, "f1", 0, bench.task(0))
+    assert bench.committed() == []
+    bench.commit_journal().begin(Fence("f2"))
+
+    assert bench.committed() == [b"0"]
+
+
+def test_a_late_fence_of_a_dead_driver_changes_nothing(bench: Bench) -> None:
+    """Its append may have been on its way for long; the registers it was checked against are gone."""
+    late: list[tuple[bytes, dict[str, Any]]] = []
+    inner = bench.journals
+
+    class Delayed(Lossy):
+        def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if b'"fence":"f1"' in content and not late:
+                late.append((content, options))
+                raise Unknown("on its way")
+            return inner.append(name, content, **options)
+
+    delayed: Any = Delayed(inner, lambda _n, _c: None)
+    first = CommitJournal(Target("unused", patience_s=5), bench.name, delayed)
+    first.begin(Fence("f1"))
+    second = bench.commit_journal()
+    second.begin(Fence("f2"))
+    content, options = late[0]
+
+    with pytest.raises(Exception, match="registers"):
+        inner.append(bench.name, content, **options)
+    assert second.standing().author == "f2"
+
+
+def test_another_history_is_refused_by_name(bench: Bench) -> None:
+    """A deleted or a foreign checkpoint must not skip batches in silence (pipelines.9, pipelines.11)."""
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    for batch in range(2):
+        commit(journal, "f1", batch, bench.task(batch))
+
+    commit(journal, "f1", 1, [])  # A replay of the newest: nothing happens.
+    for wrong in (
+        lambda: commit(journal, "f1", 1, [], digest="other"),
+        lambda: commit(journal, "f1", 0, []),
+        lambda: commit(journal, "f1", 3, []),
+        lambda: journal.commit(Fence("f1"), batch=2, query="another", digest="d2", intents=[]),
+    ):
+        with pytest.raises(LocalProtocolError, match="another history"):
+            wrong()
+    assert bench.committed() == [b"0", b"1"]
+
+
+def test_a_foreign_journal_is_not_taken_for_a_commit_journal(bench: Bench) -> None:
+    """Somebody's registers are not ours to overwrite."""
+    bench.journals.append(bench.output, b"{}\n", union={"author": "someone", "batch": "x"})
+    journal = CommitJournal(Target("unused", patience_s=5), bench.output, bench.journals)
+
+    with pytest.raises(Corrupt, match="not ours"):
+        journal.begin(Fence("f1"))

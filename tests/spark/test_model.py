@@ -1,0 +1,16 @@
+"""Exactly once under random deaths, sleeps, lost and late answers; planted bugs show that it can fail."""
+
+import pytest
+
+from tests.spark.model import search
+
+
+def test_every_story_of_drivers_commits_each_row_once() -> None:
+    """A thousand stories in seconds, where Spark would tell one."""
+    assert search(range(400)) is None
+
+
+@pytest.mark.soak
+def test_many_more_stories_commit_each_row_once() -> None:
+    """As above, other seeds."""
+    assert search(range(10_000, 110_000)) is None
