@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk
@@ -70,3 +72,9 @@ def search(flips: int, seed: int) -> None:
 def test_no_flipped_bit_is_served_silently() -> None:
     """A log's share of 10,000 flips; four of five in bytes of acknowledged records, headers included."""
     search(FLIPS, seed=4)
+
+
+@pytest.mark.soak
+def test_no_flipped_bit_is_served_silently_in_100_000() -> None:
+    """The same, for `make soak`."""
+    search(100_000, seed=5)

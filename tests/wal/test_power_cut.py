@@ -82,3 +82,12 @@ async def test_without_syncs_power_cuts_lose_acknowledged_records(tmp_path: Path
     _, losses, _ = await cut_power(tmp_path, 3, "unsynced")
 
     assert losses >= 1
+
+
+@pytest.mark.soak
+async def test_no_acknowledged_record_is_lost_in_500_power_cuts(tmp_path: Path) -> None:
+    """The same, for `make soak`."""
+    total, _, problems = await cut_power(tmp_path, 500)
+
+    assert problems == []
+    assert total >= 50_000

@@ -1,0 +1,56 @@
+"""Bugs planted in the log (`tests/wal/planted.py`): caught by crash states of short histories, or by a directed scenario."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.mutants.registry import Mutant
+from tests.wal.planted import PLANTED, look
+
+TARGETS = {
+    "lost_sync": "broadsheet.sim.disk:SimFile.persist",
+    "ack_before_sync": "broadsheet.wal.writer:Writer._write",
+    "payload_not_checked": "broadsheet.wal.recovery:frames",
+    "released_early": "broadsheet.wal.batch:Batch.encode",
+    "directory_not_synced": "broadsheet.sim.disk:SimDisk.sync_dir",
+    "stale_tail_kept": "broadsheet.wal.recovery:Recovery._look_behind",
+    "rewrite_on_recovery_skipped": "broadsheet.wal.opening:_rewrite",
+    "copies_forgotten": "broadsheet.wal.writer:Writer.place_copy",
+}
+"""What each replaces. The first five are caught by crash enumeration."""
+
+
+class _Taken:
+    """Takes what a plant would patch."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def setattr(self, owner: object, name: str, value: object) -> None:
+        """Remember it."""
+        self.value = value
+
+
+def _replacement(name: str) -> Callable[[Any], Any]:
+    def replace(_: Any) -> Any:
+        taken = _Taken()
+        plant: Any = PLANTED[name][0]
+        plant(taken)
+        return taken.value
+
+    return replace
+
+
+def _hunt(catcher: str) -> Callable[[], str | None]:
+    return lambda: look(catcher)
+
+
+MUTANTS = [
+    Mutant(
+        f"wal_{name}",
+        PLANTED[name][0].__doc__ or "",
+        target,
+        _replacement(name),
+        hunt=_hunt(PLANTED[name][1]),
+    )
+    for name, target in TARGETS.items()
+]
