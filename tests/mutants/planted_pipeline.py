@@ -1,4 +1,4 @@
-"""Bugs planted in the exactly-once sink, hunted in a model of the pipeline over journals in memory (`tests/spark/model.py`)."""
+"""Bugs planted in the exactly-once sink, hunted in a model of the pipeline (`tests/spark/model.py`)."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,11 +1,12 @@
 """A model of the pipeline without Spark and without a node.
 
-The real commit journal and publishers, over journals in memory whose answers get lost or come late, with drivers that
-die, sleep and overlap. Every seed must end with each row committed once.
+The real commit journal and publishers, over journals in memory whose answers get lost or come late, with
+drivers that die, sleep and overlap. Every seed must end with each row committed once.
 """
 
 import random
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from broadsheet.base.time import WallTime
@@ -147,7 +148,7 @@ class World:
         publisher = held.take(plan)
         for output in OUTPUTS:
             content = publisher.pending(output, JSON_LINES, b'{"n":%d}' % number, WALL)
-            connection.patiently(lambda output=output, content=content: self.journals.append(output, content))
+            connection.patiently(partial(self.journals.append, output, content))
         intents = publisher.intents()
         held.keep(plan, publisher, intents)
         return intents

@@ -38,7 +38,7 @@ Fence = NewType("Fence", str)
 T = TypeVar("T")
 NO_BATCH: Final = -1
 _ATTEMPTS_MAX: Final = 1000
-_PAUSE_S: Final = 0.1
+_PAUSE_S = 0.1
 RECORD_BYTES_MAX: Final = 16 << 20
 
 
