@@ -1,0 +1,199 @@
+"""Bugs planted in one-node journals: in the pipeline (tier 1), and in spool, recovery and checkpoint (tier 2)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from broadsheet.base.time import Instant
+from broadsheet.errors import Status
+from broadsheet.journal.core.admission import Entry
+from broadsheet.journal.core.pipeline import Pipeline
+from broadsheet.journal.core.pipeline_events import Output, Persisted, PutRegisters, Rollback
+from broadsheet.sim.plan import Tier
+from tests.mutants.registry import Mutant
+
+Handler = Callable[[Pipeline, Any, Instant, list[Output]], None]
+
+
+def _answers_then_puts(answer: Callable[[Pipeline, list[Output]], None]) -> Any:
+    def hasty(self: Pipeline, effects: list[Output]) -> None:
+        durable = [e for e in self._entries if e.token <= self._persisted and e.registers is not None]
+        if durable and durable[-1].registers is not None:
+            self._put_done = max(self._put_done, durable[-1].registers.version)
+            self._put_version = self._put_done
+        answer(self, effects)
+        if durable and durable[-1].registers is not None:
+            effects.append(PutRegisters(registers=durable[-1].registers))
+
+    return hasty
+
+
+def _never_puts(answer: Callable[[Pipeline, list[Output]], None]) -> Any:
+    def passing(self: Pipeline, effects: list[Output]) -> None:
+        self._put_done = self._put_version = 1 << 60
+        answer(self, effects)
+
+    return passing
+
+
+def _answers_at_once(submitted: Handler) -> Any:
+    def hasty(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
+        submitted(self, event, now, effects)
+        self._persisted = self._token
+        self._answer(effects)
+
+    return hasty
+
+
+def _takes_any_sync_for_all(persisted: Handler) -> Any:
+    def generous(self: Pipeline, _event: Persisted, now: Instant, effects: list[Output]) -> None:
+        persisted(self, Persisted(token=self._token), now, effects)
+
+    return generous
+
+
+def _ignores(field: str) -> Callable[[Any], Any]:
+    def plant(verdict: Callable[..., Status]) -> Any:
+        def blind(entry: Entry, *rest: Any, **named: Any) -> Status:
+            wanted = entry.condition
+            entry.condition = None if wanted is None else replace(wanted, **{field: None})
+            try:
+                return verdict(entry, *rest, **named)
+            finally:
+                entry.condition = wanted
+
+        return blind
+
+    return plant
+
+
+def _takes_a_refusal_for_done(_refused: Handler) -> Any:
+    def deaf(self: Pipeline, _event: Any, _now: Instant, effects: list[Output]) -> None:
+        self._persisted = self._token
+        effects.append(Rollback(end=self.adopted_end, fragment_begin=self.fragment_begin))
+        self._answer(effects)
+
+    return deaf
+
+
+def _evaluates_refused_streams(refused: Handler) -> Any:
+    def forgetful(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
+        for entry in self._entries:
+            if not entry.token:
+                entry.stream = None
+        refused(self, event, now, effects)
+
+    return forgetful
+
+
+def _keeps_the_bytes(_undo: Any) -> Any:
+    def careless(self: Any) -> None:
+        self._saved = None
+
+    return careless
+
+
+def _forgets_the_last(replay: Callable[[Any], Any]) -> Any:
+    def short(records: Any) -> Any:
+        return replay(list(records)[:-1])
+
+    return short
+
+
+def _syncs_nothing(_flush: Any) -> Any:
+    async def lazy(self: Any, files: Any, checkpoint: Any, below: Any) -> None:
+        from broadsheet.journal.core.records import encode_checkpoint  # noqa: PLC0415
+
+        self._is_checkpointing = False
+        if not self._replica.is_closed:
+            self._context.log.append(
+                self._replica.stream, [encode_checkpoint(checkpoint)], done=lambda: self._trim(below)
+            )
+
+    return lazy
+
+
+PIPELINE = "broadsheet.journal.core.pipeline:Pipeline"
+MUTANTS = [
+    Mutant(
+        "journal_registers_put_after_the_answer",
+        "Registers are put once the append was answered (journals.11).",
+        f"{PIPELINE}._answer",
+        _answers_then_puts,
+        workload="append",
+    ),
+    Mutant(
+        "journal_committed_end_passes_a_pending_put",
+        "The committed end does not wait for the registers to be put (journals.11).",
+        f"{PIPELINE}._answer",
+        _never_puts,
+        workload="append",
+    ),
+    Mutant(
+        "journal_ack_before_persisted",
+        "An append is answered in the step that takes it (W1).",
+        f"{PIPELINE}._on_submitted",
+        _answers_at_once,
+        workload="append",
+    ),
+    Mutant(
+        "journal_any_sync_counts_for_all",
+        "Persisted(token) is taken for everything that was asked for.",
+        f"{PIPELINE}._on_persisted",
+        _takes_any_sync_for_all,
+        workload="append",
+    ),
+    Mutant(
+        "journal_explicit_offset_unchecked",
+        "An append at an explicit offset goes wherever the head is (J7).",
+        "broadsheet.journal.core.pipeline:verdict",
+        _ignores("offset"),
+        workload="append",
+    ),
+    Mutant(
+        "journal_register_check_unchecked",
+        "An append's check is not made (J6).",
+        "broadsheet.journal.core.pipeline:verdict",
+        _ignores("check"),
+        workload="append",
+    ),
+    Mutant(
+        "journal_refused_write_taken_for_done",
+        "ENOSPC is answered as if the bytes stood there (journals.20).",
+        f"{PIPELINE}._on_persist_refused",
+        _takes_a_refusal_for_done,
+        workload="append",
+    ),
+    Mutant(
+        "journal_refused_stream_evaluated_again",
+        "A stream whose refusal no longer holds is answered without its content (found by simulation).",
+        f"{PIPELINE}._on_persist_refused",
+        _evaluates_refused_streams,
+        workload="append",
+    ),
+    Mutant(
+        "journal_undo_keeps_the_bytes",
+        "A streaming append that broke off leaves its bytes in the spool (J3).",
+        "broadsheet.journal.streaming:StreamedAppend.undo",
+        _keeps_the_bytes,
+        workload="append",
+        tier=Tier.SERVICES,
+    ),
+    Mutant(
+        "journal_recovery_forgets_the_last_record",
+        "Recovery leaves out the newest record of the log (J2).",
+        "broadsheet.journal.opening:replay",
+        _forgets_the_last,
+        workload="append",
+        tier=Tier.SERVICES,
+    ),
+    Mutant(
+        "journal_trimmed_before_the_spool_is_synced",
+        "A checkpoint is written, and the log trimmed, without syncing the spool (journals.14).",
+        "broadsheet.journal.housekeeping:Housekeeping._checkpoint",
+        _syncs_nothing,
+        workload="append",
+        tier=Tier.SERVICES,
+    ),
+]
