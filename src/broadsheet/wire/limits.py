@@ -22,7 +22,7 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A frame of a peer that has not been greeted."""
     streams_max: int = 1024
     """Streams (unary calls included) that a peer may have open at once."""
-    window_bytes: int = 16 << 20
+    window_bytes: int = 9 << 20
     """What a peer may send on one stream before we have consumed it.
 
     Also unanswered bytes of a RUN stream.
