@@ -157,9 +157,9 @@ async def test_views_of_a_run_never_show_other_bytes_later() -> None:
         client = await w.client()
         _, run = await client.open_run("test.append", Echo(), reply=Empty)
         w.methods.log.is_holding = True
-        records = [bytes([n]) * 300_000 for n in range(40)]
+        records = [bytes([n]) * 300_000 for n in range(25)]
         sends = [asyncio.create_task(run.send([record])) for record in records]
-        await until(lambda: len(w.methods.log.held) == 40)
+        await until(lambda: len(w.methods.log.held) == 25)
         w.methods.log.release()
         await asyncio.gather(*sends)
 
