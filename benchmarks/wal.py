@@ -1,9 +1,10 @@
-"""Group commit of 256 writers x 4 KiB: the log against a bare write+fdatasync loop of the same batches, in one run.
+"""Group commit of 256 writers x 4 KiB: the log against a bare write+fdatasync loop, in one run.
 
     python -m benchmarks.wal [--directory DIR] [--seconds S] [--json]
 
-Both write the same bytes per batch to a prefilled file on the same disk, in turns of a few tenths of a second, from the same
-thread; what counts is the ratio. It prints the microseconds per `append()` and where they go.
+Both write the same bytes per batch to a prefilled file on the same disk, in turns of a few tenths of a
+second, from the same thread; what counts is the ratio. It prints the microseconds per `append()` and
+where they go.
 """
 
 import argparse
@@ -105,7 +106,7 @@ async def measure(directory: Path, seconds: float, rounds: int) -> dict[str, obj
         disk, "wal", config=WALConfig(segment_bytes=SEGMENT_BYTES), time=SystemTime(),
         random=random.Random(), turn=Turn(LoopTimers(loop)), scope=scope, crash=crash,
     )  # fmt: skip
-    while log.status().segment_free_count < 3:
+    while log.status().segment_free_count < 3:  # noqa: ASYNC110 - filled once, in the background.
         await asyncio.sleep(0.05)
     fd = fill(directory / "bare")
     payloads = [os.urandom(PAYLOAD_BYTES) for _ in range(WRITERS)]

@@ -1,4 +1,4 @@
-"""Bugs planted in the log (`tests/wal/planted.py`): caught by crash states of short histories, or by a directed scenario."""
+"""Bugs planted in the log (`tests/wal/planted.py`), with the crash states or scenario that catch them."""
 
 from collections.abc import Callable
 from typing import Any

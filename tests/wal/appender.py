@@ -2,8 +2,8 @@
 
     python -m tests.wal.appender DIRECTORY SEED synced|unsynced
 
-Each acknowledgement is 16 bytes: stream, next offset. A payload is a function of stream and offset, so that whoever reads the log
-can tell a wrong byte. `unsynced` is the negative control: syncs do nothing.
+Each acknowledgement is 16 bytes: stream, next offset. A payload is a function of stream and offset, so
+that whoever reads the log can tell a wrong byte. `unsynced` is the negative control: syncs do nothing.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def payload_of(stream: int, offset: int) -> bytes:
 
 async def append_for_ever(bench: Bench) -> None:
     pending: list[asyncio.Event] = []
-    for stream in STREAMS:
+    for _ in STREAMS:
         event = asyncio.Event()
         event.set()
         pending.append(event)

@@ -115,7 +115,9 @@ class History:
             verdict = verdicts.get(stream)
             if verdict is None:
                 if promised.get(stream, 0):
-                    return f"stream {stream}: {promised[stream]} operations were acknowledged, and nothing is there"
+                    return (
+                        f"stream {stream}: {promised[stream]} operations acknowledged, and nothing is there"
+                    )
                 continue
             if verdict.flags & RowFlag.QUARANTINED:
                 return f"stream {stream} is quarantined, though nothing was damaged"

@@ -139,7 +139,7 @@ def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A segment is freed although a stream still pins it."""
 
-    def forget(self: Writer, stream: int, end: int, body: bytes, payload: bytes) -> bool:
+    def forget(self: Writer, stream: int, end: int, *_: bytes) -> bool:
         batch = self.place(stream, 0, keep=0)
         old = self.streams[stream].move(end, batch.lap)
         if old is not None:

@@ -1,4 +1,4 @@
-"""Directed scenarios of the log. Each says what went wrong, or None: tests run them as they are and under planted bugs."""
+"""Directed scenarios of the log. Each says what went wrong, or None; planted bugs are tested by them too."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
 
 
 async def sync_fails_and_the_page_cache_lies() -> str | None:
-    """EIO from a sync; the process ends; the next one reads bytes that the disk never had (reliability 0.4)."""
+    """EIO from a sync; the next process reads bytes that the disk never had (reliability 0.4)."""
     disk = SimDisk()
     bench = await open_log(disk)
     await bench.commit(A, b"durable")
@@ -40,7 +40,7 @@ async def sync_fails_and_the_page_cache_lies() -> str | None:
 
 
 async def torn_tail_and_the_same_bytes_again() -> str | None:
-    """A batch was torn: its head is lost, its last record is not. The next life appends the same first record again."""
+    """A torn batch: its head is lost, its last record is not. The next life appends its first one again."""
     disk = SimDisk()
     first, second = b"1" * 5000, b"2" * 5000
     bench = await open_log(disk)

@@ -61,7 +61,8 @@ def search(flips: int, seed: int) -> None:
     assert sum(found.end - found.begin for found in ranges) > 15_000
     report = flip_bits(image, ranges, _serve, expected, flips=flips, seed=seed, is_part=_is_prefix)
     print(
-        f"{report.flips} flips, {report.in_records} in records: {report.detected} detected, {report.harmless} harmless"
+        f"{report.flips} flips, {report.in_records} in records: "
+        f"{report.detected} detected, {report.harmless} harmless"
     )
 
     assert report.silent == []

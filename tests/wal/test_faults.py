@@ -70,7 +70,7 @@ async def test_eio_ends_the_process_and_acknowledges_nothing_after_it(faults: Fa
 
 @pytest.mark.needs_fuse
 async def test_enospc_while_the_pool_grows_refuses_and_goes_on_when_space_returns(faults: FaultFS) -> None:
-    """W8: a full disk refuses appends, with nothing written; reads and restarts work; space returns, and so does it."""
+    """W8: a full disk refuses appends, with nothing written; when space returns they go on."""
     bench = await open_log(disk_of(faults))
     await _until(lambda: not bench.log._writer.space._is_filling, bench)
     faults.set(Rule("create", error="ENOSPC"))
@@ -117,7 +117,7 @@ async def test_a_disk_without_space_refuses_the_first_start() -> None:
     """Nothing half-made stays in the way of the next start."""
     disk = SimDisk()
     disk.medium.quota_bytes = 20_000
-    with pytest.raises(OSError) as refused:
+    with pytest.raises(OSError, match="space") as refused:
         await open_log(disk)
     assert refused.value.errno == errno.ENOSPC
     disk.medium.quota_bytes = 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
-from tests.wal.harness import A, B, DIRECTORY, opened, payloads
+from tests.wal.harness import DIRECTORY, A, B, opened, payloads
 
 GOLDEN = Path(__file__).parent / "golden"
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"

@@ -56,7 +56,7 @@ async def _lost(volume: Volume, acknowledged: dict[int, int], seed: int) -> list
 
 
 async def cut_power(directory: Path, cycles: int, mode: str = "synced") -> tuple[int, int, list[str]]:
-    """Cut the power `cycles` times under one log that goes on; acknowledged, cycles with a loss, the problems."""
+    """Cut the power under one log that goes on; acknowledged, cycles with a loss, the problems."""
     total, losses, problems = 0, 0, []
     with ext4_volume(directory, size_mib=32) as volume:
         for cycle in range(cycles):

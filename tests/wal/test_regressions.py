@@ -4,7 +4,7 @@ from tests.wal import scenarios
 
 
 async def test_a_restart_after_a_failed_sync_does_not_believe_the_page_cache() -> None:
-    """A failed sync ends the process, nothing is acknowledged after it, and what the next start tells is durable."""
+    """Nothing is acknowledged after a failed sync, and what the next start tells is durable."""
     assert await scenarios.sync_fails_and_the_page_cache_lies() is None
 
 

@@ -17,6 +17,8 @@ from broadsheet.wal.format import (
     BATCH_BYTES,
     CHECK,
     FRAME,
+    FRAME_ALIGN,
+    FRAME_BYTES,
     FRAME_MAGIC,
     ROW,
     BatchFlag,
@@ -25,7 +27,6 @@ from broadsheet.wal.format import (
     Row,
     RowFlag,
     aligned,
-    frame_bytes,
     padding,
 )
 from broadsheet.wal.stream import Release, StreamState
@@ -34,6 +35,8 @@ JOIN_BYTES_MAX: Final = 1024
 """Payloads up to this are joined with their headers: a small copy is cheaper than a vector entry."""
 
 ZEROS: Final = bytes(BLOCK_BYTES)
+ROW_BYTES: Final = ROW.size
+FIXED_BYTES: Final = BATCH_BYTES + FRAME_BYTES
 
 
 class Frame(NamedTuple):
@@ -91,7 +94,8 @@ class Batch:
 
     def room_for(self, stream: int, length: int, *, batch_bytes_max: int) -> bool:
         """Whether one more frame of `stream` fits into the segment and below the limit of a batch."""
-        size = self.size + frame_bytes(length) + (0 if stream in self.named else ROW.size)
+        size = FIXED_BYTES + ROW_BYTES * len(self.named) + self.frames_bytes + length
+        size += -length % FRAME_ALIGN + (0 if stream in self.named else ROW_BYTES)
         return self.at + size <= self.limit and (size <= batch_bytes_max or not self.frames)
 
     def touch(self, stream: int) -> None:
@@ -102,10 +106,11 @@ class Batch:
     def add(self, stream: int, frame: Frame) -> None:
         """Place a frame, which `room_for` has granted."""
         assert not self.is_sealed, f"batch {self.sequence} is sealed"
-        self.touch(stream)
+        self.named[stream] = self.touched[stream] = None
         self.frames.append(frame)
-        self.frames_bytes += frame_bytes(frame.length)
-        self.payload_bytes += frame.length
+        length = frame[3]
+        self.frames_bytes += FRAME_BYTES + length + -length % FRAME_ALIGN
+        self.payload_bytes += length
 
     def seal(self, streams: dict[int, StreamState]) -> None:
         """Take no more frames: `streams` now stand where they stand at its end."""

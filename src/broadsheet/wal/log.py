@@ -134,26 +134,25 @@ class Log:
             StreamQuarantined: see there. Nothing was written.
             LocalProtocolError: a generation below the stream's, or the log is closed or dead.
         """
-        state = self._writer.streams.get(stream)
+        writer = self._writer
+        state = writer.streams.get(stream)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        if self._writer.is_dead or self._writer.is_closed or count < 1 or count > COUNT_MAX:
-            state_word = "dead" if self._writer.is_dead else "closed" if self._writer.is_closed else "open"
+        if writer.is_dead or writer.is_closed or count < 1 or count > COUNT_MAX:
+            state_word = "dead" if writer.is_dead else "closed" if writer.is_closed else "open"
             raise LocalProtocolError(
-                f"append of {count} to stream {stream}: the log of {self._writer.directory} is {state_word}"
+                f"append of {count} to stream {stream}: the log of {writer.directory} is {state_word}"
             )
-        if length > self._writer.config.record_bytes_max:
+        if length > writer.config.record_bytes_max:
             raise TooLarge(
-                f"a record of {length} bytes is above record_bytes_max {self._writer.config.record_bytes_max}"
+                f"a record of {length} bytes is above record_bytes_max {writer.config.record_bytes_max}"
             )
-        if self._writer.pending_bytes + length > self._writer.config.pending_bytes_max:
-            raise Throttled(
-                f"{self._writer.pending_bytes} bytes wait for the disk of {self._writer.directory}"
-            )
+        if writer.pending_bytes + length > writer.config.pending_bytes_max:
+            raise Throttled(f"{writer.pending_bytes} bytes wait for the disk of {writer.directory}")
         if state is None:
-            state = self._writer.new_stream(stream)
+            state = writer.new_stream(stream)
         elif state.flags and state.is_quarantined:
             raise StreamQuarantined(
-                f"stream {stream} of {self._writer.directory} lost records: repair it, then `reset`"
+                f"stream {stream} of {writer.directory} lost records: repair it, then `reset`"
             )
         if generation < state.generation:
             if generation:
@@ -161,7 +160,7 @@ class Log:
                     f"stream {stream} is at generation {state.generation}, not {generation}"
                 )
             generation = Generation(state.generation)
-        batch = self._writer.place(stream, length, keep=SEGMENTS_KEPT)
+        batch = writer.place(stream, length, keep=SEGMENTS_KEPT)
         offset, seed = state.next, state.crc
         run = RUN.pack(offset, generation, count, length)
         crc = crc32c(run, seed)
@@ -169,11 +168,11 @@ class Log:
             crc = crc32c(part, crc)
         batch.add(stream, Frame(Kind.RUN, state.packed + run + LINK.pack(seed, crc), parts, length))
         batch.done.append(done)
-        self._writer.streams[stream] = state
+        writer.streams[stream] = state
         state.append(offset + count, generation=generation, crc=crc, length=length, lap=batch.lap)
-        self._writer.pool.pin(batch.lap, length)
-        self._writer.pending_bytes += length
-        self._writer.ask()
+        writer.pool.pin(batch.lap, length)
+        writer.pending_bytes += length
+        writer.ask()
         return Offset(offset)
 
     def next_offset(self, stream: LogStreamId) -> Offset:

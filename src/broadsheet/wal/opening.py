@@ -49,7 +49,7 @@ def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int
         raise ConfigError(f"{directory} is in use by another process. Nothing was changed") from error
     opened_files: list[File] = []
     try:
-        return _open_locked(disk, directory, config, new_log_id, lock, opened_files)
+        return _open_locked(disk, directory, config, new_log_id, lock=lock, opened_files=opened_files)
     except BaseException:
         for file in opened_files:
             file.close()
@@ -58,7 +58,13 @@ def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int
 
 
 def _open_locked(
-    disk: Disk, directory: str, config: WALConfig, new_log_id: int, lock: DiskLock, opened_files: list[File]
+    disk: Disk,
+    directory: str,
+    config: WALConfig,
+    new_log_id: int,
+    *,
+    lock: DiskLock,
+    opened_files: list[File],
 ) -> Opened:
     names = disk.list(directory)
     _refuse_foreign(directory, names)

@@ -1,5 +1,4 @@
-"""The tale of one stream, as the frames and rows of the log tell it, in the order in which they were
-written.
+"""The tale of one stream, as the frames and rows of the log tell it, in the order of their writing.
 
 Every frame and row is verified and says where the stream stands after it (`expect`). Beside that stands
 what is *held*: the runs that were found whole. At the end `judge` compares: the held runs must link, by

@@ -1,5 +1,4 @@
-"""The writer: places frames into batches, sends one batch at a time on its way, and frees what becomes
-free.
+"""The writer: places frames into batches, sends one batch at a time on its way, frees what is free.
 
 OPEN --a failed write or sync--> DEAD; OPEN --closing--> CLOSED. One batch is on its way while the next
 collects. What frees records (a truncation, a copy) unpins them only once it is durable itself. A write
