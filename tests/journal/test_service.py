@@ -1,0 +1,172 @@
+"""Journals through a real node: what users see."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.client import Client
+from broadsheet.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OffsetNotYetAvailable,
+    RegisterMismatch,
+    WrongAppendOffset,
+)
+from broadsheet.journal.core.fragment import parse_name
+from tests.journal.node_process import NodeProcess
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("node")
+
+
+@pytest.fixture(scope="module")
+def node(root: Path) -> object:
+    process = NodeProcess(root)
+    assert asyncio.run(process.start())
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+async def client(node: NodeProcess) -> AsyncIterator[Client]:
+    async with broadsheet.connect(node.address) as client:
+        yield client
+
+
+async def content_of(client: Client, name: str, offset: int | None = 0, end: int | None = None) -> bytes:
+    return b"".join([chunk.data async for chunk in client.journals.read(name, offset, end=end)])
+
+
+async def test_appends_of_every_kind_are_read_back_in_order(client: Client) -> None:
+    """Small, many, large, streamed, at an offset: one sequence."""
+    journals, parts = (
+        client.journals,
+        [b"small", b"m" * 10, b"n" * 20, b"L" * 3_000_000, b"s1", b"s2", b"end"],
+    )
+    await journals.create("kinds/a", fragment_length=1 << 20, codec="gzip")
+
+    assert (await journals.append("kinds/a", parts[0])).begin == 0
+    await journals.append_many("kinds/a", parts[1:3])
+    await journals.append("kinds/a", parts[3])
+
+    async def streamed() -> AsyncIterator[bytes]:
+        yield parts[4]
+        yield parts[5]
+
+    commit = await journals.append("kinds/a", streamed())
+    assert (await journals.append("kinds/a", parts[6], offset=commit.end)).begin == commit.end
+    assert await content_of(client, "kinds/a") == b"".join(parts)
+    assert await content_of(client, "kinds/a", 3, 17) == b"".join(parts)[3:17]
+    assert (await journals.append("kinds/a")).end == len(b"".join(parts)), "a barrier tells the end"
+
+
+async def test_a_wrong_offset_or_register_changes_nothing_and_says_so(client: Client) -> None:
+    """J6, J7."""
+    journals = client.journals
+    await journals.create("checks/a")
+    await journals.append("checks/a", b"1", check={"author": None}, union={"author": "x", "batch": "0"})
+
+    with pytest.raises(WrongAppendOffset, match="the head is 1"):
+        await journals.append("checks/a", b"2", offset=0)
+    with pytest.raises(RegisterMismatch):
+        await journals.append("checks/a", b"2", check={"author": "y"})
+    with pytest.raises(InvalidArgument):
+        await journals.append("checks/a", b"", union={"author": "y"})
+    await journals.append("checks/a", b"2", check={"author": "x"}, subtract={"batch": "0"})
+
+    registers = await journals.registers("checks/a")
+    assert (registers.values, registers.version, registers.at) == ({"author": "x"}, 2, 2)
+    assert await content_of(client, "checks/a") == b"12"
+
+
+async def test_a_blocking_read_wakes_at_the_commit_and_another_ends_there(client: Client) -> None:
+    """journals.7: committed bytes, as soon as they are."""
+    journals = client.journals
+    await journals.create("block/a")
+    reading = asyncio.create_task(anext(journals.read("block/a", 0, block=True)))
+    await asyncio.sleep(0)
+
+    await journals.append("block/a", b"now")
+    assert (await asyncio.wait_for(reading, 5)).data == b"now"
+    assert await content_of(client, "block/a", 3) == b""
+    with pytest.raises(OffsetNotYetAvailable):
+        await content_of(client, "block/a", 4)
+
+
+async def test_a_closed_fragment_is_stored_under_gazettes_name(client: Client, root: Path) -> None:
+    """journals.25: another broker can read this store."""
+    journals = client.journals
+    await journals.create("store/a", fragment_length=1 << 10)
+    await journals.append("store/a", b"x" * 2000)
+    await journals.append("store/a", b"y")
+    for _ in range(300):
+        if [each for each in await journals.fragments("store/a") if each.is_stored]:
+            break
+        await asyncio.sleep(0.01)
+
+    (path,) = (root / "data" / "fragments" / "store" / "a").iterdir()
+    fragment = parse_name(path.name)
+    assert fragment is not None
+    assert (fragment.begin, fragment.end) == (0, 2000)
+    assert path.name.endswith(".raw")
+    assert await content_of(client, "store/a") == b"x" * 2000 + b"y"
+
+
+async def test_a_journal_that_is_made_again_begins_anew(client: Client) -> None:
+    """ADR 0064: no byte of the deleted one is ever read, and its run streams find the new one."""
+    journals = client.journals
+    first = await journals.create("again/a")
+    await journals.append("again/a", b"old")
+    with pytest.raises(AlreadyExists):
+        await journals.create("again/a")
+    await journals.delete("again/a")
+    with pytest.raises(NotFound):
+        await journals.status("again/a")
+
+    second = await journals.create("again/a")
+    assert second.create_revision > first.create_revision
+    assert (await journals.append("again/a", b"new")).begin == 0
+    assert await content_of(client, "again/a") == b"new"
+
+
+async def test_names_that_could_leave_their_place_are_refused(client: Client) -> None:
+    """S7."""
+    for name in ("../etc/passwd", "/abs", "a//b", "-/kv", ".broadsheet/x", "metrics/a", "a/\0b", "x" * 600):
+        with pytest.raises(InvalidArgument):
+            await client.journals.create(name)
+
+
+async def test_producer_index_points_are_frame_boundaries(client: Client) -> None:
+    """journals.29: at each roll, chained, and at or below the offset asked for."""
+    journals = client.journals
+    await journals.create("index/a", fragment_length=1 << 10, labels={"content-type": "application/x-ndjson"})
+    line = b'{"n":1}\n'
+    for _ in range(4):
+        await journals.append("index/a", line * 200)
+    points: list[int] = []
+    for _ in range(300):
+        points = list(await journals.index_points("index/a"))
+        if len(points) >= 3:
+            break
+        await asyncio.sleep(0.01)
+
+    assert points == [1600, 3200, 4800]
+    assert all(point % len(line) == 0 for point in points)
+    assert (await journals.producer_index("index/a", 3199)).offset == 1600
+    assert (await journals.producer_index("index/a", 1599)).encoded == b""
+
+
+def test_the_synchronous_client_does_the_same(node: NodeProcess) -> None:
+    """Spark workers use it."""
+    with broadsheet.connect_sync(node.address) as client:
+        client.journals.create("sync/a", if_absent=True)
+        begin = client.journals.append("sync/a", [b"a", b"b"]).begin
+
+        assert b"".join(chunk.data for chunk in client.journals.read("sync/a", begin)) == b"ab"
+        assert [info.name for info in client.journals.list("sync/")] == ["sync/a"]
