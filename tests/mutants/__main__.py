@@ -35,10 +35,16 @@ def found_without(mutant: Mutant, plan: Plan | None) -> str | None:
 
 def check(chosen: list[Mutant]) -> dict[str, dict[str, str | None]]:
     """Each once on its stored plan, with and without the bug."""
-    said = {}
+    said: dict[str, dict[str, str | None]] = {}
     for mutant in chosen:
-        plan = load(mutant.plan_path) if mutant.hunt is None else None
-        said[mutant.name] = {"with": found_by(mutant, plan), "without": found_without(mutant, plan)}
+        if mutant.hunt is None and not mutant.plan_path.exists():
+            said[mutant.name] = {"with": None, "without": f"no plan at {mutant.plan_path}: run `find` first"}
+            continue
+        try:
+            plan = load(mutant.plan_path) if mutant.hunt is None else None
+            said[mutant.name] = {"with": found_by(mutant, plan), "without": found_without(mutant, plan)}
+        except Exception as error:  # noqa: BLE001 - one broken mutant must not hide the others.
+            said[mutant.name] = {"with": None, "without": f"{type(error).__name__}: {error}"}
     return said
 
 
