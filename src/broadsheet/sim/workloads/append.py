@@ -7,12 +7,13 @@ Source: DESIGN 9; reliability 2.3.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import ClassVar, Final
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import NodeId
-from broadsheet.client import Link
+from broadsheet.client import PATIENT
 from broadsheet.errors import BroadsheetError, ConfigError, Refused
 from broadsheet.journal.client import Journals
 from broadsheet.journal.config import JournalsConfig
@@ -30,6 +31,8 @@ from broadsheet.sim.workload import Run, ServiceWorkload
 from broadsheet.wal.config import WALConfig
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.routed import Routed
 from broadsheet.wire.server import Server
 
 NODE: Final = NodeId("n1")
@@ -110,14 +113,18 @@ class AppendServiceWorkload(ServiceWorkload):
         check_appends(run.history.operations)
 
 
+class _BrokeOff(Exception):  # noqa: N818 - what a client does.
+    """A client's source failed in the middle."""
+
+
 class _Client:
     """One client and what it knows of the journals."""
 
     def __init__(self, seat: ServiceSeat, run: Run) -> None:
         self.seat, self.run, self.knobs = seat, run, run.plan.knobs
         self.random = seat.random("operations")
-        self.link = Link(seat.ports, seat.address_of(NODE), limits=LIMITS)
-        self.journals = Journals(self.link)
+        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
+        self.journals = Journals(Routed(self.pool, [seat.address_of(NODE)], policy=PATIENT))
         self.serial = 0
         self.ends: dict[str, int] = {}
         self.register: dict[str, str] = {}
@@ -136,7 +143,7 @@ class _Client:
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
         for name in names:
             await self._read(name)
-        await self.link.close()
+        await self.pool.close()
 
     async def _create(self, name: str) -> None:
         while not self.seat.is_stopping:
@@ -151,6 +158,9 @@ class _Client:
                 return
 
     async def _append(self, name: str) -> None:
+        if self.random.random() < 0.05:
+            await self._break_off(name)
+            return
         wanted = self._wanted(name)
         operation = self.run.history.invoke(self.seat.node, name, "append", wanted)
         union = None if wanted.sets is None else {"v": wanted.sets}
@@ -170,6 +180,25 @@ class _Client:
             self.ends[name] = commit.end
             if wanted.sets is not None:
                 self.register[name] = wanted.sets
+
+    async def _break_off(self, name: str) -> None:
+        """Begin a streamed append, and leave it without its end: nothing of it may ever be read (J3)."""
+        self.serial += 1
+        length = 2 * self.knobs["inline_bytes"]
+        content = content_of(self.seat.node, self.serial, check=None, sets=None, length=length)
+        operation = self.run.history.invoke(self.seat.node, name, "append", Wanted(content=content))
+
+        async def broken() -> AsyncIterator[bytes]:
+            yield content[: length // 2]
+            await asyncio.sleep(self.random.randrange(0, 20) / 1000)
+            raise _BrokeOff
+
+        try:
+            await self.journals.append(name, broken(), timeout=TIMEOUT_SECONDS)
+        except (_BrokeOff, Refused) as error:
+            self.run.history.reject(operation, type(error).__name__)
+        except BroadsheetError:
+            self.run.history.lose(operation)
 
     def _wanted(self, name: str) -> Wanted:
         self.serial += 1
