@@ -1,0 +1,47 @@
+"""Numbers in, squares out, exactly once: run it twice, kill it in between, and each square is there once.
+
+broadsheet up --detach
+python examples/pipeline.py 127.0.0.1:6640
+"""
+
+import os
+import sys
+import time
+
+from broadsheet.base.time import WallTime
+from broadsheet.client import connect_sync
+from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.uuid import producer_from
+from broadsheet.spark import session, start
+
+SOURCE, SQUARES, COMMITS = "example/numbers", "example/squares", "example/squares-commits"
+CHECKPOINT = "/tmp/broadsheet-example-checkpoint"
+
+
+def main(address: str) -> None:
+    with connect_sync(address) as client:
+        client.journals.create(SOURCE, if_absent=True)
+        client.journals.create(SQUARES, if_absent=True)
+        publisher = Publisher(producer_from(os.urandom(6)))
+        wall = WallTime(time.time_ns())
+        content = b"".join(publisher.committed(JSON_LINES, b'{"n":%d}' % n, wall) for n in range(1000))
+        client.journals.append(SOURCE, content)
+
+    spark = session("squares", master="local[2]")
+    numbers = (
+        spark.readStream.format("broadsheet")
+        .options(address=address, journals=SOURCE)
+        .schema("n long")
+        .load()
+    )
+    squares = numbers.selectExpr(f"'{SQUARES}' as journal", "n", "n * n as square")
+    writer = squares.writeStream.option("checkpointLocation", CHECKPOINT).trigger(availableNow=True)
+    start(writer, address=address, commit_journal=COMMITS).awaitTermination()
+
+    found = spark.read.format("broadsheet").options(address=address, journals=SQUARES)
+    found.schema("n long, square long, offset long").load().orderBy("offset").show(5)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,103 @@
+"""The source and the sink in Spark, as users write them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import JournalName
+from broadsheet.client import connect_sync
+from broadsheet.message.framing import FIXED
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.uuid import ProducerId
+from broadsheet.spark import read_stream_options, start
+from tests.spark.driver import start_query
+from tests.spark.windows import ROWS, Case
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+ALL = list(range(ROWS))
+
+
+def test_a_deleted_checkpoint_fails_loudly(node: Any, spark: Any, tmp_path: Path) -> None:
+    """Batch numbers begin at 0 again: to skip them in silence would lose everything that is new."""
+    case = Case(node.address, tmp_path, "sink/deleted")
+    start_query(spark, case.plan).awaitTermination()
+    producers = [each["producer"] for record in case.records() for each in record.get("intents", [])]
+    assert len(set(producers)) < len(producers) / 2, "a producer is used again for the next batch"
+    shutil.rmtree(case.plan["checkpoint"])
+
+    with pytest.raises(Exception, match="belongs to query"):
+        start_query(spark, case.plan).awaitTermination()
+    assert case.committed() == ALL
+
+
+def test_the_sink_must_be_fenced_first(node: Any, spark: Any, tmp_path: Path) -> None:
+    """Without a fence there is no exactly once, and nobody shall think so."""
+    case = Case(node.address, tmp_path, "sink/bare")
+    rows = (
+        spark.readStream.format("broadsheet")
+        .options(address=node.address, journals="sink/bare/in-0")
+        .schema("x long")
+        .load()
+    )
+    writer = rows.writeStream.option("checkpointLocation", case.plan["checkpoint"]).trigger(availableNow=True)
+
+    with pytest.raises(Exception, match=r"broadsheet\.spark\.start"):
+        writer.format("broadsheet").options(
+            address=node.address, journal="sink/bare/out-0"
+        ).start().awaitTermination()
+
+
+def test_fixed_frames_are_read_by_column_and_routed_by_key(node: Any, spark: Any, tmp_path: Path) -> None:
+    """Batch and stream read the same rows; a key always goes to the same journal."""
+    publisher, wall = Publisher(ProducerId(9)), WallTime(1_700_000_000_000_000_000)
+    bodies = [np.array([(n, n / 2)], [("n", "<i8"), ("half", "<f8")]).tobytes() for n in range(100)]
+    with connect_sync(node.address) as client:
+        source = JournalName("fixed/source")
+        client.journals.create(source, labels={"broadsheet.dev/framing": "fixed"})
+        client.journals.append(
+            source, b"".join(publisher.pending(source, FIXED, b, wall) for b in bodies[:60])
+        )
+        client.journals.append(source, publisher.intents()[0].content())
+        client.journals.append(
+            source, b"".join(publisher.pending(source, FIXED, b, wall) for b in bodies[60:])
+        )
+        client.journals.create("fixed/even")
+        client.journals.create("fixed/odds")
+    options = read_stream_options(address=node.address, journals=["fixed/source"])
+    batch = (
+        spark.read.format("broadsheet").options(**options).schema("n long, half double, clock long").load()
+    )
+    assert [(row.n, row.half) for row in batch.orderBy("n").collect()] == [(n, n / 2) for n in range(60)]
+
+    rows = spark.readStream.format("broadsheet").options(**options).schema("n long").load()
+    keyed = rows.selectExpr("n", "n % 7 as k").writeStream.option("checkpointLocation", str(tmp_path / "c"))
+    routed = keyed.options(toJournals="fixed/even,fixed/odds", keyColumn="k").trigger(availableNow=True)
+    start(routed, address=node.address, commit_journal="fixed/commits").awaitTermination()
+    places: dict[int, set[str]] = {}
+    out = spark.read.format("broadsheet").options(address=node.address, journals="fixed/even,fixed/odds")
+    found = out.schema("n long, k long, journal string").load().collect()
+    for row in found:
+        places.setdefault(row.k, set()).add(row.journal)
+    assert sorted(row.n for row in found) == list(range(60))
+    assert all(len(journals) == 1 for journals in places.values())
+    assert len(set.union(*places.values())) == 2
+
+
+def test_at_least_once_needs_no_commit_journal(node: Any, spark: Any, tmp_path: Path) -> None:
+    """Who can bear repeats gets one append less a batch."""
+    case = Case(node.address, tmp_path, "sink/least")
+    rows = (
+        spark.readStream.format("broadsheet")
+        .options(address=node.address, journals="sink/least/in-0,sink/least/in-1")
+        .schema("x long")
+        .load()
+    )
+    writer = rows.writeStream.option("checkpointLocation", case.plan["checkpoint"]).trigger(availableNow=True)
+    plain = writer.format("broadsheet").options(address=node.address, journal="sink/least/out-0")
+    plain.option("mode", "at-least-once").start().awaitTermination()
+
+    assert case.committed() == ALL
