@@ -105,7 +105,7 @@ class World:
         """Call at world time `when`, or as soon as that has passed."""
         call = Call(life, callback, args)
         self._sequence += 1
-        heappush(self._heap, (when if when > self.now else self.now, self._sequence, call))
+        heappush(self._heap, (max(self.now, when), self._sequence, call))
         return call
 
     def push(self, when: int, call: Call) -> None:
