@@ -1,4 +1,4 @@
-"""`broadsheet demo`, at a hundredth of its size: real processes, two kill -9, a table that proves exactly once."""
+"""`broadsheet demo`, at a fiftieth of its size: real processes and two kill -9."""
 
 import json
 import subprocess

@@ -46,8 +46,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    sys.path.insert(0, str(Path(__file__).parent))
-    from driver import make_session
+    from tests.spark.driver import make_session
 
     session = make_session()
     yield session

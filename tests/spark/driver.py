@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = str(Path(__file__).parent)
+ROOT = str(Path(__file__).parents[2])
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
 CONF = {
     "spark.driver.extraJavaOptions": FAST_JVM,
@@ -21,13 +21,12 @@ CONF = {
 
 
 def make_session(master: str = "local[2]") -> Any:
-    if HERE not in sys.path:
-        sys.path.insert(0, HERE)
-    paths = [HERE, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    if ROOT not in sys.path:
+        sys.path.insert(0, ROOT)
+    paths = [ROOT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
-    from crashing import CrashingDataSource, NaiveDataSource
-
     from broadsheet.spark import session
+    from tests.spark.crashing import CrashingDataSource, NaiveDataSource
 
     spark = session("windows", master=master, conf=CONF)
     spark.dataSource.register(CrashingDataSource)
@@ -58,6 +57,18 @@ def start_query(spark: Any, plan: dict[str, Any]) -> Any:
     if plan.get("sink") == "naive":
         return writer.format("naive").options(address=address, fence="none", commitJournal="none").start()
     return start(writer, address=address, commit_journal=f"{name}/commits", patience_s=30)
+
+
+def finish(spark: Any, plan: dict[str, Any]) -> None:
+    """Run the query to its end; again where Spark lost patience with a Python process on a busy machine."""
+    for _ in range(3):
+        try:
+            start_query(spark, plan).awaitTermination()
+        except Exception as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
 
 
 def main() -> None:

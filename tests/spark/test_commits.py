@@ -25,7 +25,7 @@ names = itertools.count()
 
 
 class Lossy:
-    """Journals whose appends lose answers: `lose` says whether the append happens first, or None for no loss."""
+    """Journals whose appends lose answers: `lose` says whether the append happens first; None: no loss."""
 
     def __init__(self, journals: SyncJournals, lose: Callable[[str, bytes], bool | None]) -> None:
         self._journals, self._lose = journals, lose
@@ -230,12 +230,13 @@ def test_another_history_is_refused_by_name(bench: Bench) -> None:
         commit(journal, "f1", batch, bench.task(batch))
 
     commit(journal, "f1", 1, [])  # A replay of the newest: nothing happens.
-    for wrong in (
+    wrongs: tuple[Callable[[], None], ...] = (
         lambda: commit(journal, "f1", 1, [], digest="other"),
         lambda: commit(journal, "f1", 0, []),
         lambda: commit(journal, "f1", 3, []),
         lambda: journal.commit(Fence("f1"), batch=2, query="another", digest="d2", intents=[]),
-    ):
+    )
+    for wrong in wrongs:
         with pytest.raises(LocalProtocolError, match="another history"):
             wrong()
     assert bench.committed() == [b"0", b"1"]

@@ -14,7 +14,7 @@ from broadsheet.message.framing import FIXED
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import read_stream_options, start
-from tests.spark.driver import start_query
+from tests.spark.driver import finish, start_query
 from tests.spark.windows import ROWS, Case
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -24,7 +24,7 @@ ALL = list(range(ROWS))
 def test_a_deleted_checkpoint_fails_loudly(node: Any, spark: Any, tmp_path: Path) -> None:
     """Batch numbers begin at 0 again: to skip them in silence would lose everything that is new."""
     case = Case(node.address, tmp_path, "sink/deleted")
-    start_query(spark, case.plan).awaitTermination()
+    finish(spark, case.plan)
     producers = [each["producer"] for record in case.records() for each in record.get("intents", [])]
     assert len(set(producers)) < len(producers) / 2, "a producer is used again for the next batch"
     shutil.rmtree(case.plan["checkpoint"])

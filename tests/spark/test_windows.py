@@ -1,15 +1,12 @@
-"""Exactly once, whenever the driver dies: the windows of reference/spark.md 3.1 (B, D, E, F, K, Z1 here, all in `make soak`)."""
+"""Exactly once, whenever the driver dies: windows B, D, E, F, K, Z1 here, all in `make soak`."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from driver import start_query
-from windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
+from tests.spark.driver import finish
+from tests.spark.windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
 
 ALL = list(range(ROWS))
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -29,7 +26,7 @@ def test_a_killed_query_goes_on_exactly_once(name: str, node: Any, spark: Any, t
     assert case.has_acted(), first[-4000:]
     if name != "J":
         assert case.committed() != ALL
-    start_query(spark, case.plan).awaitTermination()
+    finish(spark, case.plan)
     assert case.committed() == ALL
     commits = [record["batch"] for record in case.records() if record["type"] == "commit"]
     assert commits == sorted(set(commits))
@@ -41,7 +38,7 @@ def test_a_zombie_driver_adds_nothing(name: str, node: Any, spark: Any, tmp_path
     case = Case(node.address, tmp_path, f"zombie/{name}")
     zombie = case.driver(ZOMBIES[name])
     case.wait_until_acted()
-    start_query(spark, case.plan).awaitTermination()
+    finish(spark, case.plan)
     assert case.committed() == ALL
     case.release()
     out = output_of(zombie)
@@ -51,11 +48,11 @@ def test_a_zombie_driver_adds_nothing(name: str, node: Any, spark: Any, tmp_path
 
 
 def test_the_naive_sink_repeats_a_batch(node: Any, spark: Any, tmp_path: Path) -> None:
-    """The control: a sink that acknowledges in commit and remembers nothing fails window F, so the harness can see it."""
+    """The control: a sink that remembers nothing fails window F, so the harness can see it."""
     case = Case(node.address, tmp_path, "naive/F", sink="naive")
     first = output_of(case.driver(WINDOWS["F"]))
 
     assert case.has_acted(), first[-4000:]
-    start_query(spark, case.plan).awaitTermination()
+    finish(spark, case.plan)
     assert len(case.committed()) > ROWS
     assert sorted(set(case.committed())) == ALL

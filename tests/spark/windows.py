@@ -1,4 +1,4 @@
-"""Crash windows A-K and Z1-Z3 of reference/spark.md: a query, a place to be killed in, a second run, and what must be true then."""
+"""Crash windows of reference/spark.md: a query, a place to be killed in, a second run, what is true then."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 class Window(NamedTuple):
     label: str
-    count: int
+    passage: int
     action: str = "kill"
     master: str = "local[2]"
 
@@ -73,7 +73,7 @@ class Case:
         plan = dict(self.plan)
         if window is not None:
             self.directory.mkdir(exist_ok=True, parents=True)
-            order = {"label": window.label, "count": window.count, "action": window.action}
+            order = {"label": window.label, "count": window.passage, "action": window.action}
             (self.directory / "plan.json").write_text(json.dumps(order))
             plan |= {"crashdir": str(self.directory), "master": window.master}
         return subprocess.Popen(
@@ -103,9 +103,11 @@ class Case:
                 content = b"".join(chunk.data for chunk in client.journals.read(output))
                 sequencer = Sequencer(begun(JSON_LINES))
                 for frame in scan(JSON_LINES, content, ByteOffset(0)):
-                    for each in sequencer.step(frame)[1]:
-                        if each.has_data:
-                            found.append(json.loads(content[each.begin : each.end])["x"])
+                    found += [
+                        json.loads(content[each.begin : each.end])["x"]
+                        for each in sequencer.step(frame)[1]
+                        if each.has_data
+                    ]
         return sorted(found)
 
     def records(self) -> list[dict[str, Any]]:

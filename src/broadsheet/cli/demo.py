@@ -69,6 +69,7 @@ class Stage:
         self.driver: subprocess.Popen[bytes] | None = None
         self.address = ""
         self.source_bytes = 0
+        self.restarts_left = 2
 
     def run(self) -> None:
         """Append, then route."""
@@ -193,8 +194,12 @@ class Stage:
                 progress.update(task, description="Spark routes (driver killed)")
                 self._kill_driver()
                 self._start_driver()
+            elif ended and self.restarts_left and time.monotonic() < give_up:
+                # Spark gives a Python process ten seconds to come up, which a busy machine may not keep.
+                self.restarts_left -= 1
+                self._start_driver()
             elif ended is not None:
-                if ended or time.monotonic() > give_up:
+                if ended:
                     raise Unknown(f"the driver ended with {ended}: {self._tail()}")
                 break
             time.sleep(_LOOK_S)
