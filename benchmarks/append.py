@@ -1,11 +1,12 @@
-"""One-node appends over the native door, fsynced, beside a hand-written loop that does the same work, in one run.
+"""One-node appends over the native door, fsynced, beside a hand-written loop that does the same work.
 
-Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD frames (each append by itself) or RUN
-frames (many in one). Each append gets its own offset and its own acknowledgement (a run frame one answer with where it
-began). The loop parses the same frames with their header checksums, sums the content (SHA-1, crc32c), writes it to a spool
-and to a log in a resident segment, syncs once per batch with one batch on its way, and answers by column; it has no
-host, machine, conditions, limits, registers or recovery. Ratios are of appends per second, medians of interleaved
-rounds. The node's CPU is split by the module that its own interpreter was in, a sample per millisecond of CPU time.
+Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD frames
+(each append by itself) or RUN frames (many in one). Each append gets its own offset and acknowledgement (a run
+frame one answer with where it began). The loop parses the same frames with their header checksums, sums the
+content (SHA-1, crc32c), writes it to a spool and to a log in a resident segment, syncs once per batch with one
+batch on its way, and answers by column; it has no host, machine, conditions, limits, registers or recovery.
+Ratios are of appends per second, medians of interleaved rounds. The node's CPU is split by the module that its
+own interpreter was in, a sample per millisecond of CPU time.
 
     python benchmarks/append.py [--rounds 3] [--seconds 1.0] [--directory DIR] [--json]
 """
@@ -215,7 +216,7 @@ def sample(_signal: int, frame: FrameType | None) -> None:
 
 
 async def serve_node(directory: Path) -> None:
-    """The real roles on the real ports, with a sampler; SIGTERM ends it with the samples on standard output."""
+    """The real roles on the real ports, with a sampler; SIGTERM ends it, and it prints the samples."""
     from broadsheet.access.authorizer import Authorizer  # noqa: PLC0415 - the child's only.
     from broadsheet.base.types import NodeId  # noqa: PLC0415
     from broadsheet.journal.config import JournalsConfig  # noqa: PLC0415
@@ -384,8 +385,9 @@ def measure(root: Path, rounds: int, seconds: float) -> dict[str, Any]:
             statistics.median(column) for column in zip(*rates[number, "loop"], strict=True)
         )
         rows.append({
-            "case": title, "in_flight": in_flight, "node_per_s": round(node_rate), "loop_per_s": round(loop_rate),
-            "ratio": round(node_rate / loop_rate, 2), "node_cpu_us": round(node_cpu, 2), "loop_cpu_us": round(loop_cpu, 2),
+            "case": title, "in_flight": in_flight, "ratio": round(node_rate / loop_rate, 2),
+            "node_per_s": round(node_rate), "loop_per_s": round(loop_rate),
+            "node_cpu_us": round(node_cpu, 2), "loop_cpu_us": round(loop_cpu, 2),
         })  # fmt: skip
     total = sum(layers.values()) or 1
     return {"rows": rows, "layers": {name: round(count / total, 3) for name, count in sorted(layers.items())}}

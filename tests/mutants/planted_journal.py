@@ -18,7 +18,7 @@ Handler = Callable[[Pipeline, Any, Instant, list[Output]], None]
 
 def _answers_then_puts(answer: Callable[[Pipeline, list[Output]], None]) -> Any:
     def hasty(self: Pipeline, effects: list[Output]) -> None:
-        durable = [e for e in self._entries if e.token <= self._persisted and e.registers is not None]
+        durable = [e for e in self._queue.entries if e.token <= self._persisted and e.registers is not None]
         if durable and durable[-1].registers is not None:
             self._put_done = max(self._put_done, durable[-1].registers.version)
             self._put_version = self._put_done
@@ -79,7 +79,7 @@ def _takes_a_refusal_for_done(_refused: Handler) -> Any:
 
 def _evaluates_refused_streams(refused: Handler) -> Any:
     def forgetful(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
-        for entry in self._entries:
+        for entry in self._queue.entries:
             if not entry.token:
                 entry.stream = None
         refused(self, event, now, effects)

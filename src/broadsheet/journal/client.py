@@ -8,7 +8,6 @@ Source: journals.21, journals.24; reference/gazette.md 2.13.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -25,8 +24,6 @@ from broadsheet.errors import (
     Unknown,
     WrongAppendOffset,
 )
-from broadsheet.journal.core.fragment import Codec
-from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
     AppendRequest,
@@ -49,6 +46,7 @@ from broadsheet.journal.messages import (
     ReadRequest,
     Registers,
 )
+from broadsheet.journal.requests import codec_of, condition_of, is_repeatable, pieces_of
 from broadsheet.journal.runs import Runs
 from broadsheet.wire.client import Caller
 from broadsheet.wire.method import Empty
@@ -115,7 +113,7 @@ class Journals:
         if fragment_length is not None:
             fragment = msgspec.structs.replace(fragment, length=fragment_length)
         if codec is not None:
-            fragment = msgspec.structs.replace(fragment, codec=_codec(codec))
+            fragment = msgspec.structs.replace(fragment, codec=codec_of(codec))
         if store is not None:
             fragment = msgspec.structs.replace(fragment, store=store)
         spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
@@ -191,13 +189,13 @@ class Journals:
             Unknown: it may or may not have been appended.
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """
-        condition = _condition(offset, check, union, subtract)
+        condition = condition_of(offset, check, union, subtract)
         within = TIMEOUT_SECONDS if timeout is None else timeout
         if condition is None and isinstance(content, Buffer) and 0 < len(content) <= INLINE_BYTES_MAX:
             return await self._runs_of(name).append(content, within)
         request = AppendRequest(journal=JournalName(name), condition=condition)
         source = (content,) if isinstance(content, Buffer) else content
-        if isinstance(source, list | tuple) and _is_repeatable(condition):
+        if isinstance(source, list | tuple) and is_repeatable(condition):
             return await self._append_until_known(request, source, within)
         return await self._append_once(request, source, within)
 
@@ -323,14 +321,20 @@ class Journals:
             begin = ByteOffset((await self.registers(request.journal)).at - length)
         if begin < 0:
             raise RegisterMismatch(f"journal {request.journal}: the registers are not as the append expects")
-        found: list[bytes] = []
-        with contextlib.suppress(BroadsheetError):
-            found = [chunk.data async for chunk in self.read(request.journal, begin, end=begin + length)]
-        if b"".join(found) == b"".join(pieces):
-            return Commit(begin=begin, end=ByteOffset(begin + length))
-        if condition.offset is None:
+        try:
+            found = b"".join(
+                [chunk.data async for chunk in self.read(request.journal, begin, end=begin + length)]
+            )
+        except BroadsheetError as error:
             raise Unknown(
-                f"journal {request.journal}: another register change came after this append's answer was lost"
+                f"journal {request.journal}: an answer was lost, and a look failed: {error}"
+            ) from error
+        wanted = b"".join(pieces)
+        if found == wanted:
+            return Commit(begin=begin, end=ByteOffset(begin + length))
+        if condition.offset is None or wanted.startswith(found):
+            raise Unknown(
+                f"journal {request.journal}: an answer was lost, and what came since does not tell it"
             )
         raise WrongAppendOffset(f"journal {request.journal}: other bytes stand at {begin}")
 
@@ -346,7 +350,7 @@ class Journals:
             return await self._call("journal.append", request, Commit, payload=content, timeout=timeout)
         stream = await self._caller.open("journal.append_stream", request, timeout=timeout)
         try:
-            async for piece in _all(content):
+            async for piece in pieces_of(content):
                 for at in range(0, len(piece), PIECE_BYTES):
                     await stream.send(None, (memoryview(piece)[at : at + PIECE_BYTES],))
             await stream.send(AppendStreamMessage(is_last=True))
@@ -377,47 +381,3 @@ class Journals:
         """Something that changes nothing."""
         body, _ = await self._caller.call(method, request, reply=reply, is_idempotent=True)
         return body
-
-
-def _condition(
-    offset: int | None,
-    check: Mapping[str, str | None] | None,
-    union: Mapping[str, str] | None,
-    subtract: Mapping[str, str] | None,
-) -> Condition | None:
-    if offset is None and not check and not union and not subtract:
-        return None
-    return Condition(
-        offset=None if offset is None else ByteOffset(offset),
-        check=dict(check) if check else None,
-        union=dict(union) if union else None,
-        subtract=dict(subtract) if subtract else None,
-    )
-
-
-def _is_repeatable(condition: Condition | None) -> bool:
-    """Whether a second attempt cannot append twice: it would be refused, where the first one took effect."""
-    if condition is None:
-        return False
-    if condition.offset is not None:
-        return True
-    check = condition.check or {}
-    union = condition.union or {}
-    return any(name in check and check[name] != value for name, value in union.items())
-
-
-async def _all(content: Iterable[Buffer] | AsyncIterable[Buffer]) -> AsyncIterator[Buffer]:
-    if isinstance(content, AsyncIterable):
-        async for piece in content:
-            yield piece
-    else:
-        for piece in content:
-            yield piece
-
-
-def _codec(name: str) -> Codec:
-    try:
-        return Codec(name)
-    except ValueError:
-        names = ", ".join(codec.value for codec in Codec)
-        raise InvalidArgument(f"codec {name!r} is none of {names}") from None

@@ -20,7 +20,6 @@ log.
 Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State Machine".
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -53,6 +52,7 @@ from broadsheet.journal.core.pipeline_events import (
     StreamStaged,
     Submitted,
 )
+from broadsheet.journal.core.queue import Queue
 from broadsheet.journal.core.registers import RegisterState, changed
 from broadsheet.journal.core.tail import Tail
 
@@ -86,10 +86,8 @@ class Pipeline:
         self.fragment_begin, self.fragment_length = fragment_begin, fragment_length
         self.adopted_registers = self.committed_registers = registers
         self.limits = limits
-        self.pending_bytes = 0
         self.closing_status = Status.SHUTTING_DOWN
-        self._entries: deque[Entry] = deque()
-        self._waiting: deque[Entry] = deque()
+        self._queue = Queue()
         self._tail = Tail(limits)
         self._token = self._persisted = Token(0)
         self._put_version = self._put_done = registers.version if registers else 0
@@ -112,7 +110,7 @@ class Pipeline:
     @property
     def pending_count(self) -> int:
         """Runs and requests that are not answered."""
-        return len(self._entries) + len(self._waiting) + (not self._tail.is_free)
+        return len(self._queue) + (not self._tail.is_free)
 
     def step(self, event: Input | Tick, now: Instant) -> list[Output]:
         """Apply one event; return what the host must now do, in order."""
@@ -122,11 +120,8 @@ class Pipeline:
 
     def deadline(self) -> Instant | None:
         """When a slow client is aborted, or an unknown put repeated."""
-        if self._put_again_at is None:
-            return self._tail.due
-        if self._tail.due is None:
-            return self._put_again_at
-        return min(self._put_again_at, self._tail.due)
+        wanted = [due for due in (self._put_again_at, self._tail.due) if due is not None]
+        return min(wanted) if wanted else None
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -134,29 +129,12 @@ class Pipeline:
         assert self.committed_end <= self.adopted_end, "commits what it adopted"
         assert self._persisted <= self._token, "persists what it asked for"
         assert self._put_done <= self._put_version, "puts what it asked for"
-        end = self.committed_end
         version = self.committed_registers.version if self.committed_registers else 0
-        pending = 0
-        for entry in self._entries:
-            pending += entry.length
-            if entry.token:
-                assert entry.begin == end, "adopted appends tile the journal"
-                assert entry.end == entry.begin + entry.length, "an append has its length"
-                end = entry.end
-                if entry.registers is not None:
-                    assert entry.registers.version == version + 1, "each change is one version"
-                    assert entry.registers.at == entry.end, "registers stand at the end of their append"
-                    version += 1
-            else:
-                assert entry.begin in (end, 0), "a refusal stands at the head that it saw"
-        assert end == self.adopted_end, "the head is the end of the last adopted append"
-        if self.committed_registers is not None:
-            assert self.committed_registers.version <= self._put_done, "no shown change that is not put"
-        pending += sum(entry.length for entry in self._waiting)
-        assert pending == self.pending_bytes, "pending bytes are counted once"
-        assert not self._tail.is_free or not self._waiting, "nobody waits without an owner"
+        self._queue.check(committed_end=self.committed_end, adopted_end=self.adopted_end, version=version)
+        assert version <= self._put_done, "no shown change that is not put"
+        assert not self._tail.is_free or not self._queue.waiting, "nobody waits without an owner"
         if self.state is not State.OPEN:
-            assert self.state is State.BEHIND or not self._entries, "a closed pipeline owes no answer"
+            assert self.state is State.BEHIND or not self._queue.entries, "a closed pipeline owes no answer"
 
     # Appends that are at hand whole.
 
@@ -168,13 +146,17 @@ class Pipeline:
             )
             return
         entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
-        self.pending_bytes += entry.length
+        self._queue.pending_bytes += entry.length
         if not self._tail.is_free:
-            self._waiting.append(entry)
+            self._queue.waiting.append(entry)
             return
         self._evaluate(entry, effects)
         if not entry.token:
             self._answer(effects)
+
+    def _refusal(self, entry: Entry, status: Status) -> Reply:
+        """An answer that shows nothing but the committed end."""
+        return Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
 
     def _admits(self, length: int) -> Status:
         """Whether a new request is taken up at all."""
@@ -186,7 +168,7 @@ class Pipeline:
             return Status.STORE_UNHEALTHY
         if self.pending_count >= self.limits.pending_count_max:
             return Status.THROTTLED
-        if length and self.pending_bytes + length > self.limits.pending_bytes_max:
+        if length and self._queue.pending_bytes + length > self.limits.pending_bytes_max:
             return Status.THROTTLED
         return Status.OK
 
@@ -195,13 +177,12 @@ class Pipeline:
         entry.status = self._verdict(entry)
         entry.begin = entry.end = self.adopted_end
         entry.token, entry.registers = Token(0), None
-        self._entries.append(entry)
+        self._queue.entries.append(entry)
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
 
     def _verdict(self, entry: Entry) -> Status:
-        is_behind = self.state is State.BEHIND
-        return verdict(entry, self.adopted_end, self.adopted_registers, is_behind=is_behind)
+        return verdict(entry, self.adopted_end, self.adopted_registers, is_behind=self.state is State.BEHIND)
 
     def _adopt(self, entry: Entry, effects: list[Output]) -> None:
         if entry.stream is None:
@@ -241,7 +222,7 @@ class Pipeline:
 
     def _answer(self, effects: list[Output]) -> None:
         """Commit and answer everything at the front of the queue that may be."""
-        entries, before = self._entries, self.committed_end
+        entries, before = self._queue.entries, self.committed_end
         replies: list[Output] = []
         while entries:
             entry = entries[0]
@@ -250,8 +231,7 @@ class Pipeline:
             if entry.registers is not None and entry.registers.version > self._put_done:
                 self._put(replies)
                 break
-            entries.popleft()
-            self.pending_bytes -= entry.length
+            self._queue.pop()
             if entry.token:
                 self.committed_end = entry.end
                 if entry.registers is not None:
@@ -265,11 +245,7 @@ class Pipeline:
         """Put the newest registers that are durable, unless a put is on its way."""
         if self._put_version > self._put_done:
             return
-        newest: RegisterState | None = None
-        for entry in self._entries:
-            if entry.token > self._persisted:
-                break
-            newest = entry.registers or newest
+        newest = self._queue.durable_registers(self._persisted)
         assert newest is not None, "somebody waits for a put"
         self._put_version = newest.version
         effects.append(PutRegisters(registers=newest))
@@ -288,19 +264,13 @@ class Pipeline:
 
     def _on_persist_refused(self, event: PersistRefused, _now: Instant, effects: list[Output]) -> None:
         """The disk took nothing from `event.token` on: refuse that, and evaluate the rest again."""
-        kept: deque[Entry] = deque()
-        taken: list[Entry] = []
-        for entry in self._entries:
-            (taken if taken or entry.token >= event.token else kept).append(entry)
+        taken = self._queue.take_from(event.token)
         if not taken:
             return  # Repeated.
         hit("journal.pipeline.persist_refused")
-        self._entries = kept
         self.adopted_end = taken[0].begin
         self.fragment_begin = min(self.fragment_begin, self.adopted_end)
-        self.adopted_registers = next(
-            (e.registers for e in reversed(kept) if e.registers is not None), self.committed_registers
-        )
+        self.adopted_registers = self._queue.last_registers() or self.committed_registers
         self._token = Token(event.token - 1)
         effects.append(Rollback(end=self.adopted_end, fragment_begin=self.fragment_begin))
         for entry in taken:
@@ -310,7 +280,7 @@ class Pipeline:
             # A refused stream was never read: what its content would meet now cannot be evaluated.
             entry.status, entry.token, entry.registers = event.status, Token(0), None
             entry.begin = entry.end = self.adopted_end
-            self._entries.append(entry)
+            self._queue.entries.append(entry)
         self._answer(effects)
 
     # Streaming appends.
@@ -325,7 +295,7 @@ class Pipeline:
             return
         entry = Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
         if not self._tail.is_free:
-            self._waiting.append(entry)
+            self._queue.waiting.append(entry)
             return
         self._grant(entry, now, effects)
 
@@ -345,11 +315,7 @@ class Pipeline:
     def _on_chunk_staged(self, event: ChunkStaged, now: Instant, effects: list[Output]) -> None:
         """Police the client: it earns time by sending, at most `flow_stall` ahead."""
         if self._tail.is_owned_by(event.stream) and not self._tail.staged(event.length, now):
-            self._abort_owner(Status.TOO_LARGE, effects)
-
-    def _abort_owner(self, status: Status, effects: list[Output]) -> None:
-        """Ask the host to stop reading the client; the tail is free when it says so."""
-        effects.append(Abort(stream=self._tail.stop_clock(), status=status))
+            effects.append(Abort(stream=self._tail.stop_clock(), status=Status.TOO_LARGE))
 
     def _on_stream_staged(self, event: StreamStaged, now: Instant, effects: list[Output]) -> None:
         if not self._tail.is_owned_by(event.stream):
@@ -357,9 +323,9 @@ class Pipeline:
             return
         entry = self._tail.release()
         entry.length = event.length
-        self.pending_bytes += entry.length
+        self._queue.pending_bytes += entry.length
         entry.begin = entry.end = self.adopted_end
-        self._entries.append(entry)
+        self._queue.entries.append(entry)
         condition = entry.condition
         if self.state in (State.LOST, State.CLOSED):
             entry.status = self._admits(0)
@@ -376,25 +342,19 @@ class Pipeline:
             return
         hit("journal.pipeline.stream_failed")
         entry = self._tail.release()
-        effects.append(
-            Reply(run=entry.run, status=event.status, begin=self.committed_end, end=self.committed_end)
-        )
+        effects.append(self._refusal(entry, event.status))
         self._drain(now, effects)
 
     def _withdraw(self, stream: int, status: Status, effects: list[Output]) -> None:
         """A stream ended that never got the tail."""
-        for entry in self._waiting:
-            if entry.stream == stream:
-                self._waiting.remove(entry)
-                effects.append(
-                    Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
-                )
-                return
+        entry = self._queue.withdraw(stream)
+        if entry is not None:
+            effects.append(self._refusal(entry, status))
 
     def _drain(self, now: Instant, effects: list[Output]) -> None:
         """Evaluate what waited, up to the next streaming append."""
-        while self._waiting and self._tail.is_free:
-            entry = self._waiting.popleft()
+        while self._queue.waiting and self._tail.is_free:
+            entry = self._queue.waiting.popleft()
             if entry.stream is not None:
                 self._grant(entry, now, effects)
             else:
@@ -409,7 +369,7 @@ class Pipeline:
     def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
         if self._tail.due is not None and self._tail.due <= now:
             hit("journal.pipeline.slow_client")
-            self._abort_owner(Status.DEADLINE_EXCEEDED, effects)
+            effects.append(Abort(stream=self._tail.stop_clock(), status=Status.DEADLINE_EXCEEDED))
         if self._put_again_at is not None and self._put_again_at <= now:
             self._put_again_at = None
             self._put_version = self._put_done  # The same version again: it is idempotent.
@@ -417,36 +377,26 @@ class Pipeline:
 
     def _on_epoch_lost(self, _event: EpochLost, _now: Instant, effects: list[Output]) -> None:
         """Somebody else wrote the epoch key: this pipeline never acknowledges again (journals.1)."""
-        if self.state in (State.LOST, State.CLOSED):
-            return
         self._end(State.LOST, Status.FENCED, effects)
 
     def _on_closed(self, event: Closed, _now: Instant, effects: list[Output]) -> None:
         """The journal is deleted, or the node shuts down after it stopped taking appends."""
-        if self.state in (State.LOST, State.CLOSED):
-            return
-        self.closing_status = event.status
         self._end(State.CLOSED, event.status, effects)
 
     def _end(self, state: State, status: Status, effects: list[Output]) -> None:
         """Answer everything: unknown what may be durable, `status` what never was evaluated."""
-        self.state = state
-        self._put_again_at = None
-        for entry in self._entries:
+        if self.state in (State.LOST, State.CLOSED):
+            return
+        self.state, self.closing_status, self._put_again_at = state, status, None
+        for entry in self._queue.entries:
             outcome = Status.UNKNOWN if entry.token or entry.status is not Status.OK else status
-            effects.append(
-                Reply(run=entry.run, status=outcome, begin=self.committed_end, end=self.committed_end)
-            )
-        for entry in self._waiting:
+            effects.append(self._refusal(entry, outcome))
+        for entry in self._queue.waiting:
             if entry.stream is not None:
                 effects.append(Abort(stream=entry.stream, status=status))
-            effects.append(
-                Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
-            )
-        self._entries.clear()
-        self._waiting.clear()
-        self.pending_bytes = 0
+            effects.append(self._refusal(entry, status))
+        self._queue.clear()
         self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
         self.fragment_begin = min(self.fragment_begin, self.committed_end)
         if not self._tail.is_free:
-            self._abort_owner(status, effects)
+            effects.append(Abort(stream=self._tail.stop_clock(), status=status))

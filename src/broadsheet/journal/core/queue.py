@@ -1,0 +1,85 @@
+"""Queue: appends that were evaluated and not yet answered, in order, and those that wait to be evaluated.
+
+`pending_bytes` counts the content of both. Entries leave at the front when they are answered, or from some
+token on when the disk refused them. Nothing here decides what an entry's answer is.
+Source: journals.9.
+"""
+
+from collections import deque
+
+from broadsheet.base.types import ByteOffset, Token
+from broadsheet.journal.core.admission import Entry
+from broadsheet.journal.core.registers import RegisterState
+
+
+class Queue:
+    """The appends of one pipeline that are not answered."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque()
+        """Evaluated, in order: adopted ones tile the journal above the committed end."""
+        self.waiting: deque[Entry] = deque()
+        """Behind the owner of the tail."""
+        self.pending_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.waiting)
+
+    def pop(self) -> Entry:
+        """The first entry: it is being answered."""
+        entry = self.entries.popleft()
+        self.pending_bytes -= entry.length
+        return entry
+
+    def durable_registers(self, persisted: Token) -> RegisterState | None:
+        """The newest registers among what is durable."""
+        newest: RegisterState | None = None
+        for entry in self.entries:
+            if entry.token > persisted:
+                break
+            newest = entry.registers or newest
+        return newest
+
+    def take_from(self, token: Token) -> list[Entry]:
+        """Take out the entry of `token` and everything after it."""
+        entries, kept = list(self.entries), 0
+        while kept < len(entries) and entries[kept].token < token:
+            kept += 1
+        self.entries = deque(entries[:kept])
+        return entries[kept:]
+
+    def last_registers(self) -> RegisterState | None:
+        """The registers behind the last entry that changes them."""
+        return next((each.registers for each in reversed(self.entries) if each.registers is not None), None)
+
+    def withdraw(self, stream: int) -> Entry | None:
+        """Take out the waiting entry of a stream."""
+        found = next((each for each in self.waiting if each.stream == stream), None)
+        if found is not None:
+            self.waiting.remove(found)
+        return found
+
+    def clear(self) -> None:
+        """Everything has been answered."""
+        self.entries.clear()
+        self.waiting.clear()
+        self.pending_bytes = 0
+
+    def check(self, *, committed_end: ByteOffset, adopted_end: ByteOffset, version: int) -> None:
+        """Assert that the entries lead from the committed to the adopted end."""
+        end, pending = committed_end, 0
+        for entry in self.entries:
+            pending += entry.length
+            if not entry.token:
+                assert entry.begin in (end, 0), "a refusal stands at the head that it saw"
+                continue
+            assert entry.begin == end, "adopted appends tile the journal"
+            assert entry.end == entry.begin + entry.length, "an append has its length"
+            end = entry.end
+            if entry.registers is not None:
+                version += 1
+                assert entry.registers.version == version, "each change is one version"
+                assert entry.registers.at == entry.end, "registers stand at the end of their append"
+        assert end == adopted_end, "the head is the end of the last adopted append"
+        pending += sum(entry.length for entry in self.waiting)
+        assert pending == self.pending_bytes, "pending bytes are counted once"
