@@ -81,14 +81,12 @@ class Pipeline:
             is_behind: some index or key names a greater offset than the head (journals.15).
         """
         self.state = State.BEHIND if is_behind else State.OPEN
-        self.is_full = False
         self.adopted_end = self.committed_end = head
         self.fragment_begin, self.fragment_length = fragment_begin, fragment_length
         self.adopted_registers = self.committed_registers = registers
-        self.limits = limits
+        self.limits, self.is_full = limits, False
         self.closing_status = Status.SHUTTING_DOWN
-        self._queue = Queue()
-        self._tail = Tail(limits)
+        self._queue, self._tail = Queue(), Tail(limits)
         self._token = self._persisted = Token(0)
         self._put_version = self._put_done = registers.version if registers else 0
         self._put_again_at: Instant | None = None
