@@ -20,7 +20,9 @@ from broadsheet.errors import (
     BroadsheetError,
     DeadlineExceeded,
     InvalidArgument,
+    Refused,
     RegisterMismatch,
+    Retry,
     Unknown,
     WrongAppendOffset,
 )
@@ -304,6 +306,13 @@ class Journals:
                 if not is_in_doubt:
                     raise
                 return await self._settle(request, pieces)
+            except Refused as error:
+                if not is_in_doubt:
+                    raise
+                if error.retry is Retry.NEVER or give_up - loop.time() <= pause:
+                    raise Unknown(
+                        f"journal {request.journal}: an earlier attempt may be appended; the last: {error}"
+                    ) from error
             await asyncio.sleep(min(pause, max(0.0, give_up - loop.time())))
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
