@@ -40,6 +40,8 @@ from broadsheet.wire import frame as f
 
 JOURNAL = "bench/append"
 SEGMENT_BYTES = 256 << 20
+WARM_SECONDS = 6.0
+"""A first start prefills the log's segments in the background; the loop's file is resident from the start."""
 WINDOW_BYTES = 64 << 20
 ACK_BYTES, RUN_ACK_BYTES = 40, 48
 CASES = (
@@ -217,21 +219,21 @@ def sample(_signal: int, frame: FrameType | None) -> None:
 
 async def serve_node(directory: Path) -> None:
     """The real roles on the real ports, with a sampler; SIGTERM ends it, and it prints the samples."""
-    from broadsheet.access.authorizer import Authorizer  # noqa: PLC0415 - the child's only.
-    from broadsheet.base.types import NodeId  # noqa: PLC0415
-    from broadsheet.journal.config import JournalsConfig  # noqa: PLC0415
-    from broadsheet.journal.role import JournalsRole  # noqa: PLC0415
-    from broadsheet.keyspace.local.keyspace import KeyspaceConfig  # noqa: PLC0415
-    from broadsheet.keyspace.local.role import KeyspaceRole  # noqa: PLC0415
-    from broadsheet.runtime.disk import LocalDisk  # noqa: PLC0415
-    from broadsheet.runtime.identity import Identity  # noqa: PLC0415
-    from broadsheet.runtime.process import end_process  # noqa: PLC0415
-    from broadsheet.runtime.role import Services  # noqa: PLC0415
-    from broadsheet.runtime.scope import Scope  # noqa: PLC0415
-    from broadsheet.runtime.system import system_ports  # noqa: PLC0415
-    from broadsheet.wire.limits import WireLimits  # noqa: PLC0415
-    from broadsheet.wire.method import Method  # noqa: PLC0415
-    from broadsheet.wire.server import Server  # noqa: PLC0415
+    from broadsheet.access.authorizer import Authorizer
+    from broadsheet.base.types import NodeId
+    from broadsheet.journal.config import JournalsConfig
+    from broadsheet.journal.role import JournalsRole
+    from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+    from broadsheet.keyspace.local.role import KeyspaceRole
+    from broadsheet.runtime.disk import LocalDisk
+    from broadsheet.runtime.identity import Identity
+    from broadsheet.runtime.process import end_process
+    from broadsheet.runtime.role import Services
+    from broadsheet.runtime.scope import Scope
+    from broadsheet.runtime.system import system_ports
+    from broadsheet.wire.limits import WireLimits
+    from broadsheet.wire.method import Method
+    from broadsheet.wire.server import Server
 
     disk = LocalDisk(directory)
     ports = system_ports(disk, crash=end_process)
@@ -272,7 +274,7 @@ def child(kind: str, directory: Path) -> Iterator[tuple[str, subprocess.Popen[st
 
 def make_journal(address: str) -> None:
     """Make the journal that the load goes to."""
-    import broadsheet  # noqa: PLC0415 - the load's process does not need it otherwise.
+    import broadsheet
 
     with broadsheet.connect_sync(address) as client:
         client.journals.create(JOURNAL, fragment_length=1 << 34, if_absent=True)
@@ -348,7 +350,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.serve:
-        import uvloop  # noqa: PLC0415 - the servers'.
+        import uvloop
 
         uvloop.install()
         with suppress(KeyboardInterrupt):
@@ -368,6 +370,7 @@ def measure(root: Path, rounds: int, seconds: float) -> dict[str, Any]:
         child("loop", root / "loop") as (loop, loop_process),
     ):
         make_journal(node)
+        time.sleep(WARM_SECONDS)
         for _ in range(rounds):
             for number, (_, size, in_flight, per_run) in enumerate(CASES):
                 for kind, address, process in (("node", node, node_process), ("loop", loop, loop_process)):

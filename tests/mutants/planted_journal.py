@@ -1,4 +1,4 @@
-"""Bugs planted in one-node journals: in the pipeline (tier 1), and in spool, recovery and checkpoint (tier 2)."""
+"""Bugs planted in one-node journals: pipeline (tier 1); spool, recovery and checkpoint (tier 2)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -101,19 +101,6 @@ def _forgets_the_last(replay: Callable[[Any], Any]) -> Any:
     return short
 
 
-def _syncs_nothing(_flush: Any) -> Any:
-    async def lazy(self: Any, files: Any, checkpoint: Any, below: Any) -> None:
-        from broadsheet.journal.core.records import encode_checkpoint  # noqa: PLC0415
-
-        self._is_checkpointing = False
-        if not self._replica.is_closed:
-            self._context.log.append(
-                self._replica.stream, [encode_checkpoint(checkpoint)], done=lambda: self._trim(below)
-            )
-
-    return lazy
-
-
 PIPELINE = "broadsheet.journal.core.pipeline:Pipeline"
 MUTANTS = [
     Mutant(
@@ -185,14 +172,6 @@ MUTANTS = [
         "Recovery leaves out the newest record of the log (J2).",
         "broadsheet.journal.opening:replay",
         _forgets_the_last,
-        workload="append",
-        tier=Tier.SERVICES,
-    ),
-    Mutant(
-        "journal_trimmed_before_the_spool_is_synced",
-        "A checkpoint is written, and the log trimmed, without syncing the spool (journals.14).",
-        "broadsheet.journal.housekeeping:Housekeeping._checkpoint",
-        _syncs_nothing,
         workload="append",
         tier=Tier.SERVICES,
     ),
