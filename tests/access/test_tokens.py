@@ -14,6 +14,8 @@ from broadsheet.errors import ConfigError, Unauthenticated
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW = WallTime(1_800_000_000 * SECOND)
 HOUR = Duration(3600 * SECOND)
+LATER = NOW // SECOND + 60
+BY_NAME = {"name": "name", "value": "a"}
 
 
 def tokens(*keys: bytes, audience: str = "c1") -> Tokens:
@@ -27,6 +29,10 @@ def at(seconds: int) -> WallTime:
 def claims(**changes: object) -> dict[str, object]:
     whole = {"cap": 8, "aud": "c1", "iat": NOW // SECOND, "exp": NOW // SECOND + 60}
     return {key: value for key, value in {**whole, **changes}.items() if value is not None}
+
+
+def including(*labels: dict[str, str]) -> dict[str, object]:
+    return {"include": {"labels": labels}}
 
 
 def test_a_token_carries_its_capabilities_and_prefixes() -> None:
@@ -81,7 +87,7 @@ def test_a_rotated_key_still_verifies_and_the_first_one_signs() -> None:
     ("name", "token", "when"),
     [
         ("expired", jwt.encode(claims(), KEY, "HS256"), 66),
-        ("from the future", jwt.encode(claims(iat=NOW // SECOND + 60, exp=NOW // SECOND + 90), KEY, "HS256"), 0),
+        ("from the future", jwt.encode(claims(iat=LATER, exp=LATER + 30), KEY, "HS256"), 0),
         ("too long a life", jwt.encode(claims(exp=NOW // SECOND + 3601), KEY, "HS256"), 0),
         ("another cluster", jwt.encode(claims(aud="c2"), KEY, "HS256"), 0),
         ("no audience", jwt.encode(claims(aud=None), KEY, "HS256"), 0),
@@ -91,8 +97,8 @@ def test_a_rotated_key_still_verifies_and_the_first_one_signs() -> None:
         ("capabilities of another type", jwt.encode(claims(cap="8"), KEY, "HS256"), 0),
         ("another key", jwt.encode(claims(), OTHER, "HS256"), 0),
         ("another algorithm", jwt.encode(claims(), KEY * 2, "HS512"), 0),
-        ("a label that we cannot judge", jwt.encode(claims(sel={"include": {"labels": [{"name": "region"}]}}), KEY, "HS256"), 0),
-        ("too many labels", jwt.encode(claims(sel={"include": {"labels": [{"name": "name", "value": "a"}] * 65}}), KEY, "HS256"), 0),
+        ("a label we cannot judge", jwt.encode(claims(sel=including({"name": "region"})), KEY, "HS256"), 0),
+        ("too many labels", jwt.encode(claims(sel=including(*[BY_NAME] * 65)), KEY, "HS256"), 0),
         ("a selector of another type", jwt.encode(claims(sel=[1]), KEY, "HS256"), 0),
         ("no token", "x", 0),
         ("empty parts", "..", 0),

@@ -89,7 +89,7 @@ async def test_a_blocking_read_wakes_at_the_commit_and_another_ends_there(client
     """journals.7: committed bytes, as soon as they are."""
     journals = client.journals
     await journals.create("block/a")
-    reading = asyncio.create_task(anext(journals.read("block/a", 0, block=True)))
+    reading = asyncio.ensure_future(anext(journals.read("block/a", 0, block=True)))
     await asyncio.sleep(0)
 
     await journals.append("block/a", b"now")

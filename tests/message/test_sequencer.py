@@ -70,7 +70,7 @@ def run(script: str) -> tuple[list[str], str]:
     ],
 )
 def test_what_is_committed(script: str, committed: str) -> None:
-    """The cases that the original's tests pin: duplicates, roll-backs, interleaving, re-use after a roll-back."""
+    """What the original's tests pin: duplicates, roll-backs, interleaving, re-use after a roll-back."""
     assert run(script)[1] == committed
 
 

@@ -8,7 +8,7 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.wal import opening, recovery, tale
+from broadsheet.wal import opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.format import FrameHeader
 from broadsheet.wal.recovery import Found
@@ -43,7 +43,7 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 def payload_not_checked(patch: pytest.MonkeyPatch) -> None:
     """A frame with a whole header is taken as it is, torn or not."""
-    read = recovery.frames
+    read = scan.frames
 
     def trusting(*arguments: object, **options: object) -> Iterator[FoundFrame]:
         for frame in read(*arguments, **options):  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
         def of_this_lap(header: FrameHeader) -> bool:
             return (header.log_id, header.lap) == (self._log_id, lap)
 
-        for frame in recovery.frames(data, at, len(data), of_this_lap, is_after_hole=True):
+        for frame in scan.frames(data, at, len(data), of_this_lap, is_after_hole=True):
             tale_ = self._tales.get(frame.header.stream)
             if frame.is_payload_whole and tale_ is not None and segment.lap == lap:
                 self._apply(frame, data)

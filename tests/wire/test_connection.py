@@ -308,7 +308,7 @@ def calls(count: int, *, first: int = 1) -> list[bytes]:
 def test_many_alike_calls_mean_the_same_together_and_one_by_one(
     place: int, byte: int, bit: int, is_broken: bool
 ) -> None:
-    """Taking calls by column is a matter of speed: every byte of every frame counts as it does in the loop."""
+    """Taking calls by column is a matter of speed: every byte of every frame counts as in the loop."""
     limits = WireLimits(streams_max=1000)
     frames = calls(120)
     if is_broken:

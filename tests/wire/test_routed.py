@@ -1,4 +1,4 @@
-"""Routes: the right node is found, what was refused is repeated, and what is unknown only where that is harmless."""
+"""Routes: the right node is found, a refusal is repeated, the unknown only where that is harmless."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from tests.wire.harness import Echo, Empty, until, world
 
 
 class SingleFrames:
-    """A client that sends RECORD frames on an open run stream, as a plain producer in another language would."""
+    """A client that sends RECORD frames on an open run stream, as a producer in another language would."""
 
     def __init__(self, client: ClientConnection, stream: int) -> None:
         self.client, self.stream = client, stream
