@@ -1,6 +1,15 @@
 """The metastore's machines: founding, compare-and-set, dueling, crashes, wipes and changes of members."""
 
-from broadsheet.control.core.messages import AcceptedBallot, Promised
+from collections.abc import Callable
+
+from broadsheet.control.core.messages import (
+    Accept,
+    AcceptedBallot,
+    Prepare,
+    Promised,
+    Request,
+    Response,
+)
 from broadsheet.control.core.operation import Answer, ChangeRequest
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, AcceptorSets
@@ -44,6 +53,42 @@ def test_a_wiped_founder_does_not_found_again() -> None:
     answer = cluster.result(cluster.read("a"))
     assert answer.value is not None
     assert (answer.version, answer.value.document) == (2, b"two")
+
+
+def test_a_founding_that_was_begun_twice_ends() -> None:
+    """An acceptor that promised the second founding, and is blank, still promises: it has lost nothing.
+
+    The first founding's value reached b only, after a and c had promised the second: at its own ballot it
+    cannot be told to them any more.
+    """
+    cluster = Cluster()
+    cluster.read("a")
+    move(cluster, lambda m: not isinstance(m, Accept))
+    late = [(to, m) for to, m in cluster.flying if to == "b" and isinstance(m, Accept)]
+    cluster.flying.clear()
+    cluster["a"].crash()
+    cluster["a"].start()
+    cluster.read("a")
+    move(cluster, lambda m: not isinstance(m, Prepare) or m.acceptor.node != "b")
+    cluster.flying = [*late, *cluster.flying]
+
+    answer = cluster.result(cluster.read("c"))
+    assert (answer.status, answer.version) == (Status.OK, 1)
+    assert cluster.result(cluster.change("b", 1, b"x")).version == 2
+
+
+def move(cluster: Cluster, is_wanted: Callable[[Request | Response], bool]) -> None:
+    """Deliver and sync until only messages that are not wanted are in flight."""
+    for _ in range(100):
+        wanted = [at for at, (_, message) in enumerate(cluster.flying) if is_wanted(message)]
+        if wanted:
+            cluster.deliver(wanted[0])
+        else:
+            for node in cluster.nodes.values():
+                node.sync()
+            if not any(is_wanted(message) for _, message in cluster.flying):
+                return
+    raise AssertionError("it goes on for ever")
 
 
 def test_compare_and_set_moves_the_version_by_one() -> None:
@@ -222,6 +267,22 @@ def test_an_unknown_member_cannot_be_replaced() -> None:
 
     answer = cluster.result(cluster.replace("a", stranger, None))
     assert (answer.status, answer.version) == (Status.NOT_FOUND, 1)
+
+
+def test_a_member_cannot_take_the_place_of_another() -> None:
+    """It would leave one acceptor less, and a budget that the operator did not mean to spend.
+
+    Found by `sim metastore`: {a,b,d} became {b,d} where a repeated command named a member that had joined
+    meanwhile, and with b wiped nothing was decided ever after.
+    """
+    cluster = founded()
+
+    answer = cluster.result(cluster.replace("a", cluster["b"].id, cluster["c"].id))
+
+    assert answer.status is Status.ALREADY_EXISTS
+    read = cluster.result(cluster.read("c"))
+    assert read.value is not None
+    assert read.value.sets == AcceptorSets(old=tuple(cluster[n].id for n in "abc"))
 
 
 def test_a_document_above_8_mib_is_refused() -> None:

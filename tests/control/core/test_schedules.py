@@ -94,3 +94,34 @@ def test_any_schedule_is_linearizable(seed: int) -> None:
     last = cluster.result(cluster.read(NodeId("b")))
     assert last.status is Status.OK
     assert last.version >= schedule.floor
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_founding_ends_in_one_cluster(seed: int) -> None:
+    """Messages late and lost, founders that crash half-way, one node wiped: there is one version 1."""
+    random, cluster = Random(seed), Cluster()
+    wiped = random.choice("abc")
+    for _ in range(random.randrange(20, 120)):
+        node, act = cluster[random.choice("abc")], random.random()
+        if act < 0.5 and cluster.flying:
+            cluster.deliver(random.randrange(len(cluster.flying)), keep=random.random() < 0.1)
+        elif act < 0.65:
+            node.sync()
+        elif act < 0.75:
+            node.crash()
+            node.start()
+        elif act < 0.77:
+            cluster[wiped].wipe()
+            cluster[wiped].start()
+        elif act < 0.87 and (at := node.proposer.deadline()) is not None:
+            cluster.now = max(cluster.now, at)
+            cluster.tick(node.name)
+        elif node.proposer.queued < 3:
+            cluster.read(node.name)
+    cluster.settle()
+
+    told = [cluster.result(cluster.read(name)) for name in "abc"]
+    assert [answer.status for answer in told] == [Status.OK] * 3
+    values = [answer.value for answer in (*told, *cluster.answers.values()) if answer.value is not None]
+    assert all(value == values[0] for value in values), "one founding, and nobody read another"
+    assert cluster.result(cluster.change("b", 1, b"two")).version == 2

@@ -1,7 +1,8 @@
 """Acceptor: one of the few that decide; it promises, accepts and remembers.
 
 Ballots are ordered triples; tokens rise by one per record; offsets are the log stream's, one per record.
-BLANK --Accept durable--> HOLDING, for good. A BLANK acceptor grants a founding and nothing else.
+BLANK --Accept durable--> HOLDING, for good. A BLANK acceptor grants a founding, and after that promise
+others; before it, nothing else.
 It does not know what is chosen, who else accepts, or what is in the value.
 Source: CASPaxos; design/control.md control.4 (durable first) and control.6 (lost state, two-set values).
 """
@@ -241,8 +242,8 @@ class AcceptorMachine:
             if is_accept and isinstance(event, Accept):
                 if self.acceptor not in event.value.sets.members():
                     return Why.STRANGER
-            elif event.sets.members():
-                return Why.BLANK
+            elif event.sets.members() and self.memory.promised == NO_BALLOT:
+                return Why.BLANK  # A new member. One that promised a founding can only be asked, not told.
         elif accepted.value.sets != event.sets and accepted.ballot > event.basis:
             return Why.SETS
         return Why.BALLOT if event.ballot < self.memory.promised else None

@@ -117,8 +117,11 @@ def _replace(operation: ReplaceRequest, value: Value, *, is_chosen: bool) -> Ste
     if is_gone and removed is not None:
         text = f"{removed.node}.{removed.incarnation} is no acceptor: see `metastore status`"
         return Answer(operation.request, Status.NOT_FOUND, value.version, message=text)
+    if added is not None and added in sets.old:  # To go on would leave one acceptor less than before.
+        text = f"{added.node} is an acceptor already, so it cannot take another's place: name one that is not"
+        return Answer(operation.request, Status.ALREADY_EXISTS, value.version, message=text)
     target = tuple(member for member in sets.old if member != removed)
-    if added is not None and added not in target:
+    if added is not None:
         target = (*target, added)
     if not 0 < len(target) <= ACCEPTORS_MAX or len({member.node for member in target}) < len(target):
         text = f"the set would be {[m.node for m in target]}: 1 to {ACCEPTORS_MAX} acceptors, one of a node"
