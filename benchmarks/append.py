@@ -1,12 +1,13 @@
 """One-node appends over the native door, fsynced, beside a hand-written loop that does the same work.
 
-Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD frames
-(each append by itself) or RUN frames (many in one). Each append gets its own offset and acknowledgement (a run
-frame one answer with where it began). The loop parses the same frames with their header checksums, sums the
-content (SHA-1, crc32c), writes it to a spool and to a log in a resident segment, syncs once per batch with one
-batch on its way, and answers by column; it has no host, machine, conditions, limits, registers or recovery.
-Ratios are of appends per second, medians of interleaved rounds. The node's CPU is split by the module that its
-own interpreter was in, a sample per millisecond of CPU time.
+Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD
+frames (each append by itself) or RUN frames (many in one). Each append gets its own offset and
+acknowledgement (a run frame one answer with where it began). The loop parses the same frames with their
+header checksums, sums the content (SHA-1, crc32c), writes it to a spool and to a log in a resident
+segment, syncs once per batch with one batch on its way, and answers by column; it has no host, machine,
+conditions, limits, registers or recovery. Ratios are of appends per second, medians of interleaved
+rounds. The node's CPU is split by the module that its own interpreter was in, a sample per millisecond of
+CPU time.
 
     python benchmarks/append.py [--rounds 3] [--seconds 1.0] [--directory DIR] [--json]
 """
@@ -30,7 +31,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha1
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -67,8 +68,8 @@ class Loop(asyncio.BufferedProtocol):
     chain = 0
     sha = sha1(usedforsecurity=False)
     pool = ThreadPoolExecutor(1)
-    pending: list[tuple["Loop", int, int, int, Any, bool]] = []
-    parts: list[bytes] = []
+    pending: ClassVar[list[tuple["Loop", int, int, int, Any, bool]]] = []
+    parts: ClassVar[list[bytes]] = []
     is_flying = False
 
     def connection_made(self, transport: Any) -> None:
@@ -301,7 +302,7 @@ def read_frame(link: socket.socket) -> None:
 
 
 def load(
-    address: str, pid: int, size: int, in_flight: int, per_run: int, seconds: float
+    address: str, pid: int, size: int, *, in_flight: int, per_run: int, seconds: float
 ) -> tuple[float, float]:
     """Appends per second, and the server's CPU in µs per append."""
     unit = max(1, per_run)
@@ -374,7 +375,9 @@ def measure(root: Path, rounds: int, seconds: float) -> dict[str, Any]:
         for _ in range(rounds):
             for number, (_, size, in_flight, per_run) in enumerate(CASES):
                 for kind, address, process in (("node", node, node_process), ("loop", loop, loop_process)):
-                    found = load(address, process.pid, size, in_flight, per_run, seconds)
+                    found = load(
+                        address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds
+                    )
                     rates.setdefault((number, kind), []).append(found)
         node_process.terminate()
         assert node_process.stdout is not None

@@ -1,9 +1,10 @@
-"""Echo of 100-byte requests, pipelined: the native wire beside a bare asyncio `Protocol` and grpcio, in one run.
+"""Echo of 100-byte requests, pipelined: the native wire, a bare asyncio `Protocol` and grpcio in one run.
 
-Every contender is a server process of its own on uvloop; the load comes from this process as bytes that were rendered
-beforehand, so that what is measured is the server. Both sides parse a length and answer each request singly: the bare
-protocol answers with the request's bytes, the native unary call with a REPLY frame that carries them, the native run
-with one 40-byte ACK per record. Ratios are of requests per second, medians of interleaved rounds.
+Every contender is a server process of its own on uvloop; the load comes from this process as bytes that
+were rendered beforehand, so that what is measured is the server. Both sides parse a length and answer
+each request singly: the bare protocol answers with the request's bytes, the native unary call with a
+REPLY frame that carries them, the native run with one 40-byte ACK per record. Ratios are of requests per
+second, medians of interleaved rounds.
 
     python benchmarks/echo.py [--rounds 5] [--seconds 1.0] [--json]
 """
