@@ -19,6 +19,7 @@ from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.uuid import producer_from
 from broadsheet.spark.commits import CommitJournal, Fence
 from broadsheet.spark.connection import Target
+from broadsheet.spark.sink import Held
 
 WALL = WallTime(1_700_000_000_000_000_000)
 names = itertools.count()
@@ -145,6 +146,22 @@ def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None
     journal.begin(Fence("f2"))
 
     assert journal.plan(Fence("f2")).reusable == {}
+
+
+def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Bench) -> None:
+    """New ids for each batch fill every reader's memory; a wrong reuse loses messages (pipelines.8)."""
+    journal, held = bench.commit_journal(), Held()
+    journal.begin(Fence("f1"))
+    first = held.take(journal.plan(Fence("f1")))
+    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    again = held.take(journal.plan(Fence("f1")))
+    assert again is first
+    held.keep(
+        journal.plan(Fence("f1")), again, bench.task(1, again)
+    )  # Of an attempt that is never committed.
+
+    assert held.take(journal.plan(Fence("f1"))) is not first
 
 
 def test_an_older_driver_is_fenced_at_every_step(bench: Bench) -> None:

@@ -25,8 +25,6 @@ def test_a_deleted_checkpoint_fails_loudly(node: Any, spark: Any, tmp_path: Path
     """Batch numbers begin at 0 again: to skip them in silence would lose everything that is new."""
     case = Case(node.address, tmp_path, "sink/deleted")
     finish(spark, case.plan)
-    producers = [each["producer"] for record in case.records() for each in record.get("intents", [])]
-    assert len(set(producers)) < len(producers) / 2, "a producer is used again for the next batch"
     shutil.rmtree(case.plan["checkpoint"])
 
     with pytest.raises(Exception, match="belongs to query"):
@@ -73,7 +71,7 @@ def test_fixed_frames_are_read_by_column_and_routed_by_key(node: Any, spark: Any
     )
     assert [(row.n, row.half) for row in batch.orderBy("n").collect()] == [(n, n / 2) for n in range(60)]
 
-    rows = spark.readStream.format("broadsheet").options(**options).schema("n long").load()
+    rows = spark.readStream.format("broadsheet").options(**options).schema("n long, half double").load()
     keyed = rows.selectExpr("n", "n % 7 as k").writeStream.option("checkpointLocation", str(tmp_path / "c"))
     routed = keyed.options(toJournals="fixed/even,fixed/odds", keyColumn="k").trigger(availableNow=True)
     start(routed, address=node.address, commit_journal="fixed/commits").awaitTermination()
