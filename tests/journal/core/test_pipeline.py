@@ -357,16 +357,13 @@ class World:
 
     def __init__(self) -> None:
         self.machine = pipeline(length=4)
-        self.model = Model()
         self.now = T0
         self.log: list[Token] = []
         self.puts: deque[int] = deque()
         self.staging: deque[tuple[int, int]] = deque()
         self.lengths: dict[int, tuple[int, Condition | None, bool]] = {}
-        self.expected: list[tuple[object, Status, int, int]] = []
         self.answered: list[tuple[object, Status, int, int]] = []
         self.committed = 0
-        self.kept_version = 0
         self.room: dict[object, bool] = {}
         self.failed: dict[object, Status] = {}
 
@@ -399,6 +396,47 @@ class World:
                 elif isinstance(effect, Reply):
                     self.answered.append((effect.run, effect.status, effect.begin, effect.end))
 
+    def admit(self, number: int, step: tuple[object, ...]) -> tuple[int, Condition | None, bool]:
+        """An append arrives; what it is, for the model."""
+        kind, length, condition, has_room = step
+        assert isinstance(length, int)
+        assert condition is None or isinstance(condition, Condition)
+        self.room[number] = bool(has_room)
+        if kind == "stream":
+            self.lengths[number] = (length, condition, bool(has_room))
+            self.step(StreamOpened(stream=number, run=number, condition=condition))
+        else:
+            self.step(Submitted(run=number, count=1, length=length, condition=condition))
+        return length, condition, bool(has_room)
+
+    def go_on(self, kind: object, how: object) -> None:
+        """Something that was under way ends, where anything was."""
+        if kind == "finish" and self.staging:
+            stream, length = self.staging.popleft()
+            if how:
+                self.step(StreamStaged(stream=stream, length=length))
+            else:
+                self.failed[stream] = Status.CANCELLED
+                self.step(StreamFailed(stream=stream, status=Status.CANCELLED))
+        elif kind == "sync" and self.log:
+            assert isinstance(how, int)
+            count = min(how, len(self.log))
+            token = self.log[count - 1]
+            del self.log[:count]
+            self.step(Persisted(token=token))
+        elif kind == "put" and self.puts:
+            self.step(RegistersPut(version=self.puts.popleft(), is_known=bool(how)))
+            self.now = Instant(self.now + SECOND // 10)
+            if self.machine._put_again_at is not None:
+                self.step(Tick())
+
+    def drain(self) -> None:
+        """Everything that is under way ends well."""
+        while self.staging or self.log or self.puts:
+            self.go_on("finish", how=True)
+            self.go_on("sync", how=len(self.log))
+            self.go_on("put", how=True)
+
 
 @settings(max_examples=300)
 @given(st.lists(STEPS, max_size=40))
@@ -406,63 +444,19 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
     """Oracle: appends evaluated in order of admission, with the disk's refusals, give the same answers."""
     world = World()
     model = Model()
-    expected: dict[object, tuple[Status, int, int]] = {}
-    order: list[tuple[int, int, Condition | None]] = []
-    queue: deque[tuple[int, int, Condition | None, bool, bool]] = deque()  # Behind an owner of the tail.
-
-    def evaluate(run: int, length: int, condition: Condition | None, room: bool) -> None:
-        expected[run] = model.append(length, condition, has_room=room)
-        order.append((run, length, condition))
-
+    admitted: dict[int, tuple[int, Condition | None, bool]] = {}
     for number, step in enumerate(steps):
         if step[0] in ("submit", "stream"):
-            _, length, condition, has_room = step
-            assert isinstance(length, int)
-            is_stream = step[0] == "stream"
-            room = bool(has_room)
-            world.room[number] = room
-            queue.append((number, length, condition, room, is_stream))  # type: ignore[arg-type]
-            if is_stream:
-                world.lengths[number] = (length, condition, room)  # type: ignore[assignment]
-                world.step(StreamOpened(stream=number, run=number, condition=condition))  # type: ignore[arg-type]
-            else:
-                world.step(Submitted(run=number, count=1, length=length, condition=condition))  # type: ignore[arg-type]
-        elif step[0] == "finish" and world.staging:
-            stream, length = world.staging.popleft()
-            if step[1]:
-                world.step(StreamStaged(stream=stream, length=length))
-            else:
-                world.failed[stream] = Status.CANCELLED
-                world.step(StreamFailed(stream=stream, status=Status.CANCELLED))
-        elif step[0] == "sync" and world.log:
-            count = min(int(step[1]), len(world.log))  # type: ignore[call-overload]
-            token = world.log[count - 1]
-            del world.log[:count]
-            world.step(Persisted(token=token))
-        elif step[0] == "put" and world.puts:
-            version = world.puts.popleft()
-            world.step(RegistersPut(version=version, is_known=bool(step[1])))
-            world.now = Instant(world.now + SECOND // 10)
-            if world.machine._put_again_at is not None:
-                world.step(Tick())
-    while world.staging or world.log or world.puts:
-        if world.staging:
-            stream, length = world.staging.popleft()
-            world.step(StreamStaged(stream=stream, length=length))
-        if world.log:
-            token = world.log[-1]
-            world.log.clear()
-            world.step(Persisted(token=token))
-        if world.puts:
-            world.step(RegistersPut(version=world.puts.popleft(), is_known=True))
+            admitted[number] = world.admit(number, step)
+        else:
+            world.go_on(*step)
+    world.drain()
     answered = {run: (status, begin, end) for run, status, begin, end in world.answered}
-    assert len(answered) == len(world.answered) == len(queue), "each is answered once"
-    for number, length, condition, room, _ in queue:
+    assert len(answered) == len(world.answered) == len(admitted), "each is answered once"
+    for number, (length, condition, room) in admitted.items():
         refused = number in world.failed or answered[number][0] is Status.STORE_UNHEALTHY
         if not refused:  # What shares a step with a refused persist is refused with it.
-            evaluate(number, length, condition, room)
-    for run, _, _ in order:
-        assert answered[run] == expected[run], run
+            assert answered[number] == model.append(length, condition, has_room=room), number
     if all(world.room.values()):
         assert all(status is not Status.STORE_UNHEALTHY for status, _, _ in answered.values())
     assert world.machine.committed_end == model.end
