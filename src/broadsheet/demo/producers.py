@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
@@ -72,7 +73,7 @@ def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared arr
     patiently(lambda: client.journals.create(part.journal, labels=labels, if_absent=True))
     at = 0
     for row_count, content in batches(part, publisher):
-        patiently(lambda content=content, at=at: client.journals.append(part.journal, content, offset=at))  # type: ignore[misc]
+        patiently(partial(client.journals.append, part.journal, content, offset=at))
         at += len(content)
         counts[part.number] += row_count
     client.close()
