@@ -224,7 +224,11 @@ class SinkWriter(DataSourceStreamArrowWriter):
         _held.keep(self.plan, publisher, done.intents)
         return done
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
         """COMMIT."""
         if not self.is_exact:
             return
@@ -240,7 +244,11 @@ class SinkWriter(DataSourceStreamArrowWriter):
         )
         passed("sink.commit.end")
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name.
+    ) -> None:
         """ABORT writes nothing: the commit may have happened, or be on its way (pipelines.10)."""
 
     def _append(
