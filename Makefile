@@ -47,7 +47,7 @@ bench: $(ENV)
 	$(BIN)/broadsheet bench all $(ARGS)
 
 fuzz: $(ENV)
-	$(BIN)/python -m broadsheet.sim.fuzz $(ARGS)
+	$(BIN)/broadsheet sim fuzz $(ARGS)
 
 soak: $(ENV)
 	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)

@@ -8,7 +8,8 @@ from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.claims import Principal
 from broadsheet.errors import NotAllowed
 from broadsheet.runtime.time import SystemTime
-from broadsheet.sim.fuzz import LIMITS, good_session
+from broadsheet.sim.fuzz_server import LIMITS
+from broadsheet.sim.fuzz_sessions import good_session
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import Broken, RecordsReceived
 from tests.mutants.registry import Mutant

@@ -11,7 +11,8 @@ from broadsheet.base.machine import Event
 from broadsheet.base.time import SECOND, Instant
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
-from broadsheet.sim.fuzz import LIMITS, good_session, mutated
+from broadsheet.sim.fuzz_server import LIMITS
+from broadsheet.sim.fuzz_sessions import good_session, mutated
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import render_rows
 from broadsheet.wire.connection import Kind, Phase

@@ -36,8 +36,6 @@ MEASURED: Final = ("metastore", "append")
 SHARE_TIER_2: Final = 4
 """One in four counting seeds is of tier 2."""
 
-FUZZ_SESSIONS: Final = 100_000
-
 progress = Console(stderr=True)
 
 
@@ -66,7 +64,7 @@ def sim(
             print(f"{name} --tier {at.value}")
         return
     if workload == "fuzz":
-        _run_fuzz(seeds or FUZZ_SESSIONS, seed)
+        _run_fuzz(seeds, seed)
         return
     if workload == "all":
         _run_all(seeds or 5_000, jobs=jobs, keep=keep, json=json)
@@ -181,7 +179,9 @@ def _run_fuzz(sessions: int, seed: int) -> None:
 
     No simulation, but the same manners.
     """
-    from broadsheet.sim.fuzz import Failure, fuzz
+    from broadsheet.sim.fuzz import SESSIONS_LONG, Failure, fuzz
+
+    sessions = sessions or SESSIONS_LONG
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=progress) as bar:
