@@ -15,12 +15,12 @@ from broadsheet.errors import LocalProtocolError, Throttled, TooLarge
 from broadsheet.ports import Disk, Random, Time
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Turn
-from broadsheet.wal.batch import Frame
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.format import LINK, RUN, Kind, RowFlag
 from broadsheet.wal.opening import Opened, open_blocking
 from broadsheet.wal.pool import SEGMENTS_KEPT
 from broadsheet.wal.record import LogStatus, Recovered, StreamQuarantined, recovered_of
+from broadsheet.wal.stream import StreamState
 from broadsheet.wal.writer import SHRINKING, Writer
 
 Done = Callable[[], None]
@@ -137,16 +137,57 @@ class Log:
         writer = self._writer
         state = writer.streams.get(stream)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if (
+            state is None
+            or state.flags
+            or count != 1
+            or generation != state.generation
+            or length > writer.record_bytes_max
+            or length + writer.pending_bytes > writer.pending_bytes_max
+            or writer.is_dead
+            or writer.is_closed
+        ):
+            state, generation = self._admitted(stream, state, length, count=count, generation=generation)
+        offset, seed = state.next, state.crc
+        run = RUN.pack(offset, generation, count, length)
+        crc = crc32c(run, seed)
+        for part in parts:
+            crc = crc32c(part, crc)
+        frame = (Kind.RUN, state.packed + run + LINK.pack(seed, crc), parts, length)
+        batch = writer.last
+        assert batch is not None
+        if not batch.take(stream, frame, batch_bytes_max=writer.batch_bytes_max):
+            batch = writer.place(stream, length, keep=SEGMENTS_KEPT)
+            batch.add(stream, frame)
+        batch.done.append(done)
+        writer.streams[stream] = state
+        state.append(offset + count, generation=generation, crc=crc, length=length, lap=batch.lap)
+        batch.use.pin(length)
+        writer.pending_bytes += length
+        writer.ask()
+        return Offset(offset)
+
+    def _admitted(
+        self,
+        stream: LogStreamId,
+        state: StreamState | None,
+        length: int,
+        *,
+        count: int,
+        generation: Generation,
+    ) -> tuple[StreamState, Generation]:
+        """All that may be wrong with an append, and the rarer ones that are right."""
+        writer = self._writer
         if writer.is_dead or writer.is_closed or count < 1 or count > COUNT_MAX:
             state_word = "dead" if writer.is_dead else "closed" if writer.is_closed else "open"
             raise LocalProtocolError(
                 f"append of {count} to stream {stream}: the log of {writer.directory} is {state_word}"
             )
-        if length > writer.config.record_bytes_max:
+        if length > writer.record_bytes_max:
             raise TooLarge(
-                f"a record of {length} bytes is above record_bytes_max {writer.config.record_bytes_max}"
+                f"a record of {length} bytes is above record_bytes_max {writer.record_bytes_max}"
             )
-        if writer.pending_bytes + length > writer.config.pending_bytes_max:
+        if writer.pending_bytes + length > writer.pending_bytes_max:
             raise Throttled(f"{writer.pending_bytes} bytes wait for the disk of {writer.directory}")
         if state is None:
             state = writer.new_stream(stream)
@@ -160,20 +201,7 @@ class Log:
                     f"stream {stream} is at generation {state.generation}, not {generation}"
                 )
             generation = Generation(state.generation)
-        batch = writer.place(stream, length, keep=SEGMENTS_KEPT)
-        offset, seed = state.next, state.crc
-        run = RUN.pack(offset, generation, count, length)
-        crc = crc32c(run, seed)
-        for part in parts:
-            crc = crc32c(part, crc)
-        batch.add(stream, Frame(Kind.RUN, state.packed + run + LINK.pack(seed, crc), parts, length))
-        batch.done.append(done)
-        writer.streams[stream] = state
-        state.append(offset + count, generation=generation, crc=crc, length=length, lap=batch.lap)
-        writer.pool.pin(batch.lap, length)
-        writer.pending_bytes += length
-        writer.ask()
-        return Offset(offset)
+        return state, generation
 
     def next_offset(self, stream: LogStreamId) -> Offset:
         """Where the next append to `stream` goes."""
@@ -255,8 +283,8 @@ class Log:
         state = self._writer.streams.get(stream)
         if state is None or self._writer.is_dead or self._writer.is_closed:
             return
-        for lap, length in state.trim(below):
-            self._writer.pool.unpin(lap, length)
+        for gone in state.trim(below):
+            self._writer.pool.unpin(*gone)
         self._writer.changed[stream] = None
         self._writer.advance_oldest()
 

@@ -23,6 +23,11 @@ class Lap:
         self.pins = 0
         self.live_bytes = 0
 
+    def pin(self, length: int) -> None:
+        """A run of `length` bytes was placed here."""
+        self.pins += 1
+        self.live_bytes += length
+
 
 class Pool:
     """Accounts of all segments of one log."""
@@ -65,14 +70,12 @@ class Pool:
 
     def pin(self, lap: int, length: int) -> None:
         """A run of `length` bytes was placed in `lap`."""
-        use = self.laps[lap]
-        use.pins += 1
-        use.live_bytes += length
+        self.laps[lap].pin(length)
 
-    def unpin(self, lap: int, length: int) -> None:
-        """A run in `lap` is needed no longer."""
+    def unpin(self, lap: int, length: int, runs: int = 1) -> None:
+        """Some runs in `lap`, of `length` bytes together, are needed no longer."""
         use = self.laps[lap]
-        use.pins -= 1
+        use.pins -= runs
         use.live_bytes -= length
         assert use.pins >= 0, f"lap {lap} was released more often than pinned"
 

@@ -9,14 +9,15 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from broadsheet.wal.format import STREAM, Row, RowFlag
+from broadsheet.wal.format import ROW, STREAM, RowFlag
 
 
 class Release(NamedTuple):
-    """A run that its segment need not keep any longer."""
+    """Runs that their segment need not keep any longer."""
 
     lap: int
     length: int
+    runs: int = 1
 
 
 class StreamState:
@@ -52,9 +53,9 @@ class StreamState:
         """Whether it lost durable records."""
         return bool(self.flags & RowFlag.QUARANTINED)
 
-    def row(self) -> Row:
-        """What a batch says of it."""
-        return Row(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
+    def row(self) -> bytes:
+        """What a batch says of it, packed."""
+        return ROW.pack(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
 
     def append(self, end: int, *, generation: int, crc: int, length: int, lap: int) -> None:
         """A run was placed at the end."""
@@ -127,7 +128,16 @@ class StreamState:
             assert self.crcs[-1] == self.crc, "the chain ends with the last run"
 
     def _cut(self, begin: int, end: int) -> list[Release]:
-        gone = [Release(self.laps[i], self.lengths[i]) for i in range(begin, end)]
+        laps, lengths = self.laps[begin:end], self.lengths[begin:end]
         for column in (self.ends, self.crcs, self.lengths, self.laps):
             del column[begin:end]
+        gone: list[Release] = []
+        while laps:
+            lap = laps[0]
+            if laps.count(lap) == len(laps):  # Nearly always: all at once, at the speed of memory.
+                gone.append(Release(lap, sum(lengths), len(laps)))
+                return gone
+            runs = next(i for i, other in enumerate(laps) if other != lap)
+            gone.append(Release(lap, sum(lengths[:runs]), runs))
+            del laps[:runs], lengths[:runs]
         return gone

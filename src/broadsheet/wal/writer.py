@@ -19,7 +19,7 @@ from broadsheet.ports import Disk, Random, Time
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Rank, Turn
-from broadsheet.wal.batch import Batch, Encoded, Frame
+from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
     BATCH_BYTES,
@@ -63,6 +63,8 @@ class Writer:
     ) -> None:
         """Begin where recovery ended; `start` must follow."""
         self.directory, self.config = directory, config
+        self.record_bytes_max, self.pending_bytes_max = config.record_bytes_max, config.pending_bytes_max
+        self.batch_bytes_max = config.batch_bytes_max
         self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
         self.tasks = tasks
         self._lock, self.segments = opened.lock, opened.segments
@@ -164,7 +166,7 @@ class Writer:
         run = RUN.pack(0, 0, 0, len(payload))
         crc = crc32c(payload, crc32c(run, 0))
         body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
-        batch.frames.append(Frame(Kind.BOOT, body, [payload], len(payload)))
+        batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
         batch.frames_bytes += frame_bytes(len(payload))
         self._queue.append(batch)
         self.last = batch
@@ -175,12 +177,12 @@ class Writer:
         self.space.begin()
 
     def _begin(self, lap: int, at: int, sequence: int, *, is_full: bool) -> Batch:
-        index = self.pool.laps[lap].index
+        use = self.pool.laps[lap]
         batch = Batch(
             lap=lap,
-            index=index,
+            use=use,
             at=at,
-            limit=self.pool.rooms[index],
+            limit=self.pool.rooms[use.index],
             sequence=sequence,
             boot=self._boot,
             is_full=is_full,
@@ -209,7 +211,7 @@ class Writer:
         Raises:
             LogFull: there is no room. Nothing changed.
         """
-        last, limit = self.last, self.config.batch_bytes_max
+        last, limit = self.last, self.batch_bytes_max
         assert last is not None
         if not last.is_sealed and last.room_for(stream, length, batch_bytes_max=limit):
             return last
@@ -248,7 +250,7 @@ class Writer:
     def say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
         """Place a frame without payload, which moves no chain."""
         (stream,) = STREAM.unpack(packed)
-        batch.add(stream, Frame(kind, packed + run + LINK.pack(seed, crc32c(run, seed)), (), 0))
+        batch.add(stream, (kind, packed + run + LINK.pack(seed, crc32c(run, seed)), (), 0))
 
     def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
         """Copy a run forward; False where it was given up meanwhile. For `Space`."""
@@ -260,9 +262,9 @@ class Writer:
         if old is None:
             self.ask()
             return False
-        batch.add(stream, Frame(Kind.COPY, body, (payload,), len(payload)))
+        batch.add(stream, (Kind.COPY, body, (payload,), len(payload)))
         batch.releases.append(old)
-        self.pool.pin(batch.lap, len(payload))
+        batch.use.pin(len(payload))
         self.ask()
         return True
 
@@ -339,8 +341,8 @@ class Writer:
         self.synced_bytes += encoded.size
         self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap
         self.pending_bytes -= batch.payload_bytes
-        for lap, length in batch.releases:
-            self.pool.unpin(lap, length)
+        for gone in batch.releases:
+            self.pool.unpin(*gone)
         self._advertised = oldest
         if self.pool.retire(oldest):
             hit("wal.segment_freed")
