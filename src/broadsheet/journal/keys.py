@@ -4,6 +4,8 @@ A spec is JSON, so that an operator can read it; the other two are MessagePack. 
 Source: journals.1, journals.11; `docs/protocols/journals.md`.
 """
 
+from typing import TypeAlias, TypeVar
+
 import msgspec
 
 from broadsheet.base.types import ByteOffset, Incarnation, NodeId
@@ -31,6 +33,9 @@ class EpochValue(msgspec.Struct, frozen=True):
     """SHA-1 of the open fragment's content there."""
 
 
+T = TypeVar("T")
+Decoder: TypeAlias = msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T]
+
 _spec = msgspec.json.Decoder(JournalSpec)
 _epoch = msgspec.msgpack.Decoder(EpochValue)
 _registers = msgspec.msgpack.Decoder(RegisterState)
@@ -47,10 +52,7 @@ def decode_info(pair: KeyValue) -> JournalInfo:
     Raises:
         Corrupt: its value is none.
     """
-    try:
-        spec = _spec.decode(pair.value)
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error
+    spec = _decoded(_spec, pair)
     return JournalInfo(spec=spec, create_revision=pair.create_revision, mod_revision=pair.mod_revision)
 
 
@@ -65,10 +67,7 @@ def decode_epoch(pair: KeyValue) -> EpochValue:
     Raises:
         Corrupt: its value is none.
     """
-    try:
-        return _epoch.decode(pair.value)
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error
+    return _decoded(_epoch, pair)
 
 
 def encode_registers(state: RegisterState) -> bytes:
@@ -82,7 +81,11 @@ def decode_registers(pair: KeyValue) -> RegisterState:
     Raises:
         Corrupt: its value is none.
     """
+    return _decoded(_registers, pair)
+
+
+def _decoded(decoder: Decoder[T], pair: KeyValue) -> T:
     try:
-        return _registers.decode(pair.value)
+        return decoder.decode(pair.value)
     except msgspec.DecodeError as error:
         raise Corrupt(f"key {pair.key}: {error}: written by a newer version?") from error

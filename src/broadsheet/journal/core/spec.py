@@ -1,16 +1,16 @@
 """Spec: what a journal is told to be, and which names and numbers are legal.
 
 Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a lease,
-hold
-the pipeline epoch and the registers (journals.1). Nothing here knows where a journal is or what it holds.
+hold the pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, one value each.
+Nothing here knows where a journal is or what it holds.
 Source: journals.1, journals.13, journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
 """
 
-import re
 from typing import Final
 
 import msgspec
 
+from broadsheet.base.labels import LEGACY_PREFIX, META_NAME, label_set
 from broadsheet.base.names import journal_name
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
@@ -18,13 +18,8 @@ from broadsheet.journal.core.fragment import Codec
 
 FRAGMENT_BYTES_MIN: Final = 1 << 10
 FRAGMENT_BYTES_MAX: Final = 1 << 34
-LABELS_MAX: Final = 64
-LABEL_NAME_CHARS_MAX: Final = 64
-LABEL_VALUE_CHARS_MAX: Final = 1024
 SIDE_DIRECTORY: Final = ".broadsheet"
 """Where a store keeps index files, beside the journals (journals.25)."""
-
-_LABEL_NAME = re.compile(r"[A-Za-z0-9_+/.-]{2,64}")
 
 FRAMING_LABEL: Final = "broadsheet.dev/framing"
 DURABILITY_LABEL: Final = "broadsheet.dev/durability"
@@ -78,17 +73,10 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
         raise InvalidArgument(
             f"fragment.length {length}: {FRAGMENT_BYTES_MIN} to {FRAGMENT_BYTES_MAX} bytes allowed"
         )
-    if len(spec.labels) > LABELS_MAX:
-        raise InvalidArgument(f"{len(spec.labels)} labels: at most {LABELS_MAX} are allowed")
-    for name, value in spec.labels.items():
-        if not _LABEL_NAME.fullmatch(name) or name in ("name", "prefix"):
-            raise InvalidArgument(
-                f"label name {name[:80]!r}: 2 to 64 of A-Z a-z 0-9 _ + / . -, not name or prefix"
-            )
-        if len(value) > LABEL_VALUE_CHARS_MAX or not value.isprintable():
-            raise InvalidArgument(
-                f"label {name}: printable text of at most {LABEL_VALUE_CHARS_MAX} characters allowed"
-            )
+    for reserved in (META_NAME, LEGACY_PREFIX):
+        if reserved in spec.labels:
+            raise InvalidArgument(f"label {reserved!r} is what selectors call the journal's own name by")
+    label_set(spec.labels.items())
     durability = spec.labels.get(DURABILITY_LABEL, "fsynced")
     if durability != "fsynced":
         raise InvalidArgument(

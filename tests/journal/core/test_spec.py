@@ -1,0 +1,36 @@
+"""What a journal may be told to be is checked before anything is written."""
+
+import pytest
+from msgspec.structs import replace
+
+from broadsheet.base.types import JournalName
+from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, validate_spec
+
+SPEC = JournalSpec(name=JournalName("logs/web"), labels={"content-type": "application/x-ndjson"})
+
+
+def test_a_legal_spec_is_itself() -> None:
+    """Labels are those that selectors know, by the same rules."""
+    assert validate_spec(SPEC) is SPEC
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (replace(SPEC, name=JournalName("logs//web")), "logs//web"),
+        (replace(SPEC, name=JournalName(".broadsheet/x")), "index files"),
+        (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
+        (replace(SPEC, labels={"x": "y"}), "2 to 64 characters"),
+        (replace(SPEC, labels={"colour": "rosé"}), "characters of"),
+        (replace(SPEC, labels={"name": "c"}), "selectors"),
+        (replace(SPEC, labels={"prefix": "c/"}), "selectors"),
+        (replace(SPEC, labels={f"label-{n}": "" for n in range(257)}), "limit of 256"),
+        (replace(SPEC, labels={"broadsheet.dev/durability": "replicated"}), "fsynced"),
+        (replace(SPEC, is_deleting=True), "delete"),
+    ],
+)
+def test_a_spec_that_is_not_legal_is_refused_with_the_reason(spec: JournalSpec, said: str) -> None:
+    """A name becomes a path, a label an answer to a selector: none of them is believed."""
+    with pytest.raises(InvalidArgument, match=said):
+        validate_spec(spec)
