@@ -16,6 +16,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("append", Tier.SERVICES): "broadsheet.sim.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
     ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
+    ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
 }

@@ -170,7 +170,7 @@ def check_versions(operations: list[Operation]) -> None:
     known = [op for op in operations if op.outcome is Known.OK and op.version is not None]
     documents: dict[int, tuple[object, Operation]] = {}
     asked = {_written(op): op.invoked_at for op in operations if op.name == "set"}
-    first_document = next((op.result for op in known if op.name == "read"), FOUNDED)
+    founded_document(operations)
     for op in known:
         document = op.result if op.name == "read" else _written(op)
         if op.result is False or op.name == "replace":
@@ -178,11 +178,7 @@ def check_versions(operations: list[Operation]) -> None:
         first = documents.setdefault(op.version or 0, (document, op))
         if first[0] != document:
             raise Violation(f"version {op.version} has two documents: {first[1]} and {op}")
-        if (
-            (op.version or 0) > 1
-            and document != first_document
-            and asked.get(document, op.returned_at or 0) >= (op.returned_at or 0)
-        ):
+        if document in asked and asked[document] >= (op.returned_at or 0):
             raise Violation(f"read before it was written: {op}")
     calls = sorted(known, key=lambda op: op.invoked_at)
     returns = sorted(known, key=lambda op: op.returned_at or 0)
@@ -193,6 +189,20 @@ def check_versions(operations: list[Operation]) -> None:
         is_write = op.name == "set" and op.result is True
         if (op.version or 0) < floor + is_write:
             raise Violation(f"older than version {floor}, which was known before: {op}")
+
+
+def founded_document(operations: list[Operation]) -> bytes:
+    """The document that was read and that no client wrote; empty where nobody read it.
+
+    Raises:
+        Violation: there are two, so two clusters were founded, or a document came from nowhere.
+    """
+    written = {_written(op): None for op in operations if op.name == "set"}
+    reads = [op.result for op in operations if op.name == "read" and op.outcome is Known.OK]
+    found = [each for each in dict.fromkeys(reads) if each not in written]
+    if len(found) > 1:
+        raise Violation(f"two documents that nobody wrote, so two foundings: {found}")
+    return found[0] if found and isinstance(found[0], bytes) else b""
 
 
 def _written(operation: Operation) -> object:

@@ -1,0 +1,255 @@
+"""The metastore in tier 2: real roles on the real wire and log, simulated disks; members are replaced.
+
+Three founding nodes and a spare, each with the `majority` provider. Clients read and compare-and-set; an
+operator puts the spare, or the new life of a wiped node, in the place of a member that is lost, cut off or
+well. Wipes and damage hit one node at most.
+Source: design/control.md control.1-7; docs/adr/0051.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import ClassVar, Final, TypeVar
+
+import msgspec
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.types import NodeId
+from broadsheet.control.carrying import receive_document, send_document
+from broadsheet.control.core.settings import ProposerConfig
+from broadsheet.control.core.value import Acceptor
+from broadsheet.control.role import MetastoreConfig, MetastoreRole
+from broadsheet.control.service import (
+    CompareAndSetRequest,
+    ReplaceRequest,
+    StatusReply,
+    VersionReply,
+)
+from broadsheet.errors import (
+    BroadsheetError,
+    ConfigError,
+    Refused,
+    UnexpectedVersion,
+)
+from broadsheet.ports import Random
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Services
+from broadsheet.sim.checkers.linearizable import check_linearizable
+from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
+from broadsheet.sim.services import ServiceSeat
+from broadsheet.sim.workload import Run, ServiceWorkload
+from broadsheet.sim.workloads.metastore import check_versions, document_model, founded_document
+from broadsheet.wal.config import KIB, WALConfig
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import EMPTY, Method
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.server import Server
+
+SEEDS: Final = (NodeId("a"), NodeId("b"), NodeId("c"))
+NODES: Final = (*SEEDS, NodeId("d"))
+CONFIG: Final = MetastoreConfig(
+    provider="majority",
+    wal=WALConfig(
+        segment_bytes=256 * KIB,
+        segments_initial=3,
+        segments_max=16,
+        initial_fill_bytes=64 * KIB,
+        record_bytes_max=64 * KIB,
+    ),
+    proposer=ProposerConfig(operation_timeout=Duration(2 * SECOND)),
+)
+LIMITS: Final = WireLimits(dial_timeout=Duration(300 * MILLISECOND))
+CALL_SECONDS: Final = 2.5
+STATUS_SECONDS: Final = 0.5
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class MetastoreServiceWorkload(ServiceWorkload):
+    """As `metastore`, with logs, files and connections."""
+
+    name: ClassVar[str] = "metastore"
+    clients: ClassVar[int] = 4
+    budget: ClassVar[Budget] = Budget(
+        kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC),
+        damage=(Kind.WIPE, Kind.BIT_FLIP, Kind.STALE_SECTOR, Kind.MISDIRECTED_WRITE),
+        damaged_nodes_max=1,
+    )
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How hurried clients and operator are, and how large the documents."""
+        return {
+            "think_ms": draw.randrange(20, 60),
+            "replace_ms": draw.randrange(500, 3000),
+            "document_bytes": (20, 20, 200, 4000)[draw.randrange(0, 4)],
+        }
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """Three founders and a spare."""
+        return NODES
+
+    def may_die_of(self, error: BaseException) -> bool:
+        """A sick disk, or a log that cannot be made on a full one."""
+        return isinstance(error, OSError | ConfigError)
+
+    async def serve(self, seat: ServiceSeat, run: Run) -> None:
+        """The role, and the door."""
+        services = Services()
+        peers = {node: seat.address_of(node) for node in SEEDS}
+        identity = Identity(node=seat.node, cluster="sim", peers=peers, version="sim", is_insecure=True)
+        services.offer(Identity, identity)
+        await MetastoreRole().start(seat.scope.child("metastore"), seat.ports, CONFIG, services)
+        server = Server(
+            seat.ports,
+            seat.scope,
+            services.every(Method),
+            authorizer=Authorizer(None, time=seat.ports.time),
+            node=seat.node,
+            cluster="sim",
+        )
+        await server.listen(seat.address, is_insecure=True)
+
+    async def client(self, seat: ServiceSeat, run: Run) -> None:
+        """The first client is the operator; the others read and write."""
+        if seat.node == "client0":
+            await _Operator(seat, run).work()
+        else:
+            await _Client(seat, run).work()
+
+    def verify(self, run: Run) -> None:
+        """Both checkers: versions for the whole, the search as a cross-check."""
+        operations = run.history.operations
+        check_versions(operations)
+        documents = [op for op in operations if op.key == "document"]
+        check_linearizable(documents, model=document_model, initial=(1, founded_document(documents)))
+
+
+class _Caller:
+    """One client's calls."""
+
+    def __init__(self, seat: ServiceSeat, run: Run) -> None:
+        self.seat, self.run, self.knobs = seat, run, run.plan.knobs
+        self.random = seat.random("operations")
+        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
+        self.count = 0
+
+    def pick(self, things: Sequence[T]) -> T:
+        """One of `things`."""
+        return things[self.random.randrange(0, len(things))]
+
+    def any_address(self) -> str:
+        """Some node's."""
+        return self.seat.address_of(self.pick(NODES))
+
+    async def sleep(self, mean_ms: int) -> None:
+        """Think."""
+        await asyncio.sleep(self.random.randrange(0, 2 * mean_ms) / 1000)
+
+
+class _Client(_Caller):
+    """Reads and writes the document."""
+
+    version = 1
+
+    async def work(self) -> None:
+        """One operation after the other."""
+        while not self.seat.is_stopping:
+            await (self.read() if self.random.random() < 0.5 else self.write())
+            await self.sleep(self.knobs["think_ms"])
+        await self.pool.close()
+
+    async def read(self) -> None:
+        """Read; no answer says nothing."""
+        operation = self.run.history.invoke(self.seat.node, "document", "read")
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                connection = await self.pool.connection(self.any_address())
+                stream = await connection.open("metastore.read", EMPTY)
+                document = await receive_document(stream)
+                self.version = (await stream.reply(VersionReply)).version
+        except (BroadsheetError, TimeoutError):
+            self.run.history.lose(operation)
+        else:
+            self.run.history.ok(operation, document, version=self.version)
+
+    async def write(self) -> None:
+        """Compare-and-set at the version that was seen last."""
+        self.count += 1
+        text = f"{self.seat.node}/{self.count}".encode()
+        document = text + b"." * max(0, self.knobs["document_bytes"] - len(text))
+        history = self.run.history
+        operation = history.invoke(self.seat.node, "document", "set", (self.version, document))
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                connection = await self.pool.connection(self.any_address())
+                request = CompareAndSetRequest(self.version)
+                stream = await connection.open("metastore.compare_and_set", request)
+                await send_document(stream, document)
+                made = (await stream.reply(VersionReply)).version
+        except UnexpectedVersion as error:
+            history.reject(operation, str(error))
+            await self.read()
+        except Refused as error:
+            history.reject(operation, type(error).__name__)
+        except (BroadsheetError, TimeoutError):
+            history.lose(operation)
+        else:
+            self.version = made
+            history.ok(operation, result=True, version=made)
+
+
+class _Operator(_Caller):
+    """Replaces acceptors, as `broadsheet metastore replace` does."""
+
+    async def work(self) -> None:
+        """One replacement now and then."""
+        while not self.seat.is_stopping:
+            await self.sleep(self.knobs["replace_ms"])
+            await self.replace()
+        await self.pool.close()
+
+    async def replace(self) -> None:
+        """Look at the set, pick a member and a newcomer, and put one for the other."""
+        found = [(node, await self.status(node)) for node in NODES]
+        told = [status for _, status in found if status is not None]
+        readable = [status for status in told if status.is_readable]
+        if not readable:
+            return
+        members = max(readable, key=lambda status: status.version).acceptors
+        fresh = [own for status in told if (own := status.own) is not None and own not in members]
+        if not fresh:
+            return
+        added = self.pick(fresh)
+        lost = [member for member in members if member.node == added.node]
+        removed = lost[0] if lost else self.pick(members)
+        await self.ask(removed, added)
+
+    async def ask(self, removed: Acceptor, added: Acceptor) -> None:
+        """Send the command to some node."""
+        history = self.run.history
+        operation = history.invoke(self.seat.node, "members", "replace", (removed.node, added.node))
+        request = ReplaceRequest(removed, added, self.seat.address_of(added.node))
+        try:
+            done = await self.call(self.any_address(), "metastore.replace", request, VersionReply)
+        except Refused as error:
+            history.reject(operation, type(error).__name__)
+        except (BroadsheetError, TimeoutError):
+            history.lose(operation)
+        else:
+            history.ok(operation, version=done.version)
+
+    async def status(self, node: NodeId) -> StatusReply | None:
+        """What `node` says of itself and the set, or None."""
+        try:
+            async with asyncio.timeout(STATUS_SECONDS):
+                return await self.call(self.seat.address_of(node), "metastore.status", EMPTY, StatusReply)
+        except (BroadsheetError, TimeoutError):
+            return None
+
+    async def call(self, address: str, method: str, request: msgspec.Struct, kind: type[R]) -> R:
+        """One unary call, in bounded time."""
+        async with asyncio.timeout(CALL_SECONDS):
+            connection = await self.pool.connection(address)
+            reply, _ = await connection.call(method, request, reply=kind)
+            return reply
