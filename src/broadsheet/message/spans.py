@@ -65,8 +65,8 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     """What `frames`, which follow `index`, commit above `start`.
 
     Args:
-        start: an acknowledgement that ends at or below it belongs to an earlier span, and so do its messages. It need
-            be no frame boundary: a frame belongs to the span that holds its last byte.
+        start: an acknowledgement that ends at or below it belongs to an earlier span, and so do its
+            messages. It need be no frame boundary: a frame belongs to the span that holds its last byte.
 
     Raises:
         SpanForgotten: an acknowledgement above `start` is for a span that was given up.
