@@ -1,11 +1,12 @@
 """Columns: checksums of many headers at once, and unary frames that arrive or leave in rows.
 
 crc32c is affine over the bits of its input, so the checksum of a header is a constant xor one table entry
-for each byte that varies; in a run of equal frames that is the stream's four. Sans-IO, and decides
-nothing.
+for each part that varies; in a run of equal frames those are the two halves of the stream. Sans-IO, and
+decides nothing.
 Source: reference/performance.md F; ADR 0044.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,24 +21,31 @@ ROWS_MIN: Final = 24
 U32Column = np.ndarray[Any, np.dtype[np.uint32]]
 
 _HEADER: Final = np.dtype({"names": ["length", "stream", "word", "crc"], "formats": ["<u4"] * 4})
+_HEAD_BYTES: Final = f.HEADER_BYTES + f.CALL_HEAD.size
 _STREAM_AT: Final = 4
 
 
 def _table(place: int) -> U32Column:
-    """What a byte at `place` of a header adds to its checksum."""
+    """What the two bytes at `place` of a header add to its checksum."""
     zero = crc32c(bytes(12))
-    rows = [crc32c(bytes(place) + bytes([value]) + bytes(11 - place)) ^ zero for value in range(256)]
-    return np.array(rows, np.uint32)
+    low, high = (
+        np.array(
+            [crc32c(bytes(at) + bytes([value]) + bytes(11 - at)) ^ zero for value in range(256)], np.uint32
+        )
+        for at in (place, place + 1)
+    )
+    return (high[:, None] ^ low).ravel()
 
 
-_TABLES: Final = [_table(_STREAM_AT + place) for place in range(4)]
+_LOW: Final = _table(_STREAM_AT)
+_HIGH: Final = _table(_STREAM_AT + 2)
 
 
 def header_crcs(length: int, word: int, streams: U32Column) -> U32Column:
     """The checksums of headers that differ in their stream only."""
-    crcs: U32Column = np.full(len(streams), crc32c(f.HEADER.pack(length, 0, word, 0)[:12]), np.uint32)
-    for place, table in enumerate(_TABLES):
-        crcs ^= table[streams >> np.uint32(8 * place) & np.uint32(255)]
+    crcs: U32Column = np.take(_LOW, streams & np.uint32(0xFFFF))
+    crcs ^= np.take(_HIGH, streams >> np.uint32(16))
+    crcs ^= np.uint32(crc32c(f.HEADER.pack(length, 0, word, 0)[:12]))
     return crcs
 
 
@@ -47,36 +55,55 @@ def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream
     A frame is like the first if it has its length, word, method and timeout, a greater odd stream than the
     one before it, and a right checksum. What is not is left to the loop, which knows what to say.
     """
-    columns = np.frombuffer(buffer, np.uint8, stride * count, at).reshape(count, stride)
-    heads = columns[:, :24].copy().view("<u4")
-    streams: U32Column = heads[:, 1]
-    same = (heads[:, (0, 2, 4, 5)] == heads[0, (0, 2, 4, 5)]).all(axis=1)
+    frames = np.frombuffer(buffer, _parts_dtype(_HEAD_BYTES, stride - _HEAD_BYTES), count, at)
+    heads = frames["head"].copy().view("<u4").reshape(count, _HEAD_BYTES // 4)
+    length, word, method, timeout = (int(heads[0, place]) for place in (0, 2, 4, 5))
+    streams: U32Column = heads[:, 1].copy()
+    same = header_crcs(length, word, streams) == heads[:, 3]
+    same &= heads[:, 0] == length
+    same &= heads[:, 2] == word
+    same &= heads[:, 4] == method
+    same &= heads[:, 5] == timeout
+    same &= (streams & np.uint32(1)).view(np.bool_)[::4]
     same[0] &= int(streams[0]) > last_stream
     same[1:] &= streams[1:] > streams[:-1]
-    same &= streams & np.uint32(1) == 1
-    same &= header_crcs(int(heads[0, 0]), int(heads[0, 2]), streams) == heads[:, 3]
     equal = count if same.all() else int(same.argmin())
     return streams[:equal] if equal >= ROWS_MIN else None
 
 
 def has_one_body(view: memoryview, stride: int, count: int, body_bytes: int) -> bool:
     """Whether all of these frames have the very body of the first."""
-    bodies = np.frombuffer(view, np.uint8, stride * count).reshape(count, stride)[:, 16 : 16 + body_bytes]
-    return bool((bodies == bodies[0]).all())
+    parts = _parts_dtype(f.HEADER_BYTES, body_bytes, stride - f.HEADER_BYTES - body_bytes)
+    bodies: bytes = np.frombuffer(view, parts, count)["body"].tobytes()
+    return bodies == bodies[:body_bytes] * count
 
 
 def render_rows(
-    kind: int, streams: list[int], body: bytes, payloads: list[Buffer], payload_bytes: int
+    kind: int, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int
 ) -> Buffer:
     """Frames of `kind` with one `body`, one for each stream and payload, which all have `payload_bytes`."""
-    count, begin = len(streams), f.HEADER_BYTES + len(body)
-    column = np.array(streams, np.uint32)
     length, word = len(body) + payload_bytes, kind | len(body) << f.WORD_BODY_SHIFT
-    heads = np.empty(count, _HEADER)
-    heads["length"], heads["stream"], heads["word"] = length, column, word
-    heads["crc"] = header_crcs(length, word, column)
-    out = np.empty((count, f.HEADER_BYTES + length), np.uint8)
-    out[:, : f.HEADER_BYTES] = heads.view(np.uint8).reshape(-1, f.HEADER_BYTES)
-    out[:, f.HEADER_BYTES : begin] = np.frombuffer(body, np.uint8)
-    out[:, begin:] = np.frombuffer(b"".join(payloads), np.uint8).reshape(count, payload_bytes)
+    heads = np.empty(len(streams), _HEADER)
+    heads["length"], heads["stream"], heads["word"] = length, streams, word
+    heads["crc"] = header_crcs(length, word, streams)
+    out = np.empty(len(streams), _parts_dtype(f.HEADER_BYTES, len(body), payload_bytes))
+    out["head"] = heads.view(f"V{f.HEADER_BYTES}")
+    if body:
+        out["body"] = np.frombuffer(body, f"V{len(body)}")
+    if payload_bytes:
+        out["payload"] = np.frombuffer(b"".join(payloads), f"V{payload_bytes}")
     return out.tobytes()
+
+
+@lru_cache(maxsize=1024)
+def _parts_dtype(head: int, body: int, payload: int = 0) -> "np.dtype[np.void]":
+    """Frames of equal parts, one behind another."""
+    names, sizes = ("head", "body", "payload"), (head, body, payload)
+    offsets = [0, head, head + body]
+    chosen = [place for place in range(3) if sizes[place]]
+    return np.dtype({
+        "names": [names[place] for place in chosen],
+        "formats": [f"V{sizes[place]}" for place in chosen],
+        "offsets": [offsets[place] for place in chosen],
+        "itemsize": sum(sizes),
+    })  # fmt: skip

@@ -28,7 +28,7 @@ from broadsheet.errors import (
 )
 from broadsheet.ports import Timer, Transport
 from broadsheet.wire import frame as f
-from broadsheet.wire.columns import render_rows
+from broadsheet.wire.columns import U32Column, render_rows
 from broadsheet.wire.connection import Phase
 from broadsheet.wire.events import (
     Broken,
@@ -314,11 +314,11 @@ class ServerConnection(Shell):
         if self.base.reply(stream, body, reply.payload):
             self.mark_dirty()
 
-    def send_rows(self, streams: list[int], body: bytes, payloads: list[Buffer], payload_bytes: int) -> None:
+    def send_rows(self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int) -> None:
         """Answer calls of one event that were never registered: they need no state."""
         size = len(body) + payload_bytes
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
-            for stream in streams:
+            for stream in streams.tolist():
                 if self.base.begin_call(stream):
                     self.refuse(stream, _Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
         elif self.base.phase is not Phase.BROKEN:

@@ -16,15 +16,12 @@ from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.connection import Phase, WireConnection
+from broadsheet.wire.inbound import Inbound
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool, is_free
+from broadsheet.wire.slab import MARGIN_BYTES, SlabPool
 
 JOIN_BYTES_MAX: Final = 16 << 10
 """Neighbouring buffers up to this size are joined before they are written; larger ones go as they are."""
-COPY_BYTES_MAX: Final = 128 << 10
-"""Received payloads up to this size are copied where they outlive the read, so that they pin no slab."""
-PINNED_MAX: Final = 8
-"""Slabs that the views of one connection may pin; above, everything that outlives the read is copied."""
 
 
 class WirePorts(Protocol):
@@ -65,7 +62,7 @@ class Shell:
     """A `ByteProtocol` around a connection's state."""
 
     def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
-        self.base, self.ports, self.pool = core, ports, pool
+        self.base, self.ports = core, ports
         self.limits: WireLimits = core.limits
         self.transport: Transport | None = None
         self.is_lost = False
@@ -74,10 +71,7 @@ class Shell:
         """Why we ended the connection, where we did."""
         self.written_bytes = 0
         """Bytes ever handed to the transport."""
-        self._buffer = bytearray(SMALL_BYTES)
-        self._view = memoryview(self._buffer)
-        self._read = self._written = 0
-        self._pinned: list[bytearray] = []
+        self._inbound = Inbound(pool)
         self._is_dirty = False
         self._is_greeting = True
         self._timer: Timer | None = None
@@ -115,13 +109,8 @@ class Shell:
             self.ports.turn.at_end(Rank.WIRE, self.flush)
 
     def keep(self, view: memoryview) -> memoryview:
-        """`view`, or a copy, for use beyond this read.
-
-        What is small, or one too many, must not pin a slab.
-        """
-        if len(view) <= COPY_BYTES_MAX or len(self._pinned) >= PINNED_MAX:
-            return memoryview(bytes(view))
-        return view
+        """`view`, or a copy, for use beyond this read."""
+        return self._inbound.keep(view)
 
     def end(self, reason: str) -> None:
         """Close once everything queued is sent."""
@@ -169,20 +158,18 @@ class Shell:
         self.arm(self.ports.time.now())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go.
-
-        Room is made here and not after a read: until then the loop itself holds a view of the slab.
-        """
-        if self._read != self._written or self._written * 2 > len(self._buffer):
-            self._make_room()
-        return self._view[self._written :]
+        """Where the next bytes go."""
+        inbound = self._inbound
+        if inbound.read == inbound.written:
+            return inbound.room()
+        return inbound.rest(self.base.wanted(inbound.slab, inbound.read, inbound.written))
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
-        self._written += nbytes
-        base = self.base
+        inbound, base = self._inbound, self.base
+        inbound.written += nbytes
         now = self.ports.time.now()
-        self._read = base.receive(self._buffer, self._view, self._read, self._written, now)
+        inbound.read = base.receive(inbound.slab, inbound.view, inbound.read, inbound.written, now)
         if base.events:
             self.take_events(now)
         if base.out:
@@ -218,8 +205,7 @@ class Shell:
         self.base.streams.clear()
         self.base.out = []
         self.on_lost()
-        self._view = memoryview(b"")
-        self._pinned = []
+        self._inbound.close()
 
     def pause_writing(self) -> None:
         """The send buffer is above its high mark."""
@@ -232,40 +218,6 @@ class Shell:
         """The send buffer fell below its low mark."""
         self.is_write_paused = False
         self.on_writable()
-
-    # ------------------------------------------------------------------ slabs
-
-    def _make_room(self) -> None:
-        """Have room for the rest of a torn frame, and for more."""
-        size, rest = len(self._buffer), self._written - self._read
-        is_small, is_filled = size <= SMALL_BYTES, self._written == size
-        wanted = self.base.wanted(self._buffer, self._read, self._written) if rest else 0
-        if rest and self._read + wanted <= size and not (is_small and is_filled):
-            return  # The rest of the frame fits where it is.
-        if is_small and (is_filled or wanted > SMALL_BYTES):
-            size = self.pool.large_bytes
-        size = max(size, wanted)
-        self._view = memoryview(b"")
-        if not rest and size == len(self._buffer) and is_free(self._buffer):
-            self._view, self._read, self._written = memoryview(self._buffer), 0, 0
-            return
-        old = self._buffer
-        self._buffer = self.pool.take(size)
-        self._view = memoryview(self._buffer)
-        self._view[:rest] = memoryview(old)[self._read : self._written]
-        self._read, self._written = 0, rest
-        self._pinned = [slab for slab in self._pinned if not is_free(slab)]
-        if not is_free(old):
-            self._pinned.append(old)
-        self.pool.give(old)
-
-    def _shrink(self) -> None:
-        """Give a large slab back that nothing has come into for a while."""
-        if len(self._buffer) > SMALL_BYTES and self._read == self._written:
-            self._view = memoryview(b"")
-            self.pool.give(self._buffer)
-            self._buffer = bytearray(SMALL_BYTES)
-            self._view, self._read, self._written = memoryview(self._buffer), 0, 0
 
     # ------------------------------------------------------------------ time
 
@@ -296,7 +248,7 @@ class Shell:
         misses = self.base.misses
         self.base.tick(now)
         if self.base.misses > misses:
-            self._shrink()
+            self._inbound.shrink()
         self.on_deadline(now)
         if self.base.events:
             self.take_events(now)
