@@ -15,6 +15,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("append", Tier.MACHINES): "broadsheet.sim.workloads.append_machine:AppendWorkload",
     ("append", Tier.SERVICES): "broadsheet.sim.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
+    ("keyspace", Tier.SERVICES): "broadsheet.sim.workloads.keyspace:KeyspaceWorkload",
     ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
