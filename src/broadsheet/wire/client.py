@@ -7,9 +7,8 @@ Source: DESIGN 2; reliability 2.7 (C1, C2, C6).
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -47,6 +46,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.running import Acknowledged, RunCaller
 from broadsheet.wire.shell import Shell, WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
+from broadsheet.wire.waiting import Waiting
 
 __all__ = ["Acknowledged", "Caller", "ClientConnection", "ClientStream", "RunStream", "dial", "error_of"]
 
@@ -54,9 +54,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 RunStream = RunCaller
 """A caller's end of a RUN stream: records out, acknowledgements in."""
-
-WAITING_MAX: Final = 65_536
-"""Requests of one connection that wait for a stream."""
 
 
 class ClientConnection(Shell):
@@ -77,7 +74,7 @@ class ClientConnection(Shell):
         self._streams: dict[int, ClientStream] = {}
         self._runs: dict[int, RunCaller] = {}
         self._unsent: dict[int, None] = {}
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting = Waiting(self)
         self._away: GoAwayReceived | None = None
 
     @property
@@ -177,7 +174,7 @@ class ClientConnection(Shell):
     def _withdraw(self, stream: int) -> None:
         self.base.cancel(stream)
         self.mark_dirty()
-        self._next_waiter()
+        self._waiting.wake()
 
     def _late(self, stream: int, future: "asyncio.Future[Any]", timeout: Duration) -> None:
         """A call's time is up, at our end; the node is told, and may have done it."""
@@ -201,8 +198,8 @@ class ClientConnection(Shell):
         base = self.base
         began = self.ports.time.now()
         if self._waiting or not base.may_open():
-            await self._turn(began, timeout)
-        self._raise_if_unusable()
+            await self._waiting.turn(began, timeout)
+        self.raise_if_unusable()
         number = self.methods.get(method)
         if number is None:
             raise Unsupported(f"{self.address} has no method {method}: it may be of another version")
@@ -219,52 +216,18 @@ class ClientConnection(Shell):
         self.mark_dirty()
         return stream, left
 
-    async def _turn(self, began: Instant, timeout: Duration) -> None:
-        """Wait until a stream may be opened, first come, first served.
+    def raise_if_unusable(self) -> None:
+        """Refuse where no more requests are taken.
 
         Raises:
-            Unreachable: too many wait, or it took longer than `timeout`. Nothing was sent.
+            Refused: why. Nothing was sent.
         """
-        while not self.base.may_open():
-            self._raise_if_unusable()
-            if len(self._waiting) >= WAITING_MAX:
-                raise Unreachable(f"{WAITING_MAX} requests wait for a stream to {self.address} already")
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            left = Duration(max(0, timeout - (self.ports.time.now() - began)))
-            timer = self.ports.timers.call_after(left, lambda waiter=waiter: self._give_up(waiter))  # type: ignore[misc]
-            try:
-                await waiter
-            except BaseException:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
-                self._next_waiter()  # We may have been woken and leave: the next one's turn.
-                raise
-            finally:
-                timer.cancel()
-
-    def _give_up(self, waiter: "asyncio.Future[None]") -> None:
-        if not waiter.done():
-            waiter.set_exception(
-                Unreachable(f"no stream to {self.address} came free in time: nothing was sent")
-            )
-
-    def _raise_if_unusable(self) -> None:
         if self.is_lost or self.base.phase is Phase.BROKEN:
             raise Unreachable(f"the connection to {self.address} is lost: {self.reason}")
         if self.base.phase is Phase.LEAVING:
             raise ShuttingDown(f"{self.address} takes no more requests")
         if self.base.is_worn_out():
             raise Unreachable(f"the connection to {self.address} has used up its stream numbers")
-
-    def _next_waiter(self) -> None:
-        is_done_for = not self.is_usable
-        while self._waiting and (is_done_for or self.base.may_open()):
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                if not is_done_for:
-                    return
 
     # ------------------------------------------------------------------ Shell
 
@@ -310,7 +273,7 @@ class ClientConnection(Shell):
             end.on_reply(self.keep(event.body))
         elif (run := self._runs.pop(stream, None)) is not None:
             run.on_end(None)
-        self._next_waiter()
+        self._waiting.wake()
 
     def _on_goaway(self, event: GoAwayReceived) -> None:
         """No stream above `last_stream` was looked at: those are refused, for sure."""
@@ -324,7 +287,7 @@ class ClientConnection(Shell):
         for stream in [each for each in self.base.streams if each > event.last_stream]:
             self.base.cancel(stream)
             self._settle(stream, error_of(refusal, event.message))
-        self._next_waiter()
+        self._waiting.wake()
 
     def _settle(self, stream: int, error: BroadsheetError) -> None:
         """A stream has ended with `error`."""
@@ -336,7 +299,7 @@ class ClientConnection(Shell):
             end.on_end(error)
         elif (run := self._runs.pop(stream, None)) is not None:
             run.on_end(error)
-        self._next_waiter()
+        self._waiting.wake()
 
     def on_flushed(self) -> None:
         """What was queued is with the socket: from here on it may have been done."""
@@ -361,7 +324,7 @@ class ClientConnection(Shell):
                 )
             else:
                 self._settle(stream, Unknown(f"{self.address} was lost before it answered: {self.reason}"))
-        self._next_waiter()
+        self._waiting.wake()
 
 
 async def dial(

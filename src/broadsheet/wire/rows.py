@@ -91,7 +91,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
                 continue
             stream = int(event.streams[(begin - first) // stride])
             if connection.base.begin_call(stream):
-                connection.start(stream, connection.unary, result, call, stride)
+                connection.works.answer(stream, result, call, stride)
             elif isinstance(result, Coroutine):
                 result.close()
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).

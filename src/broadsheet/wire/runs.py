@@ -1,14 +1,22 @@
-"""Runs, the accepting side: one run as its sink sees it, and the stream that it belongs to."""
+"""Runs: the accepting ends of a connection's RUN streams, and one run as its sink sees it.
 
-from collections.abc import Callable
-from typing import Final
+A stream ends once its dialler has finished and everything is answered, or when it is dropped; its sink is
+told once. Answers may come later than that, and then only return their bytes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import Status
 from broadsheet.wire import frame as f
 from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
 from broadsheet.wire.events import RecordsReceived
+from broadsheet.wire.method import EMPTY, Reply, RunOpened
 from broadsheet.wire.run import RunSink
+
+if TYPE_CHECKING:
+    from broadsheet.wire.serving import ServerConnection
 
 MESSAGE_MAX: Final = 1024
 """Characters of a refusal's message and hint."""
@@ -78,3 +86,73 @@ class Run:
         end = self._end
         end.unanswered_count -= 1
         end.send(end, self.size, answer)
+
+
+class Runs:
+    """The RUN streams of one connection."""
+
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection = connection
+        self._ends: dict[int, RunEnd] = {}
+
+    def __contains__(self, stream: int) -> bool:
+        """Whether `stream` is open."""
+        return stream in self._ends
+
+    def __iter__(self) -> Iterator[int]:
+        """The open streams."""
+        return iter(self._ends)
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._ends)
+
+    def accept(self, stream: int, opened: RunOpened) -> None:
+        """Open `stream` for records."""
+        connection = self._connection
+        if stream not in connection.base.streams:
+            opened.sink.on_end()  # The caller left before we were ready.
+            return
+        self._ends[stream] = RunEnd(
+            opened.sink, stream, connection=connection.connection, send=self._on_answered
+        )
+        connection.base.accept_run(stream, f.encode(opened.body))
+        connection.mark_dirty()
+
+    def on_records(self, event: RecordsReceived) -> None:
+        """Records came: hand them to the sink."""
+        end = self._ends.get(event.stream)
+        if end is None:
+            return
+        connection, parts = self._connection, event.parts
+        connection.pressure.take(event.size)
+        if any(isinstance(part, memoryview) for part in parts):
+            keep = connection.keep
+            parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
+        end.on_records(event, parts)
+
+    def on_finish(self, stream: int) -> None:
+        """The dialler sends no more."""
+        end = self._ends.get(stream)
+        if end is not None:
+            end.has_finished = True
+            end.sink.on_end()
+            self._close(end)
+
+    def drop(self, stream: int) -> None:
+        """The stream has ended otherwise."""
+        end = self._ends.pop(stream, None)
+        if end is not None and not end.has_finished:
+            end.sink.on_end()
+
+    def _on_answered(self, end: RunEnd, size: int, answer: bytes) -> None:
+        connection = self._connection
+        connection.pressure.give(size)
+        if not connection.is_lost:
+            connection.base.answer_run(end.stream, size, answer)
+            self._close(end)
+            connection.mark_dirty()
+
+    def _close(self, end: RunEnd) -> None:
+        if end.has_finished and not end.unanswered_count and self._ends.pop(end.stream, None) is not None:
+            self._connection.reply(end.stream, Reply(EMPTY))

@@ -7,8 +7,7 @@ Nothing that a handler raises ends the process, but an `AssertionError`.
 Source: DESIGN 2, 10; reliability 5.2 S3-S6, S9.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,13 +19,12 @@ from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
     Cancelled,
-    DeadlineExceeded,
     Refused,
     Status,
     Unauthenticated,
     Unknown,
 )
-from broadsheet.ports import Timer, Transport
+from broadsheet.ports import Transport
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import U32Column, render_rows
 from broadsheet.wire.connection import Phase
@@ -45,26 +43,16 @@ from broadsheet.wire.events import (
     TokenReceived,
 )
 from broadsheet.wire.listener import ListenerConnection
-from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
+from broadsheet.wire.method import Call, Method, Reply, RunOpened, Shape
 from broadsheet.wire.pressure import Pressure
 from broadsheet.wire.rows import serve_calls
-from broadsheet.wire.runs import RunEnd
+from broadsheet.wire.runs import Runs
 from broadsheet.wire.shell import Shell
 from broadsheet.wire.stream import StreamEnd
+from broadsheet.wire.works import Works
 
 if TYPE_CHECKING:
     from broadsheet.wire.server import Server
-
-
-class Work:
-    """A request that runs as a task."""
-
-    __slots__ = ("handler", "size", "task", "timer")
-
-    def __init__(self, handler: Any, size: int) -> None:  # noqa: ANN401 - an awaitable.
-        self.handler, self.size = handler, size
-        self.task: asyncio.Task[None] | None = None
-        self.timer: Timer | None = None
 
 
 class ServerConnection(Shell):
@@ -81,9 +69,9 @@ class ServerConnection(Shell):
         self.source = ""
         self.principal = ANYONE
         self.pressure = Pressure(self, server.budget)
-        self._works: dict[int, Work] = {}
+        self.works = Works(self)
         self._streams: dict[int, StreamEnd] = {}
-        self._runs: dict[int, RunEnd] = {}
+        self.runs = Runs(self)
 
     # ------------------------------------------------------------------ Shell
 
@@ -122,16 +110,12 @@ class ServerConnection(Shell):
     def on_lost(self) -> None:
         """Cancel what runs, and let go of everything."""
         self.pressure.forget()
-        for work in list(self._works.values()):
-            if work.task is not None:
-                work.task.cancel()
+        self.works.cancel_all()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.on_end(Unknown("the connection was lost"))
-        runs, self._runs = self._runs, {}
-        for end in runs.values():
-            if not end.has_finished:
-                end.sink.on_end()
+        for run in list(self.runs):
+            self.runs.drop(run)
         self.server.depart(self)
 
     def on_flushed(self) -> None:
@@ -142,7 +126,7 @@ class ServerConnection(Shell):
     def next_deadline(self) -> Instant | None:
         """When the token expires."""
         expires = self.principal.expires
-        if expires is None or self.base.phase is Phase.GREETING or not (self._streams or self._runs):
+        if expires is None or self.base.phase is Phase.GREETING or not (self._streams or self.runs):
             return None
         time = self.ports.time
         return after(time.now(), Duration(max(0, expires - time.wall())))
@@ -154,7 +138,7 @@ class ServerConnection(Shell):
         expires = self.principal.expires
         if expires is None or self.ports.time.wall() < expires:
             return
-        for stream in [*self._streams, *self._runs]:
+        for stream in [*self._streams, *self.runs]:
             self._drop(stream, Unauthenticated("the token has expired: send a newer one in time"))
 
     def leave(self) -> None:
@@ -218,33 +202,33 @@ class ServerConnection(Shell):
             )
             result = method.handler(call, request, event.payload)
             if type(result) is Reply:
-                self._reply(stream, result)
+                self.reply(stream, result)
                 return
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
             self.refuse(stream, error)
             return
-        self.start(stream, self.unary, result, call, len(event.payload) + len(event.request))
+        self.works.answer(stream, result, call, len(event.payload) + len(event.request))
 
     def _on_open(self, event: OpenReceived, now: Instant) -> None:
         stream = event.stream
-        work: Callable[[int, Any], Coroutine[Any, Any, None]]
         shape = Shape.RUN if event.is_run else Shape.STREAM
+        start = self.works.open_run if event.is_run else self.works.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
             if event.is_run:
-                work, result = self._open_run, method.handler(call, request)
+                result = method.handler(call, request)
                 if type(result) is RunOpened:
-                    self._accept(stream, result)
+                    self.runs.accept(stream, result)
                     return
             else:
                 end = self._streams[stream] = StreamEnd(self, stream, window_bytes=self._window_bytes())
                 end.grant()
-                work, result = self.unary, method.handler(call, request, end)
+                result = method.handler(call, request, end)
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
             self._streams.pop(stream, None)
             self.refuse(stream, error)
             return
-        self.start(stream, work, result, call, len(event.request))
+        start(stream, result, call, len(event.request))
         self.arm(now)
 
     def admit(
@@ -284,27 +268,19 @@ class ServerConnection(Shell):
     def _on_finish(self, event: FinishReceived, _now: Instant) -> None:
         if (end := self._streams.get(event.stream)) is not None:
             end.on_finish()
-        elif (run_end := self._runs.get(event.stream)) is not None:
-            run_end.has_finished = True
-            run_end.sink.on_end()
-            self._end_run(run_end)
+        else:
+            self.runs.on_finish(event.stream)
 
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
         self._drop(event.stream, Cancelled("cancelled by the caller"))
 
     def _on_records(self, event: RecordsReceived, _now: Instant) -> None:
-        end = self._runs.get(event.stream)
-        if end is None:
-            return
-        self.pressure.take(event.size)
-        parts = event.parts
-        if any(isinstance(part, memoryview) for part in parts):
-            parts = tuple([self.keep(part) if isinstance(part, memoryview) else part for part in parts])
-        end.on_records(event, parts)
+        self.runs.on_records(event)
 
     # ------------------------------------------------------------------ answers
 
-    def _reply(self, stream: int, reply: Reply) -> None:
+    def reply(self, stream: int, reply: Reply) -> None:
+        """End `stream` well."""
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
@@ -341,89 +317,22 @@ class ServerConnection(Shell):
         if self.base.refuse(stream, status, message, hint):
             self.mark_dirty()
 
-    def start(
-        self,
-        stream: int,
-        work: Callable[[int, Any], Coroutine[Any, Any, None]],
-        handler: Any,  # noqa: ANN401 - an awaitable.
-        call: Call,
-        size: int,
-    ) -> None:
-        """Let a handler run as a task, until its deadline."""
-        entry = self._works[stream] = Work(handler, size)
-        self.pressure.take(size)
-        entry.task = self.server.scope.spawn(work(stream, handler), name=call.method.name)
-        entry.task.add_done_callback(lambda _task: self._stopped(stream))
-        if call.deadline is not None:
-            delay = Duration(max(0, call.deadline - self.ports.time.now()))
-            entry.timer = self.ports.timers.call_after(delay, lambda: self._late(stream))
-
-    def _late(self, stream: int) -> None:
-        entry = self._works.get(stream)
-        if entry is not None and entry.task is not None:
-            self.refuse(stream, DeadlineExceeded("the deadline passed while the node was working on it"))
-            entry.task.cancel()
-
-    def _stopped(self, stream: int) -> None:
-        """A task has ended, in whatever way."""
-        entry = self._works.pop(stream)
-        if entry.timer is not None:
-            entry.timer.cancel()
-        if isinstance(entry.handler, Coroutine):
-            entry.handler.close()  # Where the task was cancelled before its first step.
+    def on_stopped(self, stream: int) -> None:
+        """The task of `stream` has ended, in whatever way."""
         self._streams.pop(stream, None)
-        self.pressure.give(entry.size)
         if not self.is_lost:
             self._widen()
-        if stream in self.base.streams and stream not in self._runs:
+        if stream in self.base.streams and stream not in self.runs:
             self.refuse(stream, Unknown("the node stopped working on it"))
-
-    async def unary(self, stream: int, work: Awaitable[Reply]) -> None:
-        """Answer with what a handler brings."""
-        try:
-            self._reply(stream, await work)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            self.refuse(stream, error)
-
-    async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
-        try:
-            self._accept(stream, await work)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-            self.refuse(stream, error)
-
-    def _accept(self, stream: int, opened: RunOpened) -> None:
-        if stream not in self.base.streams:
-            opened.sink.on_end()  # The caller left before we were ready.
-            return
-        self._runs[stream] = RunEnd(opened.sink, stream, connection=self.connection, send=self._answer_run)
-        self.base.accept_run(stream, f.encode(opened.body))
-        self.mark_dirty()
-
-    def _answer_run(self, end: RunEnd, size: int, answer: bytes) -> None:
-        self.pressure.give(size)
-        if not self.is_lost:
-            self.base.answer_run(end.stream, size, answer)
-            self._end_run(end)
-            self.mark_dirty()
-
-    def _end_run(self, end: RunEnd) -> None:
-        if end.has_finished and not end.unanswered_count and self._runs.pop(end.stream, None) is not None:
-            self._reply(end.stream, Reply(EMPTY))
 
     def _drop(self, stream: int, error: BroadsheetError) -> None:
         """End a stream from our side or after its CANCEL."""
         if self.base.refuse(stream, error.status, str(error)):
             self.mark_dirty()
-        if (run_end := self._runs.pop(stream, None)) is not None and not run_end.has_finished:
-            run_end.sink.on_end()
+        self.runs.drop(stream)
         if (end := self._streams.pop(stream, None)) is not None:
             end.on_end(error)
-        if (work := self._works.get(stream)) is not None and work.task is not None:
-            work.task.cancel()
+        self.works.cancel(stream)
 
     def _widen(self) -> None:
         """Less is in flight: let streams that were opened narrow have their window."""
