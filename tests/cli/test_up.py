@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broadsheet import connect_sync
+from broadsheet.cli.cluster import PORTS
 from broadsheet.cli.running import is_running, wait_until_ended
 from broadsheet.errors import Unsupported
 from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, cluster, environment, free_ports, get, pids
@@ -175,6 +177,49 @@ def test_a_taken_port_is_said_with_its_address(standing: tuple[Path, dict[str, s
 
     assert done.returncode == 2
     assert f"http door cannot listen at {address}" in done.stderr
+
+
+def test_up_on_a_taken_port_makes_nothing_and_names_the_flags(tmp_path: Path) -> None:
+    """Another cluster on the default ports: what to do is said, and the next attempt starts afresh."""
+    root = tmp_path / "c"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = broadsheet("up", "--data-dir", root, "--detach", "--port-offset", str(port - PORTS["native"]))
+
+    assert done.returncode == 2
+    assert f"the native door cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert "--any-port" in done.stderr
+    assert not root.exists()
+
+
+def test_up_says_what_a_node_said_when_its_port_was_taken_later(tmp_path: Path) -> None:
+    """A directory keeps its ports; who has taken one meanwhile is not always another cluster."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        address = found["nodes"][0]["addresses"]["native"]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        taken.listen()
+        done = broadsheet("up", "--data-dir", root, "--detach")
+        again = broadsheet("up", "--data-dir", root, "--detach", "--any-port")
+
+    assert done.returncode == 2
+    assert f"the native door cannot listen at {address}: Address already in use" in done.stderr
+    assert "ended with status 2" in done.stderr
+    assert again.returncode == 2
+    assert "has its ports already" in again.stderr
+
+
+def test_journals_without_a_node_say_how_to_find_or_start_one() -> None:
+    """The first command of somebody who has not read on."""
+    done = broadsheet("journals", "list", "--address", "127.0.0.1:1")
+
+    assert done.returncode == 1
+    assert "127.0.0.1:1 cannot be reached" in done.stderr
+    assert "`broadsheet up` starts one" in done.stderr
 
 
 def test_config_show_says_where_each_value_comes_from(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class Process(msgspec.Struct, frozen=True):
     """Read end of the pipe on which it says that it is ready."""
     lifeline: int | None
     """Write end of the pipe by which it lives; None where it is detached."""
+    log_begin: int
+    """Bytes that its log file held before."""
 
 
 class Cluster:
@@ -87,18 +89,20 @@ class Cluster:
         """A new cluster in a new or empty directory.
 
         Raises:
-            ConfigError: the directory holds something else, or a port is out of range.
+            ConfigError: the directory holds something else, or a port is out of range or taken.
         """
-        prepare(root)
-        if strangers := sorted(path.name for path in root.iterdir()):
-            raise ConfigError(
-                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
-            )
         nodes = [f"n{number}" for number in range(1, count + 1)]
         addresses = {
             node: _addresses(number, port_offset=port_offset, has_any_port=has_any_port)
             for number, node in enumerate(nodes)
         }
+        for doors in addresses.values():
+            _must_be_free(doors)
+        prepare(root)
+        if strangers := sorted(path.name for path in root.iterdir()):
+            raise ConfigError(
+                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
+            )
         peers = {node: found["native"] for node, found in addresses.items()} if count > 1 else {}
         for node in nodes:
             _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
@@ -154,6 +158,7 @@ class Cluster:
             command += ["--lifeline-fd", str(lifeline_read)]
             inherited.append(lifeline_read)
         with (self.root / f"{node}.log").open("ab") as log:
+            log_begin = log.tell()
             popen = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments.
                 command,
                 stdin=subprocess.DEVNULL,
@@ -164,7 +169,7 @@ class Cluster:
             )
         for fd in inherited:
             os.close(fd)
-        return Process(node, popen, ready_read, lifeline_write)
+        return Process(node, popen, ready_read, lifeline_write, log_begin)
 
     def _wait_ready(self, process: Process, until: float) -> None:
         with os.fdopen(process.ready, "rb") as pipe:
@@ -172,10 +177,12 @@ class Cluster:
             line = pipe.readline() if readable else b""
         if line:
             return
-        ended = process.popen.poll() if readable else None
-        why = f"ended with status {ended}" if readable else f"was not ready after {READY_SECONDS_MAX} s"
-        printed = (self.root / f"{process.node}.log").read_text(errors="replace").splitlines()
-        raise ConfigError("\n".join([f"node {process.node} {why}; it printed:", *printed[-LOG_LINES_SHOWN:]]))
+        # It closes the pipe at its end, or a moment before it.
+        why = f"ended with status {process.popen.wait()}" if readable else f"took over {READY_SECONDS_MAX} s"
+        log = self.root / f"{process.node}.log"
+        printed = log.read_bytes()[process.log_begin :].decode(errors="replace").splitlines()
+        said = [line for line in printed if line.startswith("broadsheet: ")] or printed[-LOG_LINES_SHOWN:]
+        raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *said]))
 
 
 def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str, str]:
@@ -187,6 +194,21 @@ def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str
             f"port offset {port_offset} gives ports {sorted(ports.values())}, not 1 to {PORT_MAX}"
         )
     return {door: f"127.0.0.1:{port}" for door, port in ports.items()}
+
+
+def _must_be_free(doors: dict[str, str]) -> None:
+    for door, address in doors.items():
+        host, _, port = address.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As the node does.
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                raise ConfigError(
+                    f"the {door} door cannot listen at {address}: {error.strerror}; another cluster "
+                    "ends with `broadsheet down --data-dir ITS_DIRECTORY`, and this one starts elsewhere with "
+                    "--port-offset or --any-port"
+                ) from error
 
 
 def _free_port() -> int:

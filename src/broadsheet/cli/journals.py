@@ -1,8 +1,7 @@
 """`broadsheet journals`: make, list, fill, read and delete journals of a node.
 
 Progress goes to standard error, and only where that is a terminal; content and JSON go to standard output.
-The token comes from
-the environment, never from a flag (reliability S11).
+The token comes from the environment, never from a flag (reliability S11).
 """
 
 import os
@@ -16,6 +15,7 @@ import typer
 
 from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.client import Client, connect
+from broadsheet.errors import Unreachable
 from broadsheet.runtime.loop import run
 
 app = typer.Typer(no_args_is_help=True, help="Journals: append-only byte sequences.")
@@ -246,4 +246,10 @@ def _run(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
         async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
             await work(client)
 
-    run(main())
+    try:
+        run(main())
+    except Unreachable as error:
+        raise Unreachable(
+            f"{error}; `broadsheet status` tells where your nodes listen: --address or BROADSHEET_ADDRESS "
+            "names one, `broadsheet up` starts one"
+        ) from error

@@ -36,6 +36,11 @@ def up(
                 f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
                 "leave out --nodes, or name another directory"
             )
+        if port_offset or any_port:
+            raise ConfigError(
+                f"{data_dir} has its ports already, in {data_dir}/*.toml: edit them there, "
+                "or leave out --port-offset and --any-port"
+            )
     else:
         cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)
     stop = _on_signal()
