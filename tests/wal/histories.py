@@ -16,6 +16,7 @@ from broadsheet.sim.medium import Tape
 from broadsheet.wal import WALConfig
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.recovery import Recovery, log_id_of, survey
+from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.tale import Verdict
 from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log
@@ -28,7 +29,7 @@ TINY = WALConfig(
     record_bytes_max=8 << 10,
     batch_bytes_max=16 << 10,
 )
-Content = dict[int, bytes]
+Records = dict[int, bytes]
 
 
 class History:
@@ -37,7 +38,7 @@ class History:
     def __init__(self) -> None:
         self.disk = SimDisk()
         self.tape: Tape = record(self.disk)
-        self.states: dict[int, list[tuple[int, Content]]] = {}
+        self.states: dict[int, list[tuple[int, Records]]] = {}
         """Per stream: (next offset, records) after each of its operations."""
         self.trimmed: dict[int, int] = {}
         self.bench: Bench | None = None
@@ -89,10 +90,10 @@ class History:
         assert self.bench is not None
         await abandon(self.bench)
 
-    def _now(self, stream: int) -> tuple[int, Content]:
+    def _now(self, stream: int) -> tuple[int, Records]:
         return self.states.setdefault(stream, [(0, {})])[-1]
 
-    def _note(self, stream: int, after: int, content: Content) -> None:
+    def _note(self, stream: int, after: int, content: Records) -> None:
         self.states[stream].append((after, content))
 
     def _done(self, stream: int) -> Callable[[], None]:
@@ -137,7 +138,7 @@ class History:
         return None
 
 
-def _base(states: list[tuple[int, Content]], number: int) -> int:
+def _base(states: list[tuple[int, Records]], number: int) -> int:
     """The first offset after a reset, where there was one."""
     after, content = states[number]
     return min(content, default=after)
@@ -149,12 +150,12 @@ def read_image(image: dict[str, bytes]) -> dict[int, Verdict]:
     for name, content in image.items():
         if (index := segment_index(name.removeprefix(f"{DIRECTORY}/"))) is not None:
             files[index] = content
-    found = [survey(index, content, str(index)) for index, content in files.items()]
+    found = [survey(index, Content.of(content), str(index)) for index, content in files.items()]
     log_id = log_id_of(found)
     found = [segment for segment in found if segment.header is not None or segment.lap]
     if log_id is None or not any(segment.lap for segment in found):
         return {}
-    return Recovery(files.__getitem__, log_id=log_id).run(found).verdicts
+    return Recovery(lambda index: Content.of(files[index]), log_id=log_id).run(found).verdicts
 
 
 def noise(seed: int, length: int) -> bytes:

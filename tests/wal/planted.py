@@ -12,7 +12,7 @@ from broadsheet.wal import opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.format import FrameHeader
 from broadsheet.wal.recovery import Found
-from broadsheet.wal.scan import FoundFrame, batches
+from broadsheet.wal.scan import Content, FoundFrame, batches
 from broadsheet.wal.writer import Writer
 from tests.wal import histories, scenarios
 
@@ -75,7 +75,8 @@ def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
     look = recovery.Recovery._look_behind
 
     def keep(self: recovery.Recovery, segment: Found, at: int) -> None:
-        data = self._read(segment.file)
+        content = self._content(segment.file)
+        data = content.read(0, content.size)
         last = self._last
         assert last is not None
         lap = last.lap
@@ -96,10 +97,10 @@ def lap_ignored(patch: pytest.MonkeyPatch) -> None:
     """Batches of a former use of the segment count as if they were of this one."""
     survey = recovery.survey
 
-    def all_laps(index: int, data: bytes, name: str) -> Found:
-        found = survey(index, data, name)
+    def all_laps(index: int, content: Content, name: str) -> Found:
+        found = survey(index, content, name)
         base = min((header.batch for header in found.batches), default=0)
-        every = [h._replace(lap=found.lap, batch=base + n) for n, h in enumerate(batches(data))]
+        every = [h._replace(lap=found.lap, batch=base + n) for n, h in enumerate(batches(content))]
         return found._replace(batches=every)
 
     apply = recovery.Recovery._apply

@@ -45,7 +45,7 @@ class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """file, majority, or auto: file for a node alone, majority otherwise."""
     token_file: str = ""
     """A token with the capability REPLICATE, for peers that want one; empty for none."""
-    wal: WALConfig = WALConfig(initial_fill_bytes=4 * MIB)
+    wal: WALConfig = WALConfig(segment_bytes=32 * MIB, initial_fill_bytes=4 * MIB)
     """The role's log. A record holds the whole document."""
     proposer: ProposerConfig = ProposerConfig()
     """Patience of the proposer."""

@@ -184,9 +184,7 @@ class Log:
                 f"append of {count} to stream {stream}: the log of {writer.directory} is {state_word}"
             )
         if length > writer.record_bytes_max:
-            raise TooLarge(
-                f"a record of {length} bytes is above record_bytes_max {writer.record_bytes_max}"
-            )
+            raise TooLarge(f"a record of {length} bytes is above record_bytes_max {writer.record_bytes_max}")
         if writer.pending_bytes + length > writer.pending_bytes_max:
             raise Throttled(f"{writer.pending_bytes} bytes wait for the disk of {writer.directory}")
         if state is None:

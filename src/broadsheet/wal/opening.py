@@ -15,6 +15,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import VERSION, SegmentHeader, aligned
 from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, survey
+from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import (
     LOCK_NAME,
     QUARANTINE_PREFIX,
@@ -74,7 +75,7 @@ def _open_locked(
         if (index := segment_index(name)) is not None:
             files[index] = file = disk.open(f"{directory}/{name}")
             opened_files.append(file)
-            found.append(survey(index, file.read_at(0, file.size()), f"{directory}/{name}"))
+            found.append(survey(index, _content(file), f"{directory}/{name}"))
     known_id = log_id_of(found)
     log_id = new_log_id if known_id is None else known_id
     segments = Segments(disk, directory, log_id=log_id, segment_bytes=config.segment_bytes)
@@ -84,7 +85,7 @@ def _open_locked(
     found = [segment for segment in found if segment.file in segments.files]
     result = None
     if any(segment.lap for segment in found):
-        result = Recovery(lambda index: _content(segments, index), log_id=log_id).run(found)
+        result = Recovery(lambda index: _content(segments.files[index]), log_id=log_id).run(found)
         _set_aside(segments, result.damage)
         _repair_headers(segments, found)
         _rewrite(segments, result)
@@ -123,9 +124,8 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File]) -> lis
     return ours
 
 
-def _content(segments: Segments, index: int) -> bytes:
-    file = segments.files[index]
-    return file.read_at(0, file.size())
+def _content(file: File) -> Content:
+    return Content(lambda begin, end: file.read_at(begin, end - begin), file.size())
 
 
 def _set_aside(segments: Segments, damage: list[Damage]) -> None:

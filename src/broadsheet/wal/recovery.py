@@ -30,7 +30,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.scan import FoundFrame, batches, frames, is_chained, rows
+from broadsheet.wal.scan import Content, FoundFrame, batches, frames, is_chained, rows
 from broadsheet.wal.tale import Held, Tale, Verdict
 
 
@@ -76,13 +76,13 @@ class Result(NamedTuple):
 class Recovery:
     """One reading of a log."""
 
-    def __init__(self, read: Callable[[int], bytes], *, log_id: int) -> None:
+    def __init__(self, content: Callable[[int], Content], *, log_id: int) -> None:
         """Prepare to read.
 
         Args:
-            read: the whole content of the segment file of an index.
+            content: of the segment file of an index.
         """
-        self._read, self._log_id = read, log_id
+        self._content, self._log_id = content, log_id
         self._tales: dict[int, Tale] = {}
         self._damage: list[Damage] = []
         self._last: BatchHeader | None = None
@@ -112,7 +112,8 @@ class Recovery:
         laps = {lap: by_lap[lap].file for lap in sorted(by_lap) if lap >= oldest}
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
-            tail_at = self._walk(by_lap[lap], self._read(index))
+            end = max(aligned(header.at + header.length) for header in by_lap[lap].batches)
+            tail_at = self._walk(by_lap[lap], self._content(index).read(0, end))
         assert self._last is not None, "a lap has at least one batch"
         self._look_behind(head, tail_at)
         for segment in found:
@@ -196,9 +197,10 @@ class Recovery:
         last = self._last
         assert last is not None
         lap = last.lap if segment.lap == last.lap else last.lap + 1
-        data = self._read(segment.file)
-        if data.find(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at) < 0:
+        content = self._content(segment.file)
+        if not content.has(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at):
             return  # No frame of it anywhere: the usual case, found out at the speed of memory.
+        data = content.read(0, content.size)
 
         def accepts(header: FrameHeader) -> bool:
             return (header.log_id, header.boot, header.lap, header.batch) == (
@@ -260,17 +262,17 @@ class Recovery:
         return verdicts
 
 
-def survey(index: int, data: bytes, name: str) -> Found:
+def survey(index: int, content: Content, name: str) -> Found:
     """What one segment file is.
 
     Raises:
         ConfigError: a version that this program does not know.
     """
-    header = read_segment_header(data[:BLOCK_BYTES], name)
+    header = read_segment_header(content.read(0, BLOCK_BYTES), name)
     log_ids: dict[int, int] = {}
     lap = 0
     mine: list[BatchHeader] = []
-    for batch in batches(data):
+    for batch in batches(content):
         log_ids[batch.log_id] = log_ids.get(batch.log_id, 0) + 1
         if header is not None and batch.log_id != header.log_id:
             continue
@@ -278,7 +280,7 @@ def survey(index: int, data: bytes, name: str) -> Found:
             lap, mine = batch.lap, []
         if batch.lap == lap:
             mine.append(batch)
-    return Found(index, len(data), header, lap, mine)
+    return Found(index, content.size, header, lap, mine)
 
 
 def log_id_of(found: list[Found]) -> int | None:
