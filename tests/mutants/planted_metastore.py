@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.value import AcceptorSets
+from tests.mutants.hunt_metastore import hunt
 from tests.mutants.registry import Mutant
 
 CORE = "broadsheet.control.core"
@@ -12,6 +15,25 @@ CORE = "broadsheet.control.core"
 
 def _one_step(_: Any) -> Any:
     return lambda old=(), new=(): AcceptorSets(old=new or old)
+
+
+def _counts_messages(on_promised: Callable[..., Any]) -> Any:
+    def counting(self: Any, event: Any, now: Any) -> Any:
+        if event.ballot == self.ballot and event.acceptor in self._votes:
+            others = [member for member in self._sets.members() if member not in self._votes]
+            event = replace(event, acceptor=others[0]) if others else event
+        return on_promised(self, event, now)
+
+    return counting
+
+
+def _reuses_its_ballot(prepare: Callable[..., Any]) -> Any:
+    def reusing(self: Any, *arguments: Any) -> Any:
+        if self.ballot.node == self.node and self.ballot.counter == self._top:
+            self._top -= 1
+        return prepare(self, *arguments)
+
+    return reusing
 
 
 def _at_once(_: Any) -> Any:
@@ -36,6 +58,20 @@ MUTANTS = [
         f"{CORE}.operation:AcceptorSets",
         _one_step,
         workload="metastore",
+    ),
+    Mutant(
+        "metastore_duplicate_promise",
+        "A promise that comes twice is counted as two acceptors'.",
+        f"{CORE}.proposer:ProposerMachine._handlers[Promised]",
+        _counts_messages,
+        hunt=hunt,
+    ),
+    Mutant(
+        "metastore_ballot_reused",
+        "A proposer prepares again under the ballot that it used before (control.3).",
+        f"{CORE}.proposer:ProposerMachine._prepare",
+        _reuses_its_ballot,
+        hunt=hunt,
     ),
     Mutant(
         "metastore_promise_before_sync",
