@@ -61,6 +61,14 @@ def test_memory_is_no_disk() -> None:
     assert checks.disk_check(Path("/dev/shm")).verdict is Verdict.BAD
 
 
+def test_where_nothing_can_be_written_the_others_are_still_looked_at() -> None:
+    """A full disk is when somebody asks the doctor: it must not fall over it."""
+    finding = checks.sync_check(Path("/proc"))
+
+    assert finding.verdict is Verdict.BAD
+    assert "nothing can be written in /proc" in finding.text
+
+
 def test_a_directory_open_to_others_is_a_warning(tmp_path: Path) -> None:
     """The next start closes it; until then somebody may look."""
     root = tmp_path / "c"

@@ -129,13 +129,18 @@ def disk_check(root: Path) -> Finding:
 
 def sync_check(root: Path) -> Finding:
     """How long a small write takes to be durable: every acknowledgement waits for one."""
-    with tempfile.TemporaryFile(dir=_existing(root)) as file:
-        took = []
-        for _ in range(SYNC_COUNT):
-            began = time.perf_counter()
-            os.pwrite(file.fileno(), bytes(4096), 0)
-            os.fdatasync(file.fileno())
-            took.append(time.perf_counter() - began)
+    place = _existing(root)
+    took = []
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            for _ in range(SYNC_COUNT):
+                began = time.perf_counter()
+                os.pwrite(file.fileno(), bytes(4096), 0)
+                os.fdatasync(file.fileno())
+                took.append(time.perf_counter() - began)
+    except OSError as error:
+        text = f"nothing can be written in {place}: {error.strerror}"
+        return Finding("sync", Verdict.BAD, text, "make room, or choose a directory that you may write")
     median = sorted(took)[SYNC_COUNT // 2]
     text = f"a durable write of 4 KiB takes {median * 1e6:.0f} us (median of {SYNC_COUNT})"
     if median > SYNC_SLOW_SECONDS:

@@ -182,7 +182,7 @@ class Cluster:
         log = self.root / f"{process.node}.log"
         printed = log.read_bytes()[process.log_begin :].decode(errors="replace").splitlines()
         said = [line for line in printed if line.startswith("broadsheet: ")] or printed[-LOG_LINES_SHOWN:]
-        raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *said]))
+        raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *(said or ["nothing"])]))
 
 
 def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str, str]:
@@ -206,7 +206,7 @@ def _must_be_free(doors: dict[str, str]) -> None:
             except OSError as error:
                 raise ConfigError(
                     f"the {door} door cannot listen at {address}: {error.strerror}; another cluster "
-                    "ends with `broadsheet down --data-dir ITS_DIRECTORY`, and this one starts elsewhere with "
+                    "ends with `broadsheet down --data-dir ITS_DIRECTORY`; this one starts elsewhere with "
                     "--port-offset or --any-port"
                 ) from error
 
