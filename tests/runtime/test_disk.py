@@ -16,8 +16,9 @@ from broadsheet.runtime.disk import WRITERS_MAX, LocalDisk
 from broadsheet.runtime.workers import Workers
 
 
-def writer_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("disk-writer")}
+def writer_threads() -> set[threading.Thread]:
+    """Those alive; by identity, for a disk that was closed before may have left one of the same name."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("disk-writer")}
 
 
 async def test_closing_under_a_write_waits_for_it(tmp_path: Path) -> None:
@@ -50,7 +51,10 @@ async def test_a_directory_has_one_writer_and_threads_are_bounded(tmp_path: Path
             file.close()
     started = writer_threads() - before
 
-    assert sum(1 for name in started if name.startswith("disk-writer-shared")) == disk_module.SHARED_WRITERS
+    assert (
+        sum(1 for thread in started if thread.name.startswith("disk-writer-shared"))
+        == disk_module.SHARED_WRITERS
+    )
     assert len(started) == WRITERS_MAX + disk_module.SHARED_WRITERS
     disk.close()
 
