@@ -186,6 +186,43 @@ async def test_w6_a_lost_batch_is_charged_by_the_next_one() -> None:
         assert all(bench.log.recovered(s).is_quarantined for s in (A, B, C))
 
 
+@pytest.mark.parametrize("at", [120, 40], ids=["payload", "frame header"])
+async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_once(at: int) -> None:
+    """Not only the next start tells: what was lost may not be voted with meanwhile, and is set aside (W7)."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    bench.send(B, b"spoilt" * 100)
+    await bench.commit(C, b"beside it" * 100)
+    content = disk.medium.image()[SEGMENT]
+    place = _frames(content, B)[0].at + at
+    file = disk.open(SEGMENT)
+    file.write_at(place, [bytes([content[place] ^ 1])])
+    file.sync()
+    n = 0
+    while not bench.log.status().quarantined and n < 100:
+        await bench.commit(A, bytes(8000))
+        bench.log.trim(A, Offset(n))
+        n += 1
+    await bench.settled()
+    assert bench.log.status().quarantined == [B]
+    assert bench.log.status().pinning == [B]
+    (kept,) = bench.log.status().quarantine_files
+    assert b"spoilt" * 95 in disk.medium.image()[f"{DIRECTORY}/{kept}"]
+    with pytest.raises(StreamQuarantined):
+        bench.send(B, b"more")
+    await bench.commit(A, b"goes on")
+    bench.log.check()
+    await abandon(bench)
+
+    async with opened(after_power_cut(disk), seed=2) as bench:
+        assert bench.log.recovered(B).is_quarantined
+        assert payloads(bench.log.recovered(C).records) == [b"beside it" * 100]
+        assert not bench.log.recovered(C).is_quarantined
+        bench.log.reset(B, Offset(1), Generation(1), lambda: None)
+        assert await bench.commit(B, b"repaired", generation=1) == 1
+        assert bench.log.status().lap_oldest > 1  # What B lost does not hold its segment any longer.
+
+
 @pytest.mark.parametrize("at", ["payload", "frame header", "batch header"])
 async def test_damage_in_the_last_batch_is_a_cut_tail_that_says_so(at: str) -> None:
     """No later batch vouches for it, so it may have been acknowledged: kv.6 and journals.2 want to know."""

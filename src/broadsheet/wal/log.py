@@ -88,7 +88,6 @@ class Log:
     def __init__(self, writer: Writer, opened: Opened) -> None:
         """Serve what `open` has opened."""
         self._writer = writer
-        self._quarantine_files = opened.quarantine_files
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
             stream: recovered_of(LogStreamId(stream), verdict) for stream, verdict in verdicts.items()
@@ -342,7 +341,7 @@ class Log:
             tail_cut=[
                 LogStreamId(s.stream) for s in self._writer.streams.values() if s.flags & RowFlag.TAIL_CUT
             ],
-            quarantine_files=list(self._quarantine_files),
+            quarantine_files=list(self._writer.quarantine_files),
             is_out_of_space=self._writer.is_out_of_space or self._writer.space.is_refused,
         )
 

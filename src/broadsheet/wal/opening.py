@@ -86,7 +86,7 @@ def _open_locked(
     result = None
     if any(segment.lap for segment in found):
         result = Recovery(lambda index: _content(segments.files[index]), log_id=log_id).run(found)
-        _set_aside(segments, result.damage)
+        set_aside(segments, result.damage)
         _repair_headers(segments, found)
         _rewrite(segments, result)
     opened = Opened(lock, segments, result, result.free if result else list(segments.files))
@@ -128,9 +128,13 @@ def _content(file: File) -> Content:
     return Content(lambda begin, end: file.read_at(begin, end - begin), file.size())
 
 
-def _set_aside(segments: Segments, damage: list[Damage]) -> None:
-    """Copy damaged bytes to files of their own: nothing that was not understood is ever lost (W7)."""
-    is_any = False
+def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
+    """Copy damaged bytes to files of their own: nothing that was not understood is ever lost (W7).
+
+    Returns:
+        The names of new files.
+    """
+    made: list[str] = []
     for place in damage:
         content = segments.files[place.file].read_at(place.begin, place.end - place.begin)
         name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
@@ -141,9 +145,10 @@ def _set_aside(segments: Segments, damage: list[Damage]) -> None:
         file.write_at(0, [content])
         file.sync()
         file.close()
-        is_any = True
-    if is_any:
+        made.append(name)
+    if made:
         segments.disk.sync_dir(segments.directory)
+    return made
 
 
 def _repair_headers(segments: Segments, found: list[Found]) -> None:
@@ -151,7 +156,7 @@ def _repair_headers(segments: Segments, found: list[Found]) -> None:
     for segment in found:
         if segment.header is None:
             header = SegmentHeader(VERSION, segments.log_id, segments.segment_bytes)
-            _set_aside(segments, [Damage(segment.file, segment.lap, 0, BLOCK_BYTES)])
+            set_aside(segments, [Damage(segment.file, segment.lap, 0, BLOCK_BYTES)])
             segments.files[segment.file].write_at(0, [header.pack()])
             segments.files[segment.file].sync()
 

@@ -16,7 +16,9 @@ from broadsheet.base.types import LogStreamId
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import FRAME, HEAD_BYTES, FrameHeader, Kind
+from broadsheet.wal.opening import set_aside
 from broadsheet.wal.record import LogFull
+from broadsheet.wal.recovery import Damage
 from broadsheet.wal.scan import frames
 from broadsheet.wal.segments import FILL_STEP_BYTES, NO_SPACE
 
@@ -40,6 +42,20 @@ class Pinned(NamedTuple):
     payload: bytes
 
 
+Wanted = dict[int, dict[int, tuple[int, int]]]
+"""By stream and begin: end and crc of a run."""
+
+
+class Reading(NamedTuple):
+    """A segment, read once more."""
+
+    pinned: list[Pinned]
+    missing: list[tuple[int, int]]
+    """Stream and begin of each wanted run that is not there as it was written."""
+    damage: list[tuple[int, int]]
+    """Where what is missing lies: damaged frames, or all of the segment where a header cannot be read."""
+
+
 class Space:
     """What one log does to have room."""
 
@@ -51,6 +67,8 @@ class Space:
         self._target = writer.config.segments_initial
         self._is_filling = self._is_copying = False
         self._asked_lap = self._asked_at = 0
+        self._damaged_lap = 0
+        """A lap that cannot be copied whole: trying again would find the same."""
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""
@@ -89,7 +107,7 @@ class Space:
             if self._asked_lap != lap:
                 self._asked_lap, self._asked_at = lap, pool.head
                 self._request(lap)
-            if use.live_bytes * 2 <= pool.rooms[use.index]:
+            if use.live_bytes * 2 <= pool.rooms[use.index] and lap != self._damaged_lap:
                 if len(pool.free) < COPY_LOW or pool.head > self._asked_at:
                     self._is_copying = True
                     writer.tasks.spawn(self._copy_forward(lap), name="copy")
@@ -162,15 +180,13 @@ class Space:
         writer = self._writer
         try:
             wanted = {
-                state.stream: dict(state.in_lap(lap))
-                for state in writer.streams.values()
-                if lap in state.laps
+                state.stream: state.in_lap(lap) for state in writer.streams.values() if lap in state.laps
             }
             file = writer.segments.files[writer.pool.laps[lap].index]
             log_id = writer.segments.log_id
-            pinned = await writer.disk.run(lambda: _pinned(file.read_at(0, file.size()), log_id, lap, wanted))
+            found = await writer.disk.run(lambda: _read(file.read_at(0, file.size()), log_id, lap, wanted))
             budget = COPY_STEP_BYTES
-            for run in pinned:
+            for run in found.pinned:
                 if writer.is_closed or writer.is_dead or lap not in writer.pool.laps:
                     return
                 passed("wal.copy")
@@ -180,28 +196,62 @@ class Space:
                 if budget <= 0:
                     budget = COPY_STEP_BYTES
                     await asyncio.sleep(0)
+            await self._quarantine(lap, wanted, found)
         except LogFull:
             hit("wal.copy_refused")
             self._grow()
         finally:
             self._is_copying = False
 
+    async def _quarantine(self, lap: int, wanted: Wanted, found: Reading) -> None:
+        """Charge what could not be read to its streams, at once: not only the next start may tell of it.
 
-def _pinned(data: bytes, log_id: int, lap: int, wanted: dict[int, dict[int, int]]) -> list[Pinned]:
+        The lap stays pinned by it until its domain has repaired the stream by `reset` or `drop`.
+        """
+        writer = self._writer
+        lost = [
+            stream
+            for stream, begin in found.missing
+            if (state := writer.streams.get(stream)) and state.in_lap(lap).get(begin) == wanted[stream][begin]
+        ]
+        if not lost or writer.is_dead or writer.is_closed:
+            return
+        hit("wal.copy_found_damage")
+        self._damaged_lap = lap
+        for stream in dict.fromkeys(lost):
+            writer.quarantine(stream)
+        index = writer.pool.laps[lap].index
+        damage = [Damage(index, lap, begin, end) for begin, end in found.damage]
+        names = await writer.disk.run(lambda: set_aside(writer.segments, damage))
+        writer.quarantine_files += names
+
+
+def _read(data: bytes, log_id: int, lap: int, wanted: Wanted) -> Reading:
     """The wanted runs of a segment, verified."""
 
     def accepts(header: FrameHeader) -> bool:
         return header.log_id == log_id and header.lap == lap
 
     found: dict[tuple[int, int], Pinned] = {}
+    damaged: dict[tuple[int, int], tuple[int, int]] = {}
     for frame in frames(data, BLOCK_BYTES, len(data), accepts, is_after_hole=True):
         header = frame.header
-        end = wanted.get(header.stream, {}).get(header.offset)
-        if header.kind not in (Kind.RUN, Kind.COPY) or end != header.offset + header.entries:
+        key = header.stream, header.offset
+        end_and_crc = wanted.get(header.stream, {}).get(header.offset)
+        # The crc tells the run from one of a branch that was cut off, which may have the same offsets.
+        if header.kind not in (Kind.RUN, Kind.COPY) or end_and_crc != (
+            header.offset + header.entries,
+            header.crc,
+        ):
             continue
         if frame.is_payload_whole:
             body = data[frame.at + FRAME.size : frame.at + HEAD_BYTES]
             begin, stop = frame.payload
-            # A truncated branch has the same offsets: the later frame is the one that counts.
-            found[header.stream, header.offset] = Pinned(header.stream, end, body, data[begin:stop])
-    return list(found.values())
+            found[key] = Pinned(header.stream, end_and_crc[0], body, data[begin:stop])
+        else:
+            damaged[key] = (frame.at, frame.end)
+    missing = [
+        (stream, begin) for stream, runs in wanted.items() for begin in runs if (stream, begin) not in found
+    ]
+    places = [damaged[key] for key in missing if key in damaged]
+    return Reading(list(found.values()), missing, places if len(places) == len(missing) else [(0, len(data))])

@@ -104,10 +104,10 @@ class StreamState:
         self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, 0
         return gone
 
-    def in_lap(self, lap: int) -> list[tuple[int, int]]:
-        """(begin, end) of each run that lies in `lap`."""
-        ends, base = self.ends, self.base
-        return [(ends[i - 1] if i else base, ends[i]) for i, at in enumerate(self.laps) if at == lap]
+    def in_lap(self, lap: int) -> dict[int, tuple[int, int]]:
+        """By its begin, (end, crc) of each run that lies in `lap`."""
+        ends, crcs, base = self.ends, self.crcs, self.base
+        return {ends[i - 1] if i else base: (ends[i], crcs[i]) for i, at in enumerate(self.laps) if at == lap}
 
     def move(self, end: int, lap: int) -> Release | None:
         """The run that ends at `end` now lies in `lap`; None where it was given up meanwhile."""

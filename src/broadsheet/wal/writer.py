@@ -30,6 +30,7 @@ from broadsheet.wal.format import (
     STREAM,
     SYSTEM_STREAM,
     Kind,
+    RowFlag,
     frame_bytes,
     position,
 )
@@ -68,6 +69,7 @@ class Writer:
         self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
         self.tasks = tasks
         self._lock, self.segments = opened.lock, opened.segments
+        self.quarantine_files = opened.quarantine_files
         self._boot = random.getrandbits(64)
         self._boot_id = time.boot_id().encode("ascii", "replace")[:36]
         self.pool = Pool()
@@ -267,6 +269,16 @@ class Writer:
         batch.use.pin(len(payload))
         self.ask()
         return True
+
+    def quarantine(self, stream: int) -> None:
+        """`stream` has lost what was durable: it takes nothing more, and the next batch says so (W6)."""
+        self.streams[stream].flags |= RowFlag.QUARANTINED
+        self.changed[stream] = None
+        try:
+            self.place(stream, 0, keep=SHRINKING).touch(stream)
+            self.ask()
+        except LogFull:
+            hit("wal.no_room_for_marker")  # Then the next batch, or the next start, says so.
 
     def mark_end(self) -> None:
         """Have a batch of nothing, which says what is durable and free by now."""
