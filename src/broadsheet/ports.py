@@ -175,6 +175,10 @@ class Disk(Protocol):
         """Bytes that may still be written."""
         ...
 
+    def size(self) -> int:
+        """Bytes that are in use, by whomever, or may still be written: what `df` takes percents of."""
+        ...
+
     def lock(self, name: str) -> DiskLock:
         """Take the lock file `name`, without waiting.
 

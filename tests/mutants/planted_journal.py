@@ -101,8 +101,30 @@ def _forgets_the_last(replay: Callable[[Any], Any]) -> Any:
     return short
 
 
+def _checkpoints_unsynced(checkpoint: Callable[..., Any]) -> Any:
+    def hasty(self: Any, _files: Any, *rest: Any) -> Any:
+        return checkpoint(self, [], *rest)
+
+    return hasty
+
+
+def _hunt_crash_states() -> str | None:
+    from tests.journal.crash_histories import hunt
+
+    return hunt()
+
+
+TRIMMED_UNSYNCED = Mutant(
+    "journal_trimmed_before_the_spool_is_synced",
+    "A checkpoint trims the log without a sync of the spool files that it speaks of (journals.14).",
+    "broadsheet.journal.housekeeping:Housekeeping._checkpoint",
+    _checkpoints_unsynced,
+    hunt=_hunt_crash_states,
+)
+
 PIPELINE = "broadsheet.journal.core.pipeline:Pipeline"
 MUTANTS = [
+    TRIMMED_UNSYNCED,
     Mutant(
         "journal_registers_put_after_the_answer",
         "Registers are put once the append was answered (journals.11).",

@@ -275,6 +275,7 @@ def test_free_space_is_a_count_of_bytes(implementation: Implementation, tmp_path
 
     async def story(disk: Disk) -> None:
         assert disk.free() > 1 << 20
+        assert disk.free() <= disk.size()
 
     implementation.run(story, tmp_path)
 

@@ -123,6 +123,10 @@ class FaultyDisk:
         free = self.inner.free()
         return free if self.space is None else min(free, self.space)
 
+    def size(self) -> int:
+        """As `Disk.size`."""
+        return self.inner.size()
+
     def lock(self, name: str) -> DiskLock:
         """As `Disk.lock`."""
         self.faults.check("lock", name)

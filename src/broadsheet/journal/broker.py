@@ -27,6 +27,7 @@ from broadsheet.errors import (
     TooLarge,
     Unknown,
 )
+from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
@@ -44,6 +45,7 @@ from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus
 from broadsheet.journal.opening import directory_of, open_journal, stream_of
 from broadsheet.journal.replica import Replica
 from broadsheet.keyspace.core.transaction import Absent, Delete, ModRevisionIs, Put
+from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
 OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
@@ -72,7 +74,7 @@ class Broker:
         self._slots: dict[JournalName, Slot] = {}
         self._opening = asyncio.Semaphore(context.config.openings_max)
         self._uploading = asyncio.Semaphore(context.config.uploads_max)
-        self._is_full = False
+        self._fullness = ""
         self._is_closed = False
 
     def start(self) -> None:
@@ -99,7 +101,7 @@ class Broker:
     @property
     def is_full(self) -> bool:
         """Whether appends are refused for want of space."""
-        return self._is_full
+        return bool(self._fullness)
 
     async def create(self, spec: JournalSpec) -> JournalInfo:
         """Make a journal; durable when it returns.
@@ -257,9 +259,10 @@ class Broker:
                 create_revision=info.create_revision,
                 reason=slot.trouble if slot is not None else "",
             )
-        state, pipeline = replica.pipeline.state.value, replica.pipeline
+        state, pipeline, reason = replica.pipeline.state.value, replica.pipeline, replica.reason
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
+            reason = replica.fullness
         registers = pipeline.committed_registers
         return JournalStatus(
             name=info.name,
@@ -271,7 +274,7 @@ class Broker:
             registers_version=registers.version if registers is not None else -1,
             fragment_count=len(replica.index) + len(replica.closed),
             spool_bytes=replica.spool.length,
-            reason=replica.reason,
+            reason=reason,
         )
 
     async def close(self) -> None:
@@ -302,7 +305,7 @@ class Broker:
             if slot.opened.done():
                 replica.close(Status.NOT_FOUND)  # It was deleted meanwhile.
                 return
-            replica.deliver(Fullness(is_full=self._is_full))
+            self._tell_space(replica)
             replica.host.start()
             slot.housekeeping = Housekeeping(replica, uploading=self._uploading)
             slot.housekeeping.start()
@@ -311,15 +314,20 @@ class Broker:
 
     async def _watch_space(self) -> None:
         """Refuse appends before the disk is full (journals.20)."""
-        context = self._context
+        config, disk = self._context.config, self._context.disk
         while True:
-            is_full = await context.disk.run(context.disk.free) < context.config.free_bytes_min
-            if is_full != self._is_full:
-                self._is_full = is_full
+            fullness = await disk.run(partial(_fullness, disk, config))
+            if fullness != self._fullness:
+                self._fullness = fullness
                 for slot in self._slots.values():
                     if slot.replica is not None:
-                        slot.replica.deliver(Fullness(is_full=is_full))
-            await asyncio.sleep(in_seconds(context.config.free_check_interval))
+                        self._tell_space(slot.replica)
+            await asyncio.sleep(in_seconds(config.free_check_interval))
+
+    def _tell_space(self, replica: Replica) -> None:
+        replica.fullness = self._fullness
+        if replica.pipeline.is_full != self.is_full:
+            replica.deliver(Fullness(is_full=self.is_full))
 
 
 def fragments_of(replica: Replica) -> Sequence[FragmentInfo]:
@@ -334,6 +342,18 @@ def fragments_of(replica: Replica) -> Sequence[FragmentInfo]:
         for each in replica.closed
     ]
     return stored + waiting
+
+
+def _fullness(disk: Disk, config: JournalsConfig) -> str:
+    """Why appends are refused for want of space; empty where they are not. Blocking."""
+    free, size = disk.free(), disk.size()
+    wanted = config.free_bytes_wanted(size)
+    if free >= wanted:
+        return ""
+    return (
+        f"the disk has {free >> 20} MiB free of {size >> 20}, and appends need {wanted >> 20}: free some, or"
+        " change journals.used_percent_max or journals.free_bytes_min"
+    )
 
 
 def _remove_spools(context: Context, directory: str) -> None:

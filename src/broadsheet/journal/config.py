@@ -5,9 +5,14 @@ import msgspec
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.journal.core.admission import Limits
 from broadsheet.wal.config import WALConfig
+from broadsheet.wire.run import RUN_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+RECORD_HEAD_BYTES_MAX = 12 * KIB
+"""Of a record, beside its content: a proposal with the largest registers."""
 
 
 class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +26,13 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Appends up to this go through the log, larger ones through the synced spool file (journals.14)."""
     checkpoint_bytes: int = 32 * MIB
     """Log bytes of one journal after which its spool is synced and its log trimmed."""
+    used_percent_max: int = 85
+    """Appends are refused when more of the disk is in use, but not while `free_bytes_enough` are left; reads
+    and recovery go on (journals.20). 100: only `free_bytes_min` counts."""
+    free_bytes_enough: int = 4 * GIB
+    """With so much left a disk is not full, whatever the percents: it is what the log may grow to."""
     free_bytes_min: int = 256 * MIB
-    """Appends are refused when the disk has less left; reads and recovery go on (journals.20)."""
+    """Appends are refused when the disk has less left, whatever the percents."""
     free_check_interval: Duration = Duration(500 * MILLISECOND)
     """How often the disk is asked."""
     upload_retry_min: Duration = Duration(1 * SECOND)
@@ -42,7 +52,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limits: Limits = Limits()
     """Bounds of one journal's pipeline."""
     wal: WALConfig = WALConfig()
-    """The journals role's log."""
+    """The journals role's log. With segments below 4 MiB a run of appends is at most a quarter of one."""
 
     def __post_init__(self) -> None:
         """Hold the relations between the fields."""
@@ -50,5 +60,18 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"inline_bytes_max must be in 1..1048576, not {self.inline_bytes_max}")
         if not 4 * KIB <= self.read_bytes_max <= 1 * MIB:
             raise ValueError(f"read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
+        if not 1 <= self.used_percent_max <= 100:
+            raise ValueError(f"used_percent_max must be in 1..100, not {self.used_percent_max}")
         if self.uploads_max < 1 or self.openings_max < 1:
             raise ValueError("uploads_max and openings_max must be at least 1")
+
+    @property
+    def run_bytes_max(self) -> int:
+        """Content of one run: what may be hashed on the loop, and what one record of the log can hold."""
+        record = min(self.wal.record_bytes_max, self.wal.segment_bytes // 4) - RECORD_HEAD_BYTES_MAX
+        return min(RUN_BYTES_MAX, record)
+
+    def free_bytes_wanted(self, size: int) -> int:
+        """Below so many free bytes a disk of `size` takes no appends (journals.20, ADR 0062)."""
+        by_percent = size * (100 - self.used_percent_max) // 100
+        return max(self.free_bytes_min, min(by_percent, self.free_bytes_enough))

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
-from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled
+from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.pipeline import Pipeline
@@ -130,6 +130,7 @@ class Replica:
         self.uploads: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
+        self.fullness = ""  # Why appends are refused for want of space, with the remedy.
         self.is_closed = False
         self._is_refusing = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -222,12 +223,12 @@ class Replica:
             parts.insert(0, head)
             self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
             passed("journal.append.after_log")
-        except (StoreUnhealthy, Throttled, OSError) as error:
+        except (StoreUnhealthy, Throttled, TooLarge, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
                 return
-            is_throttled = isinstance(error, Throttled)
-            self._refuse(effect, saved, Status.THROTTLED if is_throttled else Status.STORE_UNHEALTHY)
+            status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
+            self._refuse(effect, saved, status)
             return
         self.log_bytes += effect.end - effect.begin + len(head)
         if effect.registers is not None:

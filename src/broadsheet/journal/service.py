@@ -48,6 +48,7 @@ from broadsheet.journal.messages import (
     RunRequest,
 )
 from broadsheet.journal.reading import read
+from broadsheet.journal.refusals import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.streaming import SLICE_BYTES, StreamedAppend
 from broadsheet.wire.method import EMPTY, Call, Message, Method, Reply, RunOpened, Shape, WireStream
@@ -108,26 +109,6 @@ ROWS: Final = (
 
 _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 
-_MESSAGES: Final[dict[Status, str]] = {
-    Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
-    Status.REGISTER_MISMATCH: "the registers behind {begin} are not as the append expects: read them",
-    Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12)",
-    Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
-    Status.STORE_UNHEALTHY: "the disk is full; free space, reads go on",
-    Status.THROTTLED: "too much of it is on its way; try again later",
-    Status.FENCED: "another owner has written its epoch key",
-    Status.UNKNOWN: "it ended before the append was known to be durable",
-    Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",
-    Status.INVALID_ARGUMENT: "registers change with content only",
-    Status.TOO_LARGE: "above append_bytes_max, or too many registers",
-}
-
-
-def refusal(status: Status, replica: Replica, begin: int) -> str:
-    """What a caller reads of a refusal."""
-    text = _MESSAGES.get(status, status.name)
-    return f"journal {replica.name}: " + text.format(begin=begin, reason=replica.reason)
-
 
 class UnaryAppend:
     """One append that came whole with its request."""
@@ -172,16 +153,19 @@ class WireAppend:
 class RunSink:
     """Takes the runs of one stream for one journal."""
 
-    __slots__ = ("_replica",)
+    __slots__ = ("_bytes_max", "_replica")
 
     def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+        self._replica, self._bytes_max = replica, replica.context.config.run_bytes_max
 
     def on_run(self, run: FrameRun) -> None:
         """Submit them as one."""
         if self._replica.is_closed:
             status = self._replica.pipeline.closing_status
             run.reply(status, message=refusal(status, self._replica, self._replica.end))
+            return
+        if run.size > self._bytes_max:
+            run.reply(Status.TOO_LARGE, message=f"{run.size} bytes in one run: {self._bytes_max} at most")
             return
         at = run.at
         self._replica.host.deliver(
@@ -354,8 +338,7 @@ async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
     try:
         await asyncio.wait((receiving, append.aborted), return_when=asyncio.FIRST_COMPLETED)
         if append.aborted.done():
-            status = append.aborted.result()
-            raise BY_STATUS[status](_MESSAGES.get(status, status.name))
+            raise append.refused(append.aborted.result())
         return receiving.result()
     finally:
         receiving.cancel()

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset
-from broadsheet.errors import BY_STATUS, Status
+from broadsheet.errors import BY_STATUS, BroadsheetError, Status
 from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
     StreamFailed,
@@ -24,6 +24,7 @@ from broadsheet.journal.core.pipeline_events import (
 )
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.messages import Commit
+from broadsheet.journal.refusals import refusal
 from broadsheet.journal.replica import NO_SPACE, Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
 from broadsheet.runtime.failpoints import passed
@@ -65,6 +66,10 @@ class StreamedAppend:
         """Whether it owns the tail."""
         return self.stage in (Stage.STAGING, Stage.STAGED)
 
+    def refused(self, status: Status) -> BroadsheetError:
+        """What its client is told where no content is taken."""
+        return BY_STATUS[status](refusal(status, self._replica, self._replica.pipeline.adopted_end))
+
     # What the replica calls.
 
     def grant(self, spool: SpoolFile) -> None:
@@ -83,7 +88,7 @@ class StreamedAppend:
         if self.stage is Stage.STAGING:
             self.fail(status)
         elif not self.granted.done():
-            self.granted.set_exception(BY_STATUS[status](f"append was refused: {status.name}"))
+            self.granted.set_exception(self.refused(status))
             self.granted.exception()  # Somebody may be waiting, or nobody.
 
     def undo(self) -> None:

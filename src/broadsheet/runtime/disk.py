@@ -214,6 +214,10 @@ class LocalDisk:
         """Bytes that may still be written."""
         return self.tree.free()
 
+    def size(self) -> int:
+        """Bytes in use on the root's file system, or free there."""
+        return self.tree.size()
+
     def lock(self, name: str) -> LocalLock:
         """Take the lock file `name`, created where absent, without waiting.
 

@@ -123,6 +123,11 @@ class Tree:
         status = os.fstatvfs(self._fd)
         return status.f_bavail * status.f_frsize
 
+    def size(self) -> int:
+        """Bytes in use, or free for a process without privileges."""
+        status = os.fstatvfs(self._fd)
+        return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+
     def close(self) -> None:
         """Let go of the root; idempotent."""
         if self._fd >= 0:

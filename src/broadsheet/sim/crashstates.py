@@ -51,18 +51,21 @@ def record(disk: SimDisk) -> Tape:
     return disk.medium.tape
 
 
-def crash_states(tape: Tape, *, atoms_max: int = ATOMS_MAX, is_distinct: bool = True) -> Iterator[CrashState]:
+def crash_states(
+    tape: Tape, *, atoms_max: int = ATOMS_MAX, is_distinct: bool = True, first: int = 0
+) -> Iterator[CrashState]:
     """Every state, or up to 2**atoms_max of each point where there are more.
 
     Args:
         atoms_max: the bound on atoms of which all subsets are taken.
         is_distinct: yield equal disks with equal marks once.
+        first: no state of a crash before so many steps.
     """
     replay = _Replay()
     seen: dict[tuple[object, ...], None] = {}
     for position in range(len(tape.steps) + 1):
         is_end = position == len(tape.steps)
-        if is_end or tape.steps[position][0] in ("sync", "sync_dir"):
+        if position >= first and (is_end or tape.steps[position][0] in ("sync", "sync_dir")):
             atoms = replay.atoms()
             for kept in _subsets(len(atoms), atoms_max, position):
                 image = replay.image([atom for index, atom in enumerate(atoms) if kept >> index & 1])
@@ -104,6 +107,8 @@ class _Replay:
         self.marks: list[object] = []
         self.directories: dict[str, None] = {"": None}
         self._content: dict[int, bytearray] = {}
+        self._safe: dict[int, bytes] = {}
+        """`_content` as states share it: copied, and hashed, once for many states."""
         self._dirty: dict[int, list[Change]] = {}
         self._names: dict[str, int] = {}
         self._durable: dict[str, int] = {}
@@ -130,6 +135,7 @@ class _Replay:
             case "change", (int(number), (Write() | Resize()) as change):
                 self._dirty[number].append(change)
             case "sync", int(number):
+                self._safe.pop(number, None)
                 for change in self._dirty[number]:
                     apply(self._content[number], change)
                 self._dirty[number] = []
@@ -157,9 +163,15 @@ class _Replay:
             else:
                 _settle(durable, atom)
         return {
-            name: bytes(content.get(number, self._content[number]))
+            name: bytes(content[number]) if number in content else self._unchanged(number)
             for name, number in sorted(durable.items())
         }
+
+    def _unchanged(self, number: int) -> bytes:
+        found = self._safe.get(number)
+        if found is None:
+            found = self._safe[number] = bytes(self._content[number])
+        return found
 
     def _sync_dir(self, directory: str) -> None:
         waiting = []

@@ -100,6 +100,11 @@ class SimDisk:
         self.gate()
         return 0 if self.medium.health.is_full else max(0, self.medium.quota_bytes - self.medium.used())
 
+    def size(self) -> int:
+        """Bytes that it may hold."""
+        self.gate()
+        return self.medium.quota_bytes
+
     def lock(self, name: str) -> DiskLock:
         """Take a lock file, which dies with the life."""
         self.gate()

@@ -26,6 +26,7 @@ from broadsheet.wire.events import (
     TokenReceived,
 )
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.run import RUN_BYTES_MAX
 
 _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
@@ -212,6 +213,8 @@ class ListenerConnection(WireConnection):
         state = self.known(stream)
         if state is None:
             return at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
+        first = at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
+        end = min(end, max(first, at + RUN_BYTES_MAX))
         at, count, size, lengths, parts = take_records(
             buffer, view, at, end, state.crcs, self.limits.run_count_max, self.frame_bytes_max
         )

@@ -8,10 +8,14 @@ sees, the rest is opaque.
 Source: STYLE 2.1; reference/performance.md F (variant d).
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import Status
+
+RUN_BYTES_MAX: Final = 1 << 20
+"""Records that came singly make a run of no more than this (but for a larger one by itself): a sink may hash
+it on the loop."""
 
 
 class FrameRun(Protocol):

@@ -95,6 +95,7 @@ class AppendServiceWorkload(ServiceWorkload):
             store="file:///fragments/",
             inline_bytes_max=knobs["inline_bytes"],
             checkpoint_bytes=knobs["checkpoint_bytes"],
+            used_percent_max=100,
             free_bytes_min=0,
             wal=SMALL_LOG,
         )

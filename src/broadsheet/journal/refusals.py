@@ -1,0 +1,27 @@
+"""Refusals: what a caller reads when an append is refused, with the values and the remedy."""
+
+from typing import Final
+
+from broadsheet.errors import Status
+from broadsheet.journal.replica import Replica
+
+_MESSAGES: Final[dict[Status, str]] = {
+    Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
+    Status.REGISTER_MISMATCH: "the registers behind {begin} are not as the append expects: read them",
+    Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12)",
+    Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
+    Status.STORE_UNHEALTHY: "{fullness}; reads go on",
+    Status.THROTTLED: "too much of it is on its way; try again later",
+    Status.FENCED: "another owner has written its epoch key",
+    Status.UNKNOWN: "it ended before the append was known to be durable",
+    Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",
+    Status.INVALID_ARGUMENT: "registers change with content only",
+    Status.TOO_LARGE: "above append_bytes_max, or too many registers",
+}
+
+
+def refusal(status: Status, replica: Replica, begin: int) -> str:
+    """What a caller reads of a refusal."""
+    text = _MESSAGES.get(status, status.name)
+    fullness = replica.fullness or "the disk had no space left for it: free some"
+    return f"journal {replica.name}: " + text.format(begin=begin, reason=replica.reason, fullness=fullness)

@@ -1,0 +1,334 @@
+"""A short life of one journal, recorded on a simulated disk, and the judge of what a power cut leaves of it.
+
+Spool files, the journals' log and the key space's log are all on the disk; stored fragments are kept by the
+test, since a store answers only for what it has. One client appends, so that the content after each append is
+known: what a restart shows must be the content, and the registers, behind some append that is not before the
+last acknowledged one (J1, J3, J6, W2).
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import Buffer, ByteOffset, JournalName, NodeId
+from broadsheet.errors import BroadsheetError, Status
+from broadsheet.journal.broker import Broker
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key
+from broadsheet.journal.keys import decode_registers
+from broadsheet.journal.reading import read
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.role import JournalsRole
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.keyspace.core.transaction import Limits
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.keyspace.local.role import KeyspaceRole
+from broadsheet.keyspace.port import Keyspace
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import LoopTimers
+from broadsheet.sim.crashstates import CrashState, crash_states, record
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Tape
+from broadsheet.wal.config import KIB, WALConfig
+from tests.wal.harness import TestTime
+
+NAME: Final = JournalName("crash/j")
+NODE: Final = NodeId("n1")
+FRAGMENT_BYTES: Final = 6 * KIB
+TURNS_MAX: Final = 5_000
+KEYSPACE: Final = KeyspaceConfig(
+    wal=WALConfig(segment_bytes=272 * KIB, segments_initial=3, initial_fill_bytes=16 * KIB),
+    limits=Limits(
+        key_bytes_max=512,
+        operations_max=4096,
+        transaction_bytes_max=4 * KIB,
+        value_bytes_max=2 * KIB,
+        map_bytes_max=16 * KIB,
+    ),
+    snapshot_chunk_bytes=2 * KIB,
+)
+JOURNALS: Final = JournalsConfig(
+    store="file:///fragments/",
+    checkpoint_bytes=5 * KIB,
+    used_percent_max=100,
+    free_bytes_min=0,
+    wal=WALConfig(
+        segment_bytes=48 * KIB,
+        segments_initial=3,
+        segments_max=8,
+        initial_fill_bytes=48 * KIB,
+        record_bytes_max=12 * KIB,
+    ),
+)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An object as a listing tells of it."""
+
+    name: str
+    size_bytes: int
+    modified: WallTime = WallTime(0)
+
+
+class Shelf:
+    """An object store that is durable at once, and says so on the tape."""
+
+    def __init__(self, tape: Tape | None, objects: dict[str, bytes]) -> None:
+        self._tape, self.objects = tape, objects
+
+    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+        await asyncio.sleep(0)
+        if name in self.objects:
+            return False
+        self.objects[name] = b"".join(body)
+        if self._tape is not None:
+            self._tape.mark(("stored", name, self.objects[name]))
+        return True
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        await asyncio.sleep(0)
+        if name not in self.objects:
+            raise FileNotFoundError(name)
+        return self.objects[name][begin:end]
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        await asyncio.sleep(0)
+        names = sorted(name for name in self.objects if name.startswith(prefix))
+        return [Stored(name, len(self.objects[name])) for name in names]
+
+    async def delete(self, name: str) -> None:
+        self.objects.pop(name, None)
+
+
+class Running:
+    """The roles of one node that runs."""
+
+    def __init__(self, services: Services, scope: Scope, crashes: list[BaseException]) -> None:
+        self.broker = services.one(Broker)
+        self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Offered under its port.
+        self.crashes = crashes
+        self._scope = scope
+
+    async def content(self) -> tuple[Replica, bytes]:
+        """The journal, and every byte that a reader is shown."""
+        replica = await self.broker.replica(NAME)
+        parts = [chunk.data async for chunk in read(replica, replica.begin, None, block=False)]
+        return replica, b"".join(parts)
+
+
+@asynccontextmanager
+async def running(disk: SimDisk, shelf: Shelf, *, seed: int, is_last: bool = True) -> AsyncIterator[Running]:
+    """A node over `disk`; where it is the last one, its end is not recorded."""
+    crashes: list[BaseException] = []
+    network: Any = None  # Nobody calls it here: the roles under test have no door.
+    ports = Ports(
+        time=TestTime(),
+        timers=LoopTimers(asyncio.get_running_loop()),
+        disk=disk,
+        network=network,
+        objects=lambda _: shelf,
+        random=lambda purpose: random.Random(f"{seed} {purpose}"),
+        crash=crashes.append,
+    )
+    scope, services = Scope("node", crash=crashes.append), Services()
+    services.offer(Identity, Identity(node=NODE, cluster="c", peers={NODE: ""}, version=""))
+    try:
+        await KeyspaceRole().start(scope.child("keyspace"), ports, KEYSPACE, services)
+        await JournalsRole().start(scope.child("journals"), ports, JOURNALS, services)
+        yield Running(services, scope, crashes)
+    finally:
+        if is_last:
+            disk.medium.tape = None
+        await scope.close()
+
+
+class History:
+    """What the client did, and what it was promised."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.tape = record(self.disk)
+        self.shelf = Shelf(self.tape, {})
+        self.content = b""
+        self.registers: dict[int, dict[str, str]] = {0: {}}
+        """The registers behind each append, by the offset at which it ends."""
+        self.first = 0
+        """Steps before this are the making of an empty node, which other tests judge."""
+        self._random = random.Random("content")
+
+    async def append(self, node: Running, length: int, condition: Condition | None = None) -> None:
+        """One append in one record of the log."""
+        replica = await node.broker.replica(NAME)
+        content = self._random.randbytes(length)
+        run = UnaryAppend(content)
+        self._note(content, condition)
+        replica.deliver(Submitted(run=run, count=1, length=length, condition=condition))
+        await self._acknowledged(run)
+
+    async def stream(self, node: Running, length: int, condition: Condition | None = None) -> None:
+        """One append through the synced spool file."""
+        replica = await node.broker.replica(NAME)
+        append = StreamedAppend(replica, len(self.registers), condition)
+        await append.granted
+        content = self._random.randbytes(length)
+        self._note(content, condition)
+        for at in range(0, length, 2000):
+            append.put(content[at : at + 2000])
+            await asyncio.sleep(0)
+        await append.finish()
+        await self._acknowledged(append)
+
+    async def break_off(self, node: Running, length: int) -> None:
+        """A client that leaves in the middle: nothing of its content is ever shown."""
+        append = StreamedAppend(await node.broker.replica(NAME), len(self.registers) + 1_000, None)
+        await append.granted
+        append.put(self._random.randbytes(length))
+        await asyncio.sleep(0)
+        append.fail(Status.CANCELLED)
+
+    def _note(self, content: bytes, condition: Condition | None) -> None:
+        registers = {**self.registers[len(self.content)], **((condition and condition.union) or {})}
+        self.content += content
+        self.registers[len(self.content)] = registers
+
+    async def _acknowledged(self, run: UnaryAppend | StreamedAppend) -> None:
+        status, commit = await run.answered
+        assert status is Status.OK
+        assert commit.end == len(self.content)
+        self.tape.mark(("acknowledged", commit.end))
+
+    # --- the judge
+
+    async def judge(self, state: CrashState, *, seed: int) -> str | None:
+        """What is wrong with what a restart shows in this state; None where nothing is."""
+        acknowledged = max((mark[1] for mark in state.marks if mark[0] == "acknowledged"), default=0)  # type: ignore[index]
+        stored = {mark[1]: mark[2] for mark in state.marks if mark[0] == "stored"}  # type: ignore[index]
+        try:
+            async with running(state.disk(), Shelf(None, stored), seed=seed) as node:
+                problem = await self._look(node, acknowledged)
+                return f"the node ended: {node.crashes[0]!r}" if node.crashes else problem
+        except (BroadsheetError, OSError, AssertionError) as error:
+            return f"the restart failed: {error!r}"
+
+    async def _look(self, node: Running, acknowledged: int) -> str | None:
+        replica, content = await node.content()
+        if replica.reason:
+            return f"it takes no appends: {replica.reason}"
+        if len(content) != replica.end or content != self.content[: len(content)]:
+            return f"{len(content)} bytes are shown of {replica.end}, and they are not what was appended"
+        if replica.end < acknowledged:
+            return f"the end is {replica.end}, and {acknowledged} was acknowledged"
+        if replica.end not in self.registers:
+            return f"the end {replica.end} is in the middle of an append"
+        pair = node.keyspace.get(registers_key(NAME))
+        known = decode_registers(pair).values if pair is not None else {}
+        shown = replica.pipeline.committed_registers
+        expected = self.registers[replica.end]
+        if shown is None or shown.values != expected or known != expected:
+            return f"the registers at {replica.end} are {shown} and {known} in their key, not {expected}"
+        run = UnaryAppend(b"and one more")
+        replica.deliver(
+            Submitted(run=run, count=1, length=12, condition=Condition(offset=ByteOffset(replica.end)))
+        )
+        status, _ = await run.answered
+        return None if status is Status.OK else f"another append is refused: {status}"
+
+
+async def _until(condition: Any, what: str) -> None:
+    for _ in range(TURNS_MAX):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"it never comes to this: {what}")
+
+
+def _sets(value: int) -> Condition:
+    return Condition(union={"v": str(value)})
+
+
+async def live(history: History) -> None:
+    """Appends small and spooled, registers, rolls, checkpoints and trims, with a restart in the middle."""
+    async with running(history.disk, history.shelf, seed=1, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=FRAGMENT_BYTES)))
+        await node.broker.replica(NAME)
+        await _idle()
+        history.first = len(history.tape.steps)
+        await history.append(node, 700)
+        await history.append(node, 40, _sets(1))
+        for length in (900, 3000, 20, 2600):  # The third of these is behind a checkpoint and a roll.
+            await history.append(node, length)
+        await history.stream(node, 5000)
+        await history.append(node, 100, _sets(2))
+        await history.break_off(node, 1500)
+        await history.append(node, 300)
+        await history.stream(node, 2500, _sets(3))
+        await history.append(node, 1800)
+    async with running(history.disk, history.shelf, seed=2) as node:
+        for length in (1200, 2500, 10):
+            await history.append(node, length)
+        replica = await node.broker.replica(NAME)
+        await _until(lambda: len(replica.index) >= 2, "two fragments are stored")
+        await _idle()
+        for length in (4000, 1500, 300):
+            await history.append(node, length)
+        await history.append(node, 60, _sets(4))
+        for length in (2000, 3500, 900):
+            await history.append(node, length)
+
+
+async def _idle() -> None:
+    """Let what goes on beside appends come to its end."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def recorded() -> History:
+    """Play it once."""
+    history = History()
+    asyncio.run(live(history))
+    return history
+
+
+def search(*, atoms_max: int, states_max: int = 1 << 60, wrong_max: int = 5) -> tuple[int, list[str]]:
+    """Judge crash states: all, or `states_max` that are spread over all.
+
+    Returns:
+        How many there were, and what is wrong with any.
+    """
+    history = recorded()
+
+    def states() -> Iterator[CrashState]:
+        return crash_states(history.tape, atoms_max=atoms_max, first=history.first)
+
+    total = sum(1 for _ in states())
+
+    async def judge() -> tuple[int, list[str]]:
+        wrong: list[str] = []
+        count = 0
+        for number, state in enumerate(states()):
+            if number * states_max // total < count:
+                continue  # Of the rest every so many is left out.
+            count += 1
+            if (problem := await history.judge(state, seed=100 + number)) is not None:
+                wrong.append(f"at step {state.position}, state {number}: {problem}")
+                if len(wrong) >= wrong_max:
+                    break
+        return count, wrong
+
+    return asyncio.run(judge())
+
+
+def hunt() -> str | None:
+    """What a few hundred states show; None where nothing is wrong."""
+    _, wrong = search(atoms_max=6, states_max=400, wrong_max=1)
+    return wrong[0] if wrong else None
