@@ -60,12 +60,15 @@ def start_query(spark: Any, plan: dict[str, Any]) -> Any:
 
 
 def finish(spark: Any, plan: dict[str, Any]) -> None:
-    """Run the query to its end; again where Spark lost patience with a Python process on a busy machine."""
-    for _ in range(3):
+    """Run the query to its end; again where Spark lost patience with a Python process on a busy machine.
+
+    Spark's ten seconds are no setting; `broadsheet.spark.launchers` is why they are enough.
+    """
+    for tries_left in (2, 1, 0):
         try:
             start_query(spark, plan).awaitTermination()
         except Exception as error:
-            if "failed to connect back" not in str(error):
+            if "failed to connect back" not in str(error) or not tries_left:
                 raise
         else:
             return

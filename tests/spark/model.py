@@ -184,8 +184,13 @@ class World:
                         yield int(content[each.begin : each.end].rpartition(b":")[2].rstrip(b"}\n"))
 
 
-def search(seeds: range) -> str | None:
-    """The first seed that ends wrong, in words; None where all are right."""
+def search(seeds: range, *, by_rows: bool = False) -> str | None:
+    """The first seed that ends wrong, in words; None where all are right.
+
+    Args:
+        by_rows: only rows that are missing or there twice count; a story that the code under test ends by an
+            error of its own is passed over.
+    """
     pauses = connection._PAUSE_S, commits._PAUSE_S
     connection._PAUSE_S = commits._PAUSE_S = 0.0
     try:
@@ -193,7 +198,7 @@ def search(seeds: range) -> str | None:
             try:
                 wrong = World(seed).run()
             except BroadsheetError as error:
-                wrong = f"{type(error).__name__}: {error}"
+                wrong = None if by_rows else f"{type(error).__name__}: {error}"
             if wrong is not None:
                 return f"seed {seed}: {wrong}"
     finally:

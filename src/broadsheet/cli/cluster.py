@@ -18,6 +18,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from secrets import randbelow
 from typing import Final
 
 import msgspec
@@ -32,6 +33,8 @@ NODES_MAX: Final = 9
 PORTS: Final = {"native": 6640, "http": 6680}
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535
+PORT_ANY_MIN: Final = 10_000
+_PORT_TRIES: Final = 50
 READY_SECONDS_MAX: Final = 60
 LOG_LINES_SHOWN: Final = 15
 
@@ -212,11 +215,30 @@ def _must_be_free(doors: dict[str, str]) -> None:
 
 
 def _free_port() -> int:
-    """A port that nobody holds now; somebody may take it before the node does, which then says so."""
+    """A port that nobody holds now; somebody may take it before the node does, which then says so.
+
+    Below the ports that the kernel gives to clients where it can: one that tries again and again while its
+    node is away would some day be given the node's own port, and talk to itself there.
+    """
+    for _ in range(_PORT_TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", PORT_ANY_MIN + randbelow(_clients_port_min() - PORT_ANY_MIN)))
+            except (OSError, ValueError):
+                continue
+            port: int = probe.getsockname()[1]
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
+
+
+def _clients_port_min() -> int:
+    """The lowest port that the kernel gives to clients; Linux's default where it does not say."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768
 
 
 def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) -> str:

@@ -24,6 +24,7 @@ app = typer.Typer(add_completion=False)
 
 BATCHES = 6
 _LOOK_S = 0.1
+_NODE_STARTS_MAX = 20
 _PHASE_S_MAX = 900
 
 
@@ -60,7 +61,7 @@ class Stage:
 
         self.root, self.row_count, self.console = root, row_count, console
         self.began = time.monotonic()
-        self.cluster = Cluster.make(root / "node", count=1, port_offset=0, has_any_port=True)
+        self.cluster = _new_cluster(root)
         self.checkpoint = root / "checkpoint"
         self.expected = totals(row_count)
         self.total = sum(each.rows for each in self.expected.values())
@@ -142,7 +143,19 @@ class Stage:
                     os.kill(running.pid, signal.SIGTERM)
 
     def _start_node(self) -> None:
-        self.cluster.start(is_detached=True)
+        for tries_left in reversed(range(_NODE_STARTS_MAX)):
+            try:
+                self.cluster.start(is_detached=True)
+            except ConfigError as error:
+                # Its port was free when it was chosen, or until a moment ago; others choose ports too.
+                if "cannot listen" not in str(error) or not tries_left:
+                    raise
+                if not self.address:
+                    shutil.rmtree(self.root / "node")
+                    self.cluster = _new_cluster(self.root)
+                time.sleep(_LOOK_S)
+            else:
+                break
         running = next(iter(self.cluster.running().values()))
         if running is None:
             raise Unknown(f"the node has ended: look at {self.root / 'node'}")
@@ -250,6 +263,10 @@ class Stage:
 
     def _tail(self) -> str:
         return (self.root / "driver.log").read_text(errors="replace")[-2000:]
+
+
+def _new_cluster(root: Path) -> Cluster:
+    return Cluster.make(root / "node", count=1, port_offset=0, has_any_port=True)
 
 
 def _table(found: list[Any], strange: int, expected_strange: int) -> Table:

@@ -11,10 +11,11 @@ It starts no JVM except to ask its version. Source: reference/spark.md 1.1.
 import os
 import re
 import subprocess
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from broadsheet.errors import ConfigError
+from broadsheet.spark.launchers import placed
 
 VERSION_MIN = 17
 """What Spark 4 needs."""
@@ -62,25 +63,11 @@ def _wrapped(wheel: Path, environ: dict[str, str]) -> Path:
         f'for argument do shift; [ "$argument" = {_DROPPED} ] || set -- "$@" "$argument"; done\n'
         f'exec "{wheel}/bin/java" "$@"\n'
     )
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", tempfile.gettempdir())) / ".cache")
-    try:
-        return _made(cache / "broadsheet", wheel, script)
-    except OSError:
-        return _made(Path(tempfile.mkdtemp(prefix="broadsheet-jvm-")), wheel, script)
-
-
-def _made(parent: Path, wheel: Path, script: str) -> Path:
-    home = parent / f"jvm-{wheel.parent.name}"
-    java = home / "bin" / "java"
-    if java.is_file() and java.read_text() == script:
-        return home
-    java.parent.mkdir(parents=True, exist_ok=True)
+    java = placed(Path(f"jvm-{wheel.parent.name}", "bin", "java"), script, environ)
+    home = java.parent.parent
     for each in wheel.iterdir():
         link = home / each.name
         if each.name != "bin" and not link.is_symlink():
-            link.symlink_to(each)
-    draft = java.with_suffix(f".{os.getpid()}")
-    draft.write_text(script)
-    draft.chmod(0o755)
-    draft.replace(java)  # Two sessions that start at once both find a whole script.
+            with suppress(FileExistsError):  # Another session makes the same links.
+                link.symlink_to(each)
     return home

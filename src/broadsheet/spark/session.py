@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broadsheet.spark.jvm import java_home
+from broadsheet.spark.launchers import python_launcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,9 @@ def session(
         conf: more settings; they win.
     """
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Executors elsewhere have the interpreter at the same path, and not our launcher.
+    python = python_launcher(sys.executable, os.environ) if master.startswith("local") else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
