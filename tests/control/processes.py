@@ -41,13 +41,13 @@ class Processes:
                 "[metastore.wal]\ninitial_fill_bytes = 1048576\n"
             )
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, failpoint: str = "") -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-c", RUN, "serve", "--config", str(self.directory / f"{name}.toml")],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": "src"},
+                env={**os.environ, "PYTHONPATH": "src", "BROADSHEET_FAILPOINT": failpoint},
             )
 
     def kill(self, name: str) -> None:
