@@ -69,7 +69,7 @@ def replace(
     address: Address = None,
 ) -> None:
     """Put acceptor ADDED in the place of REMOVED, which may be dead, wiped or only cut off."""
-    door = address or _door(data_dir)
+    door = address or _door(data_dir, other_than=removed.partition("#")[0])
     out = _member(door, removed)
     if "#" in added:
         new = parse_acceptor(added)
@@ -100,13 +100,17 @@ def _own(found: StatusReply, node: str) -> Acceptor:
     return Acceptor(found.own.node, Incarnation(found.own.incarnation))
 
 
-def _door(data_dir: Path, node: str | None = None) -> str:
-    """The native door of a running node of `data_dir`."""
-    for name, running in Cluster.open(data_dir).running().items():
-        if running is not None and "native" in running.addresses and node in (None, name):
-            return str(running.addresses["native"])
-    wanted = f"node {node}" if node else "node"
-    raise ConfigError(f"no running {wanted} in {data_dir}: give --address, or start it")
+def _door(data_dir: Path, node: str | None = None, *, other_than: str = "") -> str:
+    """The native door of a running node of `data_dir`; rather not that of `other_than`, which may be ill."""
+    running = {
+        name: str(found.addresses["native"])
+        for name, found in Cluster.open(data_dir).running().items()
+        if found is not None and "native" in found.addresses and node in (None, name)
+    }
+    if not running:
+        wanted = f"node {node}" if node else "node"
+        raise ConfigError(f"no running {wanted} in {data_dir}: give --address, or start it")
+    return min(running.items(), key=lambda found: found[0] == other_than)[1]
 
 
 def _lines(found: StatusReply) -> list[str]:
