@@ -69,6 +69,48 @@ async def torn_tail_and_the_same_bytes_again() -> str | None:
     return None
 
 
+async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
+    """A torn batch: its first record is lost, the second is whole. The next life appends at the same offset.
+
+    Byte-identical or not: the second must neither come back behind it, nor make its stream look damaged.
+    """
+    disk = SimDisk()
+    first, second = b"1" * 5000, b"2" * 5000
+    again = first if is_same else b"3" * 5000
+    bench = await open_log(disk)
+    await bench.commit(A, b"0")
+    bench.send(A, first)
+    await bench.commit(A, second)
+    await abandon(bench)
+    image = disk.medium.image()
+    torn = bytearray(image[SEGMENT])
+    at = torn.index(first) + 1000
+    torn[at : at + 512] = bytes(512)
+    disk = SimDisk(Medium.of({**image, SEGMENT: bytes(torn)}))
+    for seed, expected in ((2, [b"0"]), (3, [b"0", again]), (4, [b"0", again]), (5, [b"0", again])):
+        bench = await open_log(disk, seed=seed)
+        found = bench.log.recovered(A)
+        if payloads(found.records) != expected or not found.tail_cut or found.is_quarantined:
+            told = [p[:1] for p in payloads(found.records)]
+            await abandon(bench)
+            return f"start {seed} tells {told}, tail_cut {found.tail_cut}, quarantined {found.is_quarantined}"
+        if seed == 2:
+            await bench.commit(A, again)
+        await abandon(bench)
+        disk.medium.locks.clear()
+    return None
+
+
+async def torn_record_and_the_same_bytes_again() -> str | None:
+    """The scenario above, byte for byte the same."""
+    return await torn_record_before_a_whole_one(is_same=True)
+
+
+async def torn_record_and_other_bytes() -> str | None:
+    """The scenario above, with another record."""
+    return await torn_record_before_a_whole_one(is_same=False)
+
+
 async def frames_of_another_lap_behind_the_head() -> str | None:
     """Recycled segments: behind the head stand whole frames of a former lap, and they are free space."""
     disk = SimDisk()

@@ -1,5 +1,7 @@
 """Named regressions of the log (issue 3): what once hurt others, or us, and must not come back."""
 
+import pytest
+
 from tests.wal import scenarios
 
 
@@ -11,6 +13,12 @@ async def test_a_restart_after_a_failed_sync_does_not_believe_the_page_cache() -
 async def test_a_byte_identical_append_after_a_torn_tail_revives_nothing() -> None:
     """The torn batch's last record fits the new chain byte for byte, and is still not of this life."""
     assert await scenarios.torn_tail_and_the_same_bytes_again() is None
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["the same bytes", "other bytes"])
+async def test_a_whole_record_behind_a_torn_one_never_comes_back(is_same: bool) -> None:
+    """The batch's header survives, its first record does not: the second fits what is appended next."""
+    assert await scenarios.torn_record_before_a_whole_one(is_same=is_same) is None
 
 
 async def test_frames_of_another_lap_are_free_space() -> None:

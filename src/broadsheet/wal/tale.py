@@ -104,6 +104,8 @@ class Tale:
             lost_truncation = self.expect is not None and row.generation > self.expect.generation
             if lost_truncation and self._boundary(row.next) == row.crc:
                 self._void(row.next)
+            elif self.expect is not None and not lost_truncation:
+                self._cut(row)
             self.expect = point
         self.flags = row.flags
         self._trim(row.first)
@@ -161,6 +163,19 @@ class Tale:
         for held in gone:
             del self.held[held.offset]
             self._ends.pop(held.end, None)
+
+    def _cut(self, row: Row) -> None:
+        """A start has cut a torn batch, and says where the stream goes on: what is behind is of a former life.
+
+        It would link to what is appended next, where that is the same bytes again.
+        """
+        self._void(row.next)
+        if self._boundary(row.next) == row.crc:
+            return
+        for held in self.shadowed:  # The torn batch had a new branch, and the start went back to the old one.
+            if held.end <= row.next and self.held.get(held.offset, held).batch > held.batch:
+                self.held[held.offset] = held
+                self._ends[held.end] = held.offset
 
     def _trim(self, first: int) -> None:
         self.first = first
