@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import LocalProtocolError
+from broadsheet.errors import LocalProtocolError, TooLarge
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.producer_state import ProducerIndex, begun, update
 from broadsheet.message.sequencer import Sequencer
@@ -16,7 +16,7 @@ from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
-from broadsheet.spark.read import META, Read, Shape, rows_of
+from broadsheet.spark.read import META, Read, Shape, frame_around, rows_of
 
 ALL = pa.schema([("n", pa.int64()), *META.items()])
 message = st.tuples(st.integers(1, 3), st.integers(1, 20), st.sampled_from([0, 1, 1, 1, 2]))
@@ -114,3 +114,34 @@ def test_uncommitted_rows_are_seen_by_those_who_ask() -> None:
         {"n": 0},
         {"n": 1},
     ]
+
+
+@pytest.mark.parametrize("framing", [JSON_LINES, FIXED])
+def test_an_offset_inside_a_frame_is_told_from_one_between_two(framing: Framing) -> None:
+    """An explicit starting offset that is off by some bytes would silently begin with another message."""
+    content = content_of(framing, [(1, clock, 0) for clock in range(1, 6)])
+    bounds = [(frame.begin, frame.end) for frame in scan(framing, content, ByteOffset(0))]
+    torn = content + content[:20]
+    for step in (1, 7, 5000):
+        for known in (0, *(end for _, end in bounds)):
+            index, read = update(begun(framing), content[:known]), reader(torn, step)
+            for begin, end in bounds:
+                if begin >= known:
+                    assert frame_around(index, read, begin, len(torn)) == (begin, begin)
+                    assert frame_around(index, read, begin + 1, len(torn)) == (begin, end)
+                    assert frame_around(index, read, end - 1, len(torn)) == (begin, end)
+            size = len(content)
+            assert frame_around(index, read, size, len(torn)) == (size, size)
+            assert frame_around(index, read, size + 5, len(torn)) == (size, -1)
+
+
+def test_what_was_pending_before_a_span_is_held_up_to_a_limit() -> None:
+    """A producer that sends for hours before it acknowledges must not end the worker by its memory."""
+    content = content_of(JSON_LINES, [(7, clock, 1) for clock in range(1, 200)])
+    ack = framed(JSON_LINES, pack(ProducerId(7), Clock(300), Flag.ACK), b"")
+    index, read = update(begun(JSON_LINES), content), reader(content + ack)
+    span, columns = Span("t/j", len(content), len(content + ack)), pa.schema([ALL.field("n")])
+
+    assert len(rows(index, read, span, Shape(columns, replay_bytes_max=len(content)))) == 199
+    with pytest.raises(TooLarge, match=rf"\[0, {len(content)}\) of t/j .* producer 000000000007"):
+        rows(index, read, span, Shape(columns, replay_bytes_max=len(content) - 1))

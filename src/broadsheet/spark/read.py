@@ -11,18 +11,18 @@ reference/spark.md 4.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, LocalProtocolError
+from broadsheet.errors import Corrupt, LocalProtocolError, TooLarge
 from broadsheet.message.columns import Bool, Bytes, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun, decode
 from broadsheet.message.spans import reopened, replays, sequence
-from broadsheet.message.uuid import UUID_BYTES, Flag
+from broadsheet.message.uuid import UUID_BYTES, Flag, ProducerId
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed, Values, parser
@@ -46,6 +46,8 @@ META_DDL = (
 BLOCK_BYTES = 4 << 20
 """How much of a journal is sequenced at a time."""
 ROWS_PER_BATCH = 65_536
+REPLAY_BYTES_MAX = 256 << 20
+"""How many bytes of messages that were pending before a span are held at once: option `maxReplayMemory`."""
 
 Read = Callable[[int, int], Iterator[bytes]]
 """The bytes `[begin, end)` of the journal."""
@@ -55,9 +57,15 @@ class Shape:
     """What rows are wanted, and how."""
 
     def __init__(
-        self, columns: pa.Schema, *, malformed: Malformed = Malformed.FAIL, is_committed: bool = True
+        self,
+        columns: pa.Schema,
+        *,
+        malformed: Malformed = Malformed.FAIL,
+        is_committed: bool = True,
+        replay_bytes_max: int = REPLAY_BYTES_MAX,
     ) -> None:
         self.columns = columns
+        self.replay_bytes_max = replay_bytes_max
         self.malformed = malformed
         self.is_committed = is_committed
         for field in columns:
@@ -71,6 +79,7 @@ def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Ite
 
     Raises:
         LocalProtocolError: a message does not parse, and `malformed` is `fail`; names journal and offset.
+        TooLarge: more was pending before the span than `replay_bytes_max`.
         Corrupt, Trimmed: what is needed to know the producers' states is gone.
     """
 
@@ -121,9 +130,7 @@ def _block(  # noqa: PLR0917 - what one block is made of.
         return
     wanted = replays(index, frames, span.begin)
     if wanted:
-        earlier, content_before = _pending(
-            index, min(wanted.values()), np.array(list(wanted), np.int64), read
-        )
+        earlier, content_before = _pending(index, wanted, read, span.journal, shape.replay_bytes_max)
         before = np.cumsum(earlier.end - earlier.begin) - (earlier.end - earlier.begin)
         shift = np.concatenate((before - earlier.begin, shift + len(content_before)))
         frames = Frames.joined([earlier, frames])
@@ -133,11 +140,14 @@ def _block(  # noqa: PLR0917 - what one block is made of.
         yield from _batches(index.framing, frames.take(rows), shift[rows], raw, span, shape)
 
 
-def _pending(index: ProducerIndex, begin: int, producers: Int, read: Read) -> tuple[Frames, bytes]:
-    """The frames of `producers` in `[begin, index.offset)`, and their bytes back to back."""
+def _pending(
+    index: ProducerIndex, wanted: Mapping[ProducerId, ByteOffset], read: Read, journal: str, bytes_max: int
+) -> tuple[Frames, bytes]:
+    """The frames of the wanted producers in front of `index.offset`, and their bytes back to back."""
+    producers, begin = np.array(list(wanted), np.int64), min(wanted.values())
     kept: list[Frames] = []
     contents: list[bytes] = []
-    at, rest = begin, bytearray()
+    at, rest, held_bytes = int(begin), bytearray(), 0
     for data in read(begin, index.offset):
         rest += data
         frames = frames_of(index.framing, bytes(rest), at)
@@ -145,11 +155,41 @@ def _pending(index: ProducerIndex, begin: int, producers: Int, read: Read) -> tu
             continue
         raw = np.frombuffer(bytes(rest), np.uint8)
         ours = frames.take(np.isin(frames.producer, producers))
+        held_bytes += int((ours.end - ours.begin).sum())
+        if held_bytes > bytes_max:
+            earliest = min(wanted, key=lambda producer: (wanted[producer], producer))
+            raise TooLarge(
+                f"messages of {len(wanted)} producers were pending in [{begin}, {index.offset}) of {journal} "
+                f"and are acknowledged behind it, the earliest of producer {earliest:012x}: more than "
+                f"{bytes_max} bytes. Raise option maxReplayMemory, or let producers acknowledge more often"
+            )
         kept.append(ours)
         contents.append(Values(raw, ours.begin - at, ours.end - at).joined())
         rest = rest[int(frames.end[-1]) - at :]
         at = int(frames.end[-1])
     return Frames.joined(kept), b"".join(contents)
+
+
+def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tuple[int, int]:
+    """The frame that holds the byte at `offset` and the one before; `(offset, offset)` between two frames.
+
+    Args:
+        index: at or below `offset`.
+        head: the committed end, to which is read; a frame that goes on behind it ends at -1.
+    """
+    at, rest = int(index.offset), bytearray()
+    for data in read(at, head) if at < offset else ():
+        rest += data
+        frames = frames_of(index.framing, bytes(rest), at)
+        if not len(frames.begin):
+            continue
+        place = int(np.searchsorted(frames.end, offset))  # The first frame that ends at or behind it.
+        if place < len(frames.end):
+            begin, end = int(frames.begin[place]), int(frames.end[place])
+            return (begin, end) if begin < offset < end else (offset, offset)
+        rest = rest[int(frames.end[-1]) - at :]
+        at = int(frames.end[-1])
+    return (at, -1) if at < offset else (offset, offset)
 
 
 def _batches(  # noqa: PLR0917 - what one block is made of.

@@ -4,12 +4,13 @@
 pickling, and what a task needs
 is in its partition. Arrow batches only. Options: address, token, journals (names by comma), schema (DDL of
 parsed columns; or
-`.schema(…)` with exactly the wanted columns), startingOffsets, maxBytesPerTrigger, malformed,
-readCommitted, tasks.
+`.schema(…)` with exactly the wanted columns), startingOffsets, startingInsideFrame, maxBytesPerTrigger,
+maxReplayMemory, malformed, readCommitted, tasks.
 Source: pipelines.1-5; reference/spark.md 1.3-1.5.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -34,7 +35,7 @@ from pyspark.sql.types import StructType
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
-from broadsheet.spark.connection import Target, patiently
+from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import (
     Position,
     Positions,
@@ -47,7 +48,7 @@ from broadsheet.spark.offsets import (
     tasks,
 )
 from broadsheet.spark.parse import Malformed
-from broadsheet.spark.read import META_DDL, Shape, read_span
+from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.session import freeze_once
 
 
@@ -71,11 +72,20 @@ class Sources:
         self.starting = options.get("startingoffsets", "earliest")
         self.malformed = Malformed(options.get("malformed", Malformed.FAIL.value))
         self.is_committed = options.get("readcommitted", "true").lower() != "false"
+        self.replay_bytes_max = int(options.get("maxreplaymemory", REPLAY_BYTES_MAX))
+        self.inside_frame = options.get("startinginsideframe", "fail")
+        if self.inside_frame not in ("fail", "next"):
+            raise ConfigError(f"option startingInsideFrame is {self.inside_frame!r}, not 'fail' or 'next'")
 
     def shape(self, schema: StructType) -> Shape:
         """What rows `schema` asks for."""
         columns: pa.Schema = to_arrow_schema(schema)
-        return Shape(columns, malformed=self.malformed, is_committed=self.is_committed)
+        return Shape(
+            columns,
+            malformed=self.malformed,
+            is_committed=self.is_committed,
+            replay_bytes_max=self.replay_bytes_max,
+        )
 
     def revisions(self) -> dict[str, int]:
         """The journals with their create revisions."""
@@ -86,8 +96,38 @@ class Sources:
         return {name: framing_of(self._info(name).spec.labels) for name in self.names}
 
     def start(self) -> Positions:
-        """Where a new query begins."""
-        return starting(self.starting, self.revisions())
+        """Where a new query begins: a frame's begin in each journal.
+
+        Raises:
+            LocalProtocolError: an explicit offset is inside a frame, and `startingInsideFrame` is `fail`.
+        """
+        positions = starting(self.starting, self.revisions())
+        if explicit := [name for name, position in positions.items() if position.offset]:
+            framings, heads = self.framings(), self.heads()
+            for name in explicit:
+                begin = self._frame_begin(name, positions[name].offset, heads[name].offset, framings[name])
+                positions[name] = positions[name]._replace(offset=begin)
+        return positions
+
+    def _frame_begin(self, journal: str, offset: int, head: int, framing: Framing) -> int:
+        if offset > head:
+            raise LocalProtocolError(f"startingOffsets: {journal} ends at {head}, below {offset}")
+
+        def read(begin: int, end: int) -> Iterator[bytes]:
+            return chunks(self.target, journal, begin=begin, end=end)
+
+        index = index_at(self.target, framing, journal, offset)
+        begin, end = frame_around(index, read, offset, head)
+        if begin == end:
+            return offset
+        bounds = f"[{begin}, {end})" if end > 0 else f"at {begin}, whose end is not committed yet"
+        inside = f"startingOffsets: offset {offset} of {journal} is inside the frame {bounds}"
+        if self.inside_frame == "fail" or end < 0:
+            raise LocalProtocolError(
+                f"{inside}: name a frame's begin, or set option startingInsideFrame to 'next'"
+            )
+        sys.stderr.write(f"broadsheet: {inside}; the query begins at {end}\n")
+        return end
 
     def heads(self) -> Positions:
         """The committed ends."""
