@@ -1,18 +1,24 @@
 """The metastore's providers on real disks and sockets: conformance, restarts, a cut off acceptor, size."""
 
+import json
 from collections.abc import Awaitable, Callable
+from io import StringIO
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from broadsheet.base.time import WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN
+from broadsheet.control.file import FileMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.errors import Corrupt
+from broadsheet.observe.logs import Logs
 from tests.control.conformance import ALL
 from tests.control.real import file_metastore, free_addresses, majority, one_node
+from tests.keyspace.real import crash, ports_of
 
 Story = Callable[[Metastore], Awaitable[None]]
 
@@ -110,3 +116,32 @@ def test_10_000_shards_fit_below_the_warning() -> None:
 
     assert decoded(content) == document
     assert len(content) < DOCUMENT_BYTES_WARN, f"{len(content)} bytes"
+
+
+async def test_half_of_the_limit_is_warned_of_once(tmp_path: Path) -> None:
+    """control.1: "refused above, warned at half"; again only after it was smaller."""
+    page = StringIO()
+    logger = Logs(page, wall=lambda: WallTime(0), is_console=False).of("metastore")
+    metastore = await FileMetastore.open(ports_of(tmp_path).disk, b"", crash=crash, logger=logger)
+    large = bytes(DOCUMENT_BYTES_WARN)
+    for version, document in enumerate((b"", large[1:], large, large, b"", large), start=1):
+        await metastore.compare_and_set(version, document)
+
+    lines = [json.loads(line) for line in page.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["metastore.document_large"] * 2
+    assert (lines[0]["level"], lines[0]["document_bytes"]) == ("warning", DOCUMENT_BYTES_WARN)
+
+
+async def test_attempts_are_unique_over_boots(tmp_path: Path) -> None:
+    """control.5: "a unique attempt id": a restarted node never takes the name of what it did before."""
+    peers = {NodeId("n1"): free_addresses(1)[0], NodeId("n2"): free_addresses(1)[0]}
+    version = 1
+    async with one_node(tmp_path, NodeId("n2"), peers):
+        for _ in range(3):
+            async with one_node(tmp_path, NodeId("n1"), peers) as first:
+                for _ in range(3):
+                    version = (await first.compare_and_set(version, b"%d" % version)).version
+                attempts = [each.attempt for each in (await first.read_value()).attempts]
+
+    assert len(attempts) == len(dict.fromkeys(attempts)) == 10
+    assert len(dict.fromkeys(attempt.rpartition(".")[0] for attempt in attempts[1:])) == 3

@@ -15,7 +15,9 @@ import msgspec
 from broadsheet.base.checksum import crc32c
 from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
 from broadsheet.control.port import Versioned
+from broadsheet.control.size import SizeWarning
 from broadsheet.errors import Corrupt, StoreUnhealthy, TooLarge, UnexpectedVersion
+from broadsheet.observe.logs import Logger
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash
@@ -34,12 +36,16 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 class FileMetastore:
     """A `Metastore` in one file."""
 
-    def __init__(self, disk: Disk, current: Versioned, *, crash: Crash) -> None:
+    def __init__(self, disk: Disk, current: Versioned, *, crash: Crash, logger: Logger | None = None) -> None:
         self._disk, self._current, self._crash = disk, current, crash
+        self._size = SizeWarning(logger)
+        self._size.saw(len(current.document))
         self._writing = asyncio.Lock()
 
     @classmethod
-    async def open(cls, disk: Disk, founding: bytes, *, crash: Crash) -> "FileMetastore":
+    async def open(
+        cls, disk: Disk, founding: bytes, *, crash: Crash, logger: Logger | None = None
+    ) -> "FileMetastore":
         """Read the file, or write `founding` as version 1 where there is none.
 
         Raises:
@@ -49,7 +55,7 @@ class FileMetastore:
         if current is None:
             current = Versioned(founding, 1)
             await disk.run(lambda: _write(disk, Versioned(founding, 1)))
-        return cls(disk, current, crash=crash)
+        return cls(disk, current, crash=crash, logger=logger)
 
     async def read(self) -> Versioned:
         """As `Metastore.read`."""
@@ -71,6 +77,7 @@ class FileMetastore:
                 self._crash(error)  # After a failed sync nothing may be assumed.
                 raise
             self._current = following
+            self._size.saw(len(following.document))
             return following
 
 

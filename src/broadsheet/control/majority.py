@@ -43,6 +43,7 @@ from broadsheet.control.core.operation import (
 from broadsheet.control.core.proposer import ProposerEffect, ProposerEvent, ProposerMachine
 from broadsheet.control.core.value import Acceptor, AttemptId, Value
 from broadsheet.control.port import Versioned
+from broadsheet.control.size import SizeWarning
 from broadsheet.errors import (
     BY_STATUS,
     BroadsheetError,
@@ -51,6 +52,7 @@ from broadsheet.errors import (
     Throttled,
     Unknown,
 )
+from broadsheet.observe.logs import Logger
 from broadsheet.observe.story import Story
 from broadsheet.ports import Time, Timers
 from broadsheet.runtime.failpoints import passed
@@ -88,6 +90,7 @@ class MajorityMetastore:
         timers: Timers,
         scope: Scope,
         crash: Crash,
+        logger: Logger | None = None,
     ) -> None:
         """Drive the machines of `node`; the acceptor's records go to `stream` of `log`."""
         self.node, self.acceptor, self.proposer = node, acceptor, proposer
@@ -98,6 +101,7 @@ class MajorityMetastore:
         self._calls: dict[NodeId, int] = {}
         self._count = 0
         self._is_closed = False
+        self._size = SizeWarning(logger)
 
         def end(error: BaseException, _: Story) -> None:
             crash(error)
@@ -130,6 +134,7 @@ class MajorityMetastore:
         """The latest value, acceptor sets included."""
         answer = await self._do(ReadRequest)
         assert answer.value is not None, "an answered read has a value"
+        self._size.saw(len(answer.value.document))
         return answer.value
 
     async def begin(self) -> None:
@@ -144,6 +149,7 @@ class MajorityMetastore:
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
         """As `Metastore.compare_and_set`."""
         answer = await self._do(lambda r: ChangeRequest(r, version, bytes(document), self._attempt()))
+        self._size.saw(len(document))
         return Versioned(document, answer.version)
 
     async def replace(self, removed: Acceptor | None, added: Acceptor | None, address: str) -> int:

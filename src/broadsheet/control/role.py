@@ -25,6 +25,7 @@ from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.control.service import MetastoreService
 from broadsheet.errors import ConfigError
+from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
@@ -69,6 +70,7 @@ class MetastoreRole:
             Corrupt: the file is damaged.
         """
         identity = services.one(Identity)
+        logger = next((logs.of(self.name) for logs in services.every(Logs)), None)
         provider = config.provider
         if provider == "auto":
             provider = "file" if identity.is_alone else "majority"
@@ -79,11 +81,17 @@ class MetastoreRole:
                     f"metastore.provider is file, but node.peers names {len(identity.peers)}: use majority"
                 )
             founding = _founding(ports)
-            metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash)
+            metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash, logger=logger)
             services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))
         else:
             metastore = majority = await open_majority(
-                scope, ports, config, node=identity.node, peers=identity.peers, cluster=identity.cluster
+                scope,
+                ports,
+                config,
+                node=identity.node,
+                peers=identity.peers,
+                cluster=identity.cluster,
+                logger=logger,
             )
             services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, majority)))
         services.offer(Metastore, metastore)  # type: ignore[type-abstract]  # Found under its port.
@@ -99,6 +107,7 @@ async def open_majority(
     node: NodeId,
     peers: Mapping[NodeId, str],
     cluster: str,
+    logger: Logger | None = None,
 ) -> MajorityMetastore:
     """Recover the acceptor of `node`, and start its proposer. The first of `peers` founds."""
     log = await Log.open(
@@ -111,7 +120,7 @@ async def open_majority(
         scope=scope,
         crash=ports.crash,
     )
-    memory = await _memory(log, ports, node)
+    memory = await _memory(log, ports, node, logger)
     seeds = tuple(sorted(peers))
     proposer = ProposerMachine(
         node,
@@ -135,12 +144,13 @@ async def open_majority(
         timers=ports.timers,
         scope=scope,
         crash=ports.crash,
+        logger=logger,
     )
     scope.spawn(metastore.begin(), name="begin")
     return metastore
 
 
-async def _memory(log: Log, ports: Ports, node: NodeId) -> Memory:
+async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -> Memory:
     """What the acceptor remembers; a new life, durably begun, where it has nothing or lost something."""
     found = log.recovered(STREAM)
     memory = None if found.is_quarantined else remembered(record.payload for record in found.records)
@@ -148,8 +158,12 @@ async def _memory(log: Log, ports: Ports, node: NodeId) -> Memory:
     if memory is not None:
         if found.tail_cut:
             log.settle(STREAM)  # Nothing was answered before it was durable (control.4).
+            if logger is not None:  # Unless a disk has damaged the very last record (ADR 0051).
+                logger.warning("metastore.tail_cut", records=len(found.records))
         return memory
     incarnation = Incarnation(ports.random("metastore.incarnation").getrandbits(62) | 1)
+    if found.is_quarantined and logger is not None:
+        logger.error("metastore.acceptor_lost", remedy=f"broadsheet metastore replace {node} {node}")
     memory = Memory(Acceptor(node, incarnation), NO_BALLOT, None)
     durable = asyncio.Event()
     if found.is_quarantined:

@@ -13,6 +13,7 @@ from broadsheet.errors import Corrupt
 from broadsheet.keyspace.core.recovery import recovered
 from broadsheet.keyspace.local.keyspace import STREAM, KeyspaceConfig, LocalKeyspace
 from broadsheet.keyspace.port import Keyspace
+from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
@@ -33,12 +34,15 @@ class KeyspaceRole:
             ConfigError: the log is locked, foreign or newer.
             Corrupt: the log lost what was durable: restore the data directory from a backup. Nothing changed.
         """
-        keyspace = await open_keyspace(scope, ports, config)
+        logger = next((logs.of(self.name) for logs in services.every(Logs)), None)
+        keyspace = await open_keyspace(scope, ports, config, logger)
         services.offer(Keyspace, keyspace)  # type: ignore[type-abstract]  # Found under its port.
         services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, keyspace)))
 
 
-async def open_keyspace(scope: Scope, ports: Ports, config: KeyspaceConfig) -> LocalKeyspace:
+async def open_keyspace(
+    scope: Scope, ports: Ports, config: KeyspaceConfig, logger: Logger | None = None
+) -> LocalKeyspace:
     """Open the log and recover the map."""
     log = await Log.open(
         ports.disk,
@@ -58,6 +62,8 @@ async def open_keyspace(scope: Scope, ports: Ports, config: KeyspaceConfig) -> L
         )
     if found.tail_cut:
         log.settle(STREAM)  # Nothing was answered before it was durable: what was cut was never acknowledged.
+        if logger is not None:  # Unless the disk has damaged the very last record.
+            logger.warning("keyspace.tail_cut", records=len(found.records))
     store = await ports.disk.run(
         lambda: recovered(
             (record.payload for record in found.records),
