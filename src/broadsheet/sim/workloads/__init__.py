@@ -20,6 +20,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
+    ("wire", Tier.SERVICES): "broadsheet.sim.workloads.wire:WireWorkload",
 }
 
 

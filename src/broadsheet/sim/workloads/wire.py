@@ -1,0 +1,306 @@
+"""The wire by itself in tier 2: calls, streams and runs between real servers and clients over faulty links.
+
+Every request carries an id, and the nodes count what they do to it, however often they are restarted: what
+was answered happened once, what was refused never, what is unknown once at most (DESIGN 2; reliability 2.7
+C1, C2). Answers must be those of the very request. Payloads exceed the first window, what the links hold and
+what a read brings, so that back-pressure and torn frames are the rule.
+Source: reliability 2.7, 5.2.
+"""
+
+import asyncio
+from typing import ClassVar, Final
+from zlib import crc32
+
+import msgspec
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.capability import Capability
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import NodeId
+from broadsheet.errors import BroadsheetError, Refused, Status
+from broadsheet.ports import Random
+from broadsheet.sim.history import Operation, Outcome
+from broadsheet.sim.plan import Budget, Kind
+from broadsheet.sim.services import ServiceSeat
+from broadsheet.sim.workload import Run, ServiceWorkload, Violation
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.routed import RetryPolicy, Routed
+from broadsheet.wire.run import FrameRun
+from broadsheet.wire.server import Server
+
+NODES: Final = (NodeId("n1"), NodeId("n2"))
+TIMEOUT: Final = Duration(800 * MILLISECOND)
+LIMITS: Final = WireLimits(
+    frame_bytes_max=256 << 10,
+    body_bytes_max=64 << 10,
+    window_bytes=768 << 10,
+    streams_max=8,
+    in_flight_bytes_max=512 << 10,
+    send_buffer_bytes_max=2 << 20,
+    keepalive_interval=Duration(300 * MILLISECOND),
+    dial_timeout=Duration(300 * MILLISECOND),
+)
+POLICY: Final = RetryPolicy(attempts_max=20)
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """One request."""
+
+    id: str
+    pause_ms: int = 0
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """What was received."""
+
+    id: str
+    size: int
+    crc: int
+
+
+class Deeds:
+    """What the nodes did, by request: it outlives them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def did(self, name: str) -> None:
+        """Count one."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+class _Log:
+    """A sink that takes runs, at once or after a while, and refuses every seventh."""
+
+    def __init__(self, deeds: Deeds, asked: Asked) -> None:
+        self._deeds, self._asked = deeds, asked
+        self._head = 0
+        self._held: list[FrameRun] = []
+
+    def on_run(self, run: FrameRun) -> None:
+        """Hold every other one until the next."""
+        self._held.append(run)
+        if run.sequence % 2 or not self._asked.pause_ms:
+            self.on_end()
+
+    def on_end(self) -> None:
+        """Answer what is held."""
+        held, self._held = self._held, []
+        for run in held:
+            name = f"{self._asked.id}/{run.sequence}"
+            if run.sequence % 7 == 6:
+                run.reply(Status.THROTTLED, message="every seventh")
+                continue
+            self._deeds.did(name)
+            begin, self._head = self._head, self._head + run.size
+            run.reply(Status.OK, begin)
+
+
+class WireWorkload(ServiceWorkload):
+    """Two nodes without state, and clients that ask either."""
+
+    name: ClassVar[str] = "wire"
+    clients: ClassVar[int] = 4
+    budget: ClassVar[Budget] = Budget(
+        kinds=(
+            Kind.KILL,
+            Kind.POWER_CUT,
+            Kind.PARTITION,
+            Kind.CLOG,
+            Kind.RESET,
+            Kind.HALF_OPEN,
+            Kind.CLOCK_JUMP,
+        )
+    )
+    """No disk, so no fault of one, and no crash in it."""
+
+    def __init__(self) -> None:
+        self.deeds = Deeds()
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How hurried the clients are, how large the payloads, how slow the handlers."""
+        return {
+            "think_ms": draw.randrange(5, 40),
+            "payload_bytes": 1 << draw.randrange(8, 18),
+            "pause_ms": draw.randrange(0, 60),
+        }
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """Two, so that a route can move."""
+        return NODES
+
+    async def serve(self, seat: ServiceSeat, run: Run) -> None:
+        """A method of each shape."""
+        methods = [
+            _row("sim.echo", 1, Shape.UNARY, self._echo),
+            _row("sim.sum", 2, Shape.STREAM, self._sum),
+            _row("sim.log", 3, Shape.RUN, self._log),
+        ]
+        server = Server(
+            seat.ports, seat.scope, methods, authorizer=Authorizer(None, time=seat.ports.time), limits=LIMITS
+        )
+        await server.listen(seat.address, is_insecure=True)
+
+    async def client(self, seat: ServiceSeat, run: Run) -> None:
+        """Calls, uploads and runs, one at a time."""
+        await _Client(seat, run).work()
+
+    def verify(self, run: Run) -> None:
+        """Once, never, or once at most, as the client was told; and the answer was the request's own."""
+        for operation in run.history.operations:
+            count = self.deeds.counts.get(str(operation.key), 0)
+            _check(operation, count)
+
+    def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
+        if not request.pause_ms:
+            self.deeds.did(request.id)
+            return Reply(_told(request, payload), (payload,))
+        return self._later(call, request, payload)
+
+    async def _later(self, _call: Call, request: Asked, payload: memoryview) -> Reply:
+        self.deeds.did(request.id)
+        await asyncio.sleep(request.pause_ms / 1000)
+        return Reply(_told(request, payload), (payload,))
+
+    async def _sum(self, _call: Call, request: Asked, stream: WireStream) -> Reply:
+        size = crc = 0
+        while (message := await stream.receive()) is not None:
+            await asyncio.sleep(request.pause_ms / 10_000)
+            size, crc = size + len(message.payload), crc32(message.payload, crc)
+            await stream.send(None, (message.payload,))
+        self.deeds.did(request.id)
+        return Reply(Told(request.id, size, crc))
+
+    def _log(self, _call: Call, request: Asked) -> RunOpened:
+        return RunOpened(EMPTY, _Log(self.deeds, request))
+
+
+class _Client:
+    """One client and what it has asked."""
+
+    def __init__(self, seat: ServiceSeat, run: Run) -> None:
+        self.seat, self.run, self.knobs = seat, run, run.plan.knobs
+        self.random = seat.random("operations")
+        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
+        self.routed = Routed(self.pool, [seat.address_of(node) for node in NODES], policy=POLICY)
+        self.serial = 0
+
+    async def work(self) -> None:
+        """Until the run is over."""
+        kinds = (self._call, self._call, self._call, self._upload, self._append)
+        while not self.seat.is_stopping:
+            self.serial += 1
+            pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
+            asked = Asked(f"{self.seat.node}.{self.serial}", pause)
+            await kinds[self.random.randrange(0, len(kinds))](asked)
+            await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
+        await self.pool.close()
+
+    def _payload(self) -> bytes:
+        size = self.random.randrange(0, self.knobs["payload_bytes"])
+        return self.random.randrange(0, 1 << 32).to_bytes(4, "little") * (size // 4)
+
+    async def _call(self, asked: Asked) -> None:
+        operation = self.run.history.invoke(self.seat.node, asked.id, "call")
+        payload = self._payload()
+        try:
+            told, rest = await self.routed.call("sim.echo", asked, (payload,), reply=Told, timeout=TIMEOUT)
+        except BroadsheetError as error:
+            self._ended(operation, error)
+        else:
+            self.run.history.ok(operation, told == _told(asked, payload) and rest == payload)
+
+    async def _upload(self, asked: Asked) -> None:
+        """Send and receive at once; the echoes must be what was sent, in order."""
+        operation = self.run.history.invoke(self.seat.node, asked.id, "upload")
+        payloads = [self._payload() for _ in range(self.random.randrange(0, 12))]
+        try:
+            stream = await self.routed.open("sim.sum", asked, timeout=Duration(3 * TIMEOUT))
+        except BroadsheetError as error:
+            self._ended(operation, error)
+            return
+        echoes: list[bytes] = []
+
+        async def receive() -> None:
+            while (message := await stream.receive()) is not None:
+                echoes.append(bytes(message.payload))
+
+        receiver = asyncio.ensure_future(receive())
+        try:
+            for payload in payloads:
+                await stream.send(None, (payload,))
+            told = await stream.reply(Told)
+            await receiver
+        except BroadsheetError as error:
+            self._ended(operation, error)
+        else:
+            sent = b"".join(payloads)
+            self.run.history.ok(
+                operation, echoes == payloads and told == Told(asked.id, len(sent), crc32(sent))
+            )
+        finally:
+            stream.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
+
+    async def _append(self, asked: Asked) -> None:
+        """A few runs ahead of their answers; positions must be dense."""
+        try:
+            _, run = await self.routed.open_run("sim.log", asked, reply=Empty, timeout=TIMEOUT)
+        except BroadsheetError:
+            return
+        runs = [[self._payload() for _ in range(self.random.randrange(1, 3))] for _ in range(4)]
+        sequence, answers = 0, []
+        for records in runs:
+            name = f"{asked.id}/{sequence}"
+            operation = self.run.history.invoke(self.seat.node, name, "append")
+            sequence += len(records)
+            try:
+                answers.append((operation, records, await run.submit(records)))
+            except BroadsheetError as error:
+                self._ended(operation, error)
+        closing = asyncio.ensure_future(run.close())
+        head = 0
+        for operation, records, future in answers:
+            size = sum([len(record) for record in records])
+            try:
+                found = await asyncio.wait_for(future, 3.0)
+            except BroadsheetError as error:
+                self._ended(operation, error)
+            except TimeoutError:
+                self.run.history.lose(operation)
+            else:
+                self.run.history.ok(operation, (found.begin, found.end) == (head, head + size))
+                head += size
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+    def _ended(self, operation: Operation, error: BroadsheetError) -> None:
+        if isinstance(error, Refused):
+            self.run.history.reject(operation, type(error).__name__)
+        else:
+            self.run.history.lose(operation)
+
+
+def _told(asked: Asked, payload: bytes | memoryview) -> Told:
+    return Told(asked.id, len(payload), crc32(payload))
+
+
+def _row(name: str, number: int, shape: Shape, handler: object) -> Method:
+    return Method(
+        name, number=number, shape=shape, capability=Capability.NONE, request=Asked, name_of=None,
+        handler=handler,  # type: ignore[arg-type]  # one row for every shape.
+    )  # fmt: skip
+
+
+def _check(operation: Operation, count: int) -> None:
+    least, most = 0, 1
+    if operation.outcome is Outcome.OK:
+        least = 1
+        if operation.result is not True:
+            raise Violation(f"{operation}: the answer is another request's")
+    elif operation.outcome is Outcome.REJECTED:
+        most = 0
+    if not least <= count <= most:
+        raise Violation(f"{operation}: done {count} times")
