@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Self
+from typing import Annotated, Any, BinaryIO, Final, Self, cast
 
 import msgspec
 import typer
@@ -104,7 +104,7 @@ def append(
         raise typer.BadParameter("--lines makes many appends, and --offset is for one")
 
     async def work(client: Client) -> None:
-        source = file.open("rb") if file is not None else sys.stdin.buffer
+        source = _opened(file, "rb") if file is not None else sys.stdin.buffer
         with (
             source,
             _Progress(f"append {name}", file.stat().st_size if file is not None else None) as progress,
@@ -143,7 +143,7 @@ def read(
         total = None
         if output is not None and not block:
             total = (end if end is not None else (await client.journals.status(name)).end) - first
-        sink = output.open("wb") if output is not None else sys.stdout.buffer
+        sink = _opened(output, "wb") if output is not None else sys.stdout.buffer
         with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):
                 sink.write(chunk.data)
@@ -177,6 +177,18 @@ def delete(
         _print({"journal": name, "deleted": True}, json, f"{name}: deleted")
 
     _run(address, work)
+
+
+def _opened(path: Path, mode: str) -> BinaryIO:
+    """The file.
+
+    Raises:
+        BadParameter: it cannot be opened so.
+    """
+    try:
+        return cast(BinaryIO, path.open(mode))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from None
 
 
 class _Progress:

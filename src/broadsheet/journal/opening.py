@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from broadsheet.base.types import Epoch, LogStreamId, Revision
 from broadsheet.errors import Corrupt, Unknown
 from broadsheet.journal.context import Context
-from broadsheet.journal.core.fragment import Fragment
+from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.records import decode
 from broadsheet.journal.core.recovery import Plan, SpoolPlan, replay
@@ -76,6 +76,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     reason = reason or plan.gap
     store = context.store(info.spec.fragment.store)
     index = Index(await store.list(info.name))
+    pass
     passed("journal.open.before_rebuild")
     spools = await context.disk.run(
         lambda: _rebuild(context, directory, plan, index, is_damaged=bool(reason))
@@ -83,7 +84,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     passed("journal.open.after_rebuild")
     damage = next((spool.damage for spool in spools if spool.damage), "")
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
-    reason = reason or damage or _missing(info, plan, index, keys)
+    reason = reason or damage or _missing(context, info, plan, index, keys=keys)
     registers = _registers(plan, keys)
     epoch = plan.epoch
     if not reason:
@@ -135,16 +136,33 @@ def _rebuild(
     return spools
 
 
+def _close_stored(plan: Plan, fragments: Sequence[Fragment]) -> None:
+    """Open another fragment where the store has the last one, and so its file may be gone.
+
+    An append that is aborted closes a fragment without a record that says so.
+    """
+    last = plan.spools[-1]
+    if last.end > last.begin and _is_stored(last, fragments):
+        last.is_closed = True
+        plan.spools.append(SpoolPlan(last.end, last.end, EMPTY_SUM, 0, last.end))
+
+
 def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:
     """Whether the store has exactly this content: then the file may be gone already."""
     return any((f.begin, f.end, f.sum) == (plan.begin, plan.end, plan.sum) for f in fragments)
 
 
-def _missing(info: JournalInfo, plan: Plan, index: Index, keys: Keys) -> str:
+def _missing(context: Context, info: JournalInfo, plan: Plan, index: Index, *, keys: Keys) -> str:
     """Why the head may not be extended; empty where it may (journals.15)."""
     names = [(index.end, "the fragment store")]
     if keys.epoch is not None:
-        names.append((decode_epoch(keys.epoch).start, "the epoch key"))
+        epoch = decode_epoch(keys.epoch)
+        names.append((epoch.start, "the epoch key"))
+        if all(member.incarnation != context.incarnation for member in epoch.members):
+            return (
+                f"journal {info.name}: the journals' log is not the one that its epoch key names: appends"
+                f" from {epoch.start} on may be lost; restore the data directory, or delete the journal"
+            )
     if keys.registers is not None:
         names.append((decode_registers(keys.registers).at, "the registers key"))
     known, who = max(names)

@@ -1,0 +1,144 @@
+"""`broadsheet journals`: what a user types, and what comes back."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import COMMAND, SECONDS_MAX, environment
+from tests.journal.node_process import NodeProcess
+
+Done = subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    node = NodeProcess(tmp_path_factory.mktemp("node"))
+    assert asyncio.run(node.start())
+    yield node.address
+    node.kill()
+
+
+def journals(address: str, *arguments: str, content: bytes = b"") -> Done:
+    """Run a command of the group to its end."""
+    return subprocess.run(
+        [*COMMAND, "journals", *arguments],
+        check=False,
+        capture_output=True,
+        timeout=SECONDS_MAX,
+        env=environment(BROADSHEET_ADDRESS=address),
+        input=content,
+    )
+
+
+def told(done: Done) -> dict[str, object]:
+    """The JSON object that it printed, and nothing else."""
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_journal_from_its_making_to_its_end(address: str, tmp_path: Path) -> None:
+    """Line 8 of the issue: create, list, append, read, status, delete, each with `--json`."""
+    name, content, copy = "cli/a", b"one\ntwo\nthree\n", tmp_path / "copy"
+
+    made = told(journals(address, "create", name, "--codec", "gzip", "--label", "app=x-y", "--json"))
+    assert made["spec"] == {"name": name, "fragment": {"codec": "gzip"}, "labels": {"app": "x-y"}}
+    whole = told(journals(address, "append", name, "--json", content=content))
+    assert whole == {"journal": name, "begin": 0, "end": 14, "appends": 1}
+    (tmp_path / "lines").write_bytes(content)
+    lines = told(journals(address, "append", name, str(tmp_path / "lines"), "--lines", "--json"))
+    assert lines == {"journal": name, "begin": 14, "end": 28, "appends": 3}
+    assert journals(address, "append", name, "--offset", "28", content=b"end").returncode == 0
+
+    assert journals(address, "read", name).stdout == content * 2 + b"end"
+    assert journals(address, "read", name, "--offset", "4", "--end", "8").stdout == b"two\n"
+    nowhere = journals(address, "read", name, "--output", "/no/such/directory/x")
+    assert (nowhere.returncode, b"Traceback" in nowhere.stderr) == (2, False)
+    read = told(journals(address, "read", name, "--output", str(copy), "--json"))
+    assert (read, copy.read_bytes()) == ({"journal": name, "begin": 0, "end": 31}, content * 2 + b"end")
+    listed = told(journals(address, "list", "cli/a", "--json"))["journals"]
+    assert [each["spec"]["name"] for each in listed] == [name]  # type: ignore[attr-defined]
+    status = told(journals(address, "status", name, "--json"))
+    assert (status["state"], status["begin"], status["end"]) == ("open", 0, 31)
+
+    assert journals(address, "delete", name).returncode != 0, "nobody confirmed it"
+    assert told(journals(address, "delete", name, "--yes", "--json")) == {"journal": name, "deleted": True}
+    assert told(journals(address, "list", "cli/a", "--json")) == {"journals": []}
+
+
+def test_without_json_it_prints_text(address: str) -> None:
+    """What somebody reads who tries it out."""
+    assert b"cli/text: created at revision" in journals(address, "create", "cli/text").stdout
+    assert journals(address, "append", "cli/text", content=b"x").stdout == b"cli/text: [0, 1) in 1 appends\n"
+    assert journals(address, "list", "cli/t").stdout == b"cli/text\n"
+    assert b"state: open\n" in journals(address, "status", "cli/text").stdout
+    assert journals(address, "delete", "cli/text", "--yes").stdout == b"cli/text: deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create", "../x"), "../x"),
+        (("create", "cli/b", "--codec", "lz4"), "codec 'lz4' is none of"),
+        (("create", "cli/b", "--label", "x"), "is not NAME=VALUE"),
+        (("create", "cli/b", "--fragment-length", "1"), "fragment.length 1"),
+        (("create", "cli/b", "--store", "s3://nobody/"), "journals.stores"),
+        (("append", "cli/none"), "cli/none does not exist"),
+        (("append", "cli/none", "--lines", "--offset", "3"), "--offset is for one"),
+        (("append", "cli/none", "/no/such/file"), "/no/such/file"),
+        (("read", "cli/none"), "cli/none does not exist"),
+        (("read", "cli/none", "--json"), "needs --output"),
+        (("status", "cli/none"), "cli/none does not exist"),
+        (("delete", "cli/none", "--yes"), "cli/none does not exist"),
+        (("list", "--address", "127.0.0.1:1"), "127.0.0.1:1"),
+    ],
+)
+def test_a_bad_argument_is_named_and_nothing_changes(
+    address: str, arguments: tuple[str, ...], words: str
+) -> None:
+    """House rule: a clear error, on standard error, with a status; never a traceback."""
+    done = journals(address, *arguments)
+    said = " ".join(done.stderr.decode().replace("│", " ").split())
+
+    assert done.returncode != 0
+    assert done.stdout == b""
+    assert words in said
+    assert "Traceback" not in said
+    assert told(journals(address, "list", "cli/b", "--json")) == {"journals": []}
+
+
+def test_progress_is_shown_on_a_terminal_only(address: str, tmp_path: Path) -> None:
+    """On standard error, so that content can be piped; where nobody watches, nothing is written."""
+    (tmp_path / "big").write_bytes(b"x" * 5_000_000)
+    journals(address, "create", "cli/big")
+    silent = journals(address, "append", "cli/big", str(tmp_path / "big"))
+    assert (silent.returncode, silent.stderr) == (0, b"")
+
+    terminal, theirs = pty.openpty()
+    command = [*COMMAND, "journals", "append", "cli/big", str(tmp_path / "big"), "--json"]
+    shown = environment(BROADSHEET_ADDRESS=address, TERM="xterm")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=shown) as process:
+        os.close(theirs)
+        drawn = b""
+        while True:
+            try:
+                piece = os.read(terminal, 65536)
+            except OSError:  # It has ended, and so has its terminal.
+                break
+            if not piece:
+                break
+            drawn += piece
+        assert process.stdout is not None
+        printed = json.loads(process.stdout.read())
+    os.close(terminal)
+    assert process.returncode == 0
+    assert b"append cli/big" in drawn
+    assert b"5.0/5.0 MB" in drawn
+    assert printed["end"] == 10_000_000

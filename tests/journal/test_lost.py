@@ -1,0 +1,183 @@
+"""What was lost beside a node, and what it says then: logs, answers, and a store that contradicts itself."""
+
+import asyncio
+import shutil
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.client import Client
+from broadsheet.errors import Corrupt, IndexHasGreaterOffset, Unknown, WrongAppendOffset
+from tests.journal.node_process import CONFIG, NodeProcess
+
+NAME = "lost/a"
+FIRST, SECOND = b"x" * 2000, b"y" * 3000
+
+
+async def content_of(client: Client, offset: int = 0, end: int | None = None) -> bytes:
+    return b"".join([chunk.data async for chunk in client.journals.read(NAME, offset, end=end)])
+
+
+async def make_stored(client: Client) -> None:
+    """A journal with one stored fragment, and one append behind it."""
+    await client.journals.create(NAME, fragment_length=1 << 10)
+    await client.journals.append(NAME, FIRST)
+    await client.journals.append(NAME, SECOND)
+    await until_stored(client)
+
+
+async def until_stored(client: Client) -> None:
+    """Return once every closed fragment is in the store, and its spool file is gone."""
+    async with asyncio.timeout(20):
+        while True:
+            fragments = await client.journals.fragments(NAME)
+            if fragments and all(each.is_stored for each in fragments):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_two_fragments_of_one_range_with_different_sums_are_both_refused(tmp_path: Path) -> None:
+    """J10: nobody picks a winner; the caller reads both names, and other ranges are served."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await make_stored(client)
+        node.kill()
+        (stored,) = (tmp_path / "data" / "fragments" / NAME).iterdir()
+        other = f"{0:016x}-{len(FIRST):016x}-{sha1(b'z' * len(FIRST)).hexdigest()}.raw"
+        stored.with_name(other).write_bytes(b"z" * len(FIRST))
+
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await until_stored(client)
+            with pytest.raises(Corrupt) as refused:
+                await content_of(client)
+            assert other in str(refused.value)
+            assert stored.name in str(refused.value)
+            assert await content_of(client, len(FIRST)) == SECOND
+            with pytest.raises(Corrupt):
+                await content_of(client, 7, 8)
+    finally:
+        node.kill()
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_journal_whose_log_is_lost_takes_no_appends_and_says_why(
+    tmp_path: Path, *, is_stored: bool
+) -> None:
+    """journals.2, journals.15: bytes that were acknowledged are missing, or may be; reads go on."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            if is_stored:
+                await make_stored(client)
+            else:
+                await client.journals.create(NAME)
+                await client.journals.append(NAME, SECOND)
+        node.kill()
+        shutil.rmtree(tmp_path / "data" / "journals" / "log")
+
+        for _ in range(2):  # A restart changes nothing about it.
+            assert await node.start(), (tmp_path / "node.log").read_text()
+            async with broadsheet.connect(node.address) as client:
+                status = await client.journals.status(NAME)
+                assert status.state == "behind-index"
+                for content in (b"small", b"large" * 20_000):
+                    with pytest.raises(IndexHasGreaterOffset, match="log is not the one that its epoch key"):
+                        await client.journals.append(NAME, content)
+                assert await content_of(client) == (FIRST if is_stored else b"")
+                await client.journals.create("lost/other", if_absent=True)
+                await client.journals.append("lost/other", b"others go on")
+            node.kill()
+    finally:
+        node.kill()
+
+
+class Restarts:
+    """A node that dies at a label, and comes back at the same address."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.node = root, NodeProcess(root)
+        self.address = ""
+
+    async def start(self, label: str) -> None:
+        """Make the journal, then start the node that dies at the first `label`."""
+        assert await self.node.start()
+        self.address = self.node.address
+        async with broadsheet.connect(self.address) as client:
+            await client.journals.create(NAME)
+        self.node.kill()
+        self._listen_at(self.address)
+        assert await self.node.start(f"{label}:1"), (self.root / "node.log").read_text()
+
+    async def come_back(self, meanwhile: bytes = b"") -> None:
+        """Wait for the death; let somebody else append, at another address; then be back."""
+        assert await self.node.died() == -9
+        if meanwhile:
+            self._listen_at("127.0.0.1:0")
+            assert await self.node.start()
+            async with broadsheet.connect(self.node.address) as client:
+                await client.journals.append(NAME, meanwhile)
+            self.node.kill()
+            self._listen_at(self.address)
+        assert await self.node.start(), (self.root / "node.log").read_text()
+
+    def _listen_at(self, address: str) -> None:
+        native = '[native]\naddress = "127.0.0.1:0"'
+        assert native in CONFIG
+        (self.root / "node.toml").write_text(CONFIG.replace(native, f'[native]\naddress = "{address}"'))
+
+
+@pytest.mark.parametrize("length", [100, 200_000])
+@pytest.mark.parametrize("label", ["journal.append.before_log", "journal.append.before_reply"])
+async def test_an_append_at_an_offset_whose_answer_was_lost_stands_there_once(
+    tmp_path: Path, label: str, length: int
+) -> None:
+    """journals.21: tried again; where the journal has moved on, its bytes there are read and compared."""
+    node, content = Restarts(tmp_path), b"z" * length
+    try:
+        await node.start(label)
+        async with broadsheet.connect(node.address) as client:
+            appending = asyncio.create_task(client.journals.append(NAME, [content], offset=0, timeout=60))
+            await node.come_back()
+            commit = await appending
+            assert (commit.begin, commit.end) == (0, length)
+            assert await content_of(client) == content
+    finally:
+        node.node.kill()
+
+
+async def test_an_append_at_an_offset_that_another_took_meanwhile_is_refused(tmp_path: Path) -> None:
+    """journals.21: other bytes stand there, so ours do not and never will: no doubt is left."""
+    node = Restarts(tmp_path)
+    try:
+        await node.start("journal.append.before_log")
+        async with broadsheet.connect(node.address) as client:
+            appending = asyncio.create_task(client.journals.append(NAME, b"mine", offset=0, timeout=60))
+            await node.come_back(b"theirs")
+            with pytest.raises(WrongAppendOffset, match="other bytes stand at 0"):
+                await appending
+            assert await content_of(client) == b"theirs"
+    finally:
+        node.node.kill()
+
+
+@pytest.mark.parametrize("content", [b"small", b"large" * 20_000])
+async def test_an_append_without_an_offset_whose_answer_was_lost_is_unknown_and_stands_once(
+    tmp_path: Path, content: bytes
+) -> None:
+    """journals.21: tried once. Here it is durable, and a second try would have doubled it."""
+    node = Restarts(tmp_path)
+    try:
+        await node.start("journal.append.before_reply")
+        async with broadsheet.connect(node.address) as client:
+            with pytest.raises(Unknown):
+                await client.journals.append(NAME, content, timeout=60)
+            await node.come_back()
+            assert await content_of(client) == content
+    finally:
+        node.node.kill()
