@@ -76,7 +76,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     reason = reason or plan.gap
     store = context.store(info.spec.fragment.store)
     index = Index(await store.list(info.name))
-    pass
+    _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     spools = await context.disk.run(
         lambda: _rebuild(context, directory, plan, index, is_damaged=bool(reason))
