@@ -70,6 +70,24 @@ def chain_removed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tale, "_agree", lambda one, other: agree(one, other) or one.next == other.next)
 
 
+def boot_frame_dropped(patch: pytest.MonkeyPatch) -> None:
+    """A start writes no boot frame: its batches are like those of the process before."""
+    start = Writer.start
+
+    async def silent(self: Writer) -> None:
+        self._boot = 1
+        result = self._opened_result
+        if result is None:
+            await start(self)
+            return
+        batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
+        self._queue.append(batch)
+        self.last = batch
+        self.space.begin()
+
+    patch.setattr(Writer, "start", silent)
+
+
 def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
     """Frames behind the last batch are taken where they fit the stream, whoever wrote them."""
     look = recovery.Recovery._look_behind
@@ -161,6 +179,8 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "stale_tail_kept": (stale_tail_kept, "torn_tail_and_the_same_bytes_again"),
     "lap_ignored": (lap_ignored, "frames_of_another_lap_behind_the_head"),
     "rewrite_on_recovery_skipped": (rewrite_on_recovery_skipped, "sync_fails_and_the_page_cache_lies"),
+    "chain_removed": (chain_removed, "lost_batch_with_a_truncation"),
+    "boot_frame_dropped": (boot_frame_dropped, "stale_sectors_of_another_boot"),
     "copies_forgotten": (copies_forgotten, "pinned_copies_forward"),
 }
 """Each with what catches it: a history of `histories.MIXES`, by its crash states, or one of `scenarios`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from broadsheet.wal.format import BATCH_MAGIC
@@ -109,6 +109,67 @@ async def torn_record_and_the_same_bytes_again() -> str | None:
 async def torn_record_and_other_bytes() -> str | None:
     """The scenario above, with another record."""
     return await torn_record_before_a_whole_one(is_same=False)
+
+
+async def stale_sectors_of_another_boot() -> str | None:
+    """Two lives write the same batch at the same place; the second write loses its last sectors.
+
+    There stands the last record of the first life then, which a start has already declared void.
+    """
+    disk = SimDisk()
+    first, stale, fresh = b"1" * 5000, b"2" * 5000, b"3" * 5000
+    bench = await open_log(disk)
+    await bench.commit(A, b"0")
+    before = disk.medium.image()[SEGMENT]
+    bench.send(A, first)
+    await bench.commit(A, stale)
+    await abandon(bench)
+    torn = bytearray(disk.medium.image()[SEGMENT])
+    at = next(i for i in range(len(torn)) if torn[i] != before[i])
+    torn[at : at + 512] = before[at : at + 512]
+    disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(torn)}))
+    bench = await open_log(disk, seed=2)
+    if payloads(bench.log.recovered(A).records) != [b"0"]:
+        return "the torn batch was not cut"
+    bench.send(A, first)
+    await bench.commit(A, fresh)
+    await abandon(bench)
+    mixed = bytearray(disk.medium.image()[SEGMENT])
+    begin = (mixed.index(fresh) - 96) // 512 * 512
+    mixed[begin : begin + 6144] = torn[begin : begin + 6144]
+    disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(mixed)}))
+    bench = await open_log(disk, seed=3)
+    told = payloads(bench.log.recovered(A).records)
+    await abandon(bench)
+    if told != [b"0", first, fresh][: len(told)] or not told:
+        return f"a record of another life came back: {[p[:1] for p in told]}"
+    return None
+
+
+async def lost_batch_with_a_truncation() -> str | None:
+    """Damage takes a whole batch that began a new branch; what stands around it fits by its offsets alone."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(A, b"0", b"1", b"2", b"3", generation=1)
+    before = disk.medium.image()[SEGMENT]
+    bench.log.truncate(A, Offset(2), Generation(2), lambda: None)
+    await bench.commit(A, b"2'", generation=2)
+    truncated = disk.medium.image()[SEGMENT]
+    await bench.commit(A, b"3'", generation=2)
+    image = disk.medium.image()
+    await bench.log.close()
+    for whole in (image, disk.medium.image()):  # With and without a batch that vouches for the last one.
+        lost = bytearray(whole[SEGMENT])
+        for at in range(0, len(before), 4096):
+            if truncated[at : at + 4096] != before[at : at + 4096]:
+                lost[at : at + 4096] = before[at : at + 4096]
+        damaged = SimDisk(Medium.of({**whole, SEGMENT: bytes(lost)}))
+        bench = await open_log(damaged, seed=2)
+        found = bench.log.recovered(A)
+        await abandon(bench)
+        if not found.is_quarantined:
+            return f"A is served as {payloads(found.records)}, though a durable batch of it is lost"
+    return None
 
 
 async def frames_of_another_lap_behind_the_head() -> str | None:

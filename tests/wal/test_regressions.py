@@ -21,6 +21,16 @@ async def test_a_whole_record_behind_a_torn_one_never_comes_back(is_same: bool) 
     assert await scenarios.torn_record_before_a_whole_one(is_same=is_same) is None
 
 
+async def test_sectors_of_another_boot_are_not_records_of_this_one() -> None:
+    """The same batch number at the same place behind the same bytes: only the boot tells them apart."""
+    assert await scenarios.stale_sectors_of_another_boot() is None
+
+
+async def test_a_lost_batch_with_a_truncation_is_damage() -> None:
+    """Offsets without a gap are no proof: only the links are. Nor may it be taken for a torn tail."""
+    assert await scenarios.lost_batch_with_a_truncation() is None
+
+
 async def test_frames_of_another_lap_are_free_space() -> None:
     """Not records, and not a cut tail either."""
     assert await scenarios.frames_of_another_lap_behind_the_head() is None

@@ -8,7 +8,7 @@ batch vouches for: damage there is a cut tail, damage before it corruption. Sour
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
@@ -32,6 +32,8 @@ from broadsheet.wal.format import (
 )
 from broadsheet.wal.scan import Content, FoundFrame, batches, frames, is_chained, rows
 from broadsheet.wal.tale import Held, Tale, Verdict
+
+NO_BATCH: Final = -1
 
 
 class Damage(NamedTuple):
@@ -90,6 +92,8 @@ class Recovery:
         """The physical chain so far; None where what gave it could not be read."""
         self._gap = 0
         """The first batch after a loss that nothing explains to the stream."""
+        self._after_loss = 0
+        """The last batch whose predecessor was lost whole: what stood before it is not known."""
         self._boot_id = ""
 
     def run(self, found: list[Found]) -> Result:
@@ -153,6 +157,7 @@ class Recovery:
                 self._gap = header.batch
             if lost:
                 hit("wal.recovery.batch_lost")
+                self._after_loss = header.batch
         self._last, self._chain = header, header.chain
         begin, end = header.at + BATCH_BYTES + ROW.size * header.row_count, header.at + header.length
         whole, at = 0, begin
@@ -252,9 +257,11 @@ class Recovery:
     def _verdicts(self, laps: dict[int, int]) -> dict[int, Verdict]:
         assert self._last is not None
         verdicts: dict[int, Verdict] = {}
+        # Behind a lost batch, which was durable, nobody knows what a cut would go back to.
+        tail_batch = self._last.batch if self._after_loss != self._last.batch else NO_BATCH
         for stream in sorted(self._tales):
             tale = self._tales[stream]
-            verdict = tale.judge(self._last.batch, is_suspect=tale.seen < self._gap)
+            verdict = tale.judge(tail_batch, is_suspect=tale.seen < self._gap)
             verdicts[stream] = verdict
             for held in verdict.unreached:
                 end = held.at + frame_bytes(len(held.payload))

@@ -165,7 +165,7 @@ class Tale:
             self._ends.pop(held.end, None)
 
     def _cut(self, row: Row) -> None:
-        """A start has cut a torn batch, and says where the stream goes on: what is behind is of a former life.
+        """A start has cut a torn batch, and says where the stream goes on: what is behind is void.
 
         It would link to what is appended next, where that is the same bytes again.
         """
