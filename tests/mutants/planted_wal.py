@@ -14,10 +14,11 @@ TARGETS = {
     "directory_not_synced": "broadsheet.sim.disk:SimDisk.sync_dir",
     "stale_tail_kept": "broadsheet.wal.recovery:Recovery._look_behind",
     "rewrite_on_recovery_skipped": "broadsheet.wal.opening:_rewrite",
+    "freed_before_told": "broadsheet.wal.writer:Writer._seal",
     "boot_frame_dropped": "broadsheet.wal.writer:Writer.start",
     "copies_forgotten": "broadsheet.wal.writer:Writer.place_copy",
 }
-"""What each replaces. The first five are caught by crash enumeration."""
+"""What each replaces. Those of `Batch`, `SimFile`, `SimDisk`, `_write` and `frames` are caught by crash enumeration."""
 
 
 class _Taken:

@@ -32,11 +32,11 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     """Everyone is told before the disk has it."""
     write = Writer._write
 
-    async def early(self: Writer, batch: Batch, encoded: Encoded, oldest: int) -> None:
+    async def early(self: Writer, batch: Batch, encoded: Encoded) -> None:
         done, batch.done = batch.done, []
         for call in done:
             call()
-        await write(self, batch, encoded, oldest)
+        await write(self, batch, encoded)
 
     patch.setattr(Writer, "_write", early)
 
@@ -142,12 +142,23 @@ def released_early(patch: pytest.MonkeyPatch) -> None:
     """What a copy or a truncation frees is free before the copy or the truncation is durable."""
     encode = Batch.encode
 
-    def early(self: Batch, *, log_id: int, durable: int, oldest: int, chain: int) -> Encoded:
+    def early(self: Batch, *, log_id: int, durable: int, chain: int) -> Encoded:
         if self.releases:
-            oldest = self.lap
-        return encode(self, log_id=log_id, durable=durable, oldest=oldest, chain=chain)
+            self.oldest = self.lap
+        return encode(self, log_id=log_id, durable=durable, chain=chain)
 
     patch.setattr(Batch, "encode", early)
+
+
+def freed_before_told(patch: pytest.MonkeyPatch) -> None:
+    """A batch frees what only a later batch says was trimmed."""
+
+    def seal(self: Writer, batch: Batch) -> None:
+        if not batch.is_sealed:
+            batch.seal(self.streams, oldest=self._oldest)
+        batch.oldest = self._oldest
+
+    patch.setattr(Writer, "_seal", seal)
 
 
 def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -175,6 +186,7 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "ack_before_sync": (ack_before_sync, "appends"),
     "payload_not_checked": (payload_not_checked, "appends"),
     "released_early": (released_early, "copying"),
+    "freed_before_told": (freed_before_told, "trim_while_a_batch_waits"),
     "directory_not_synced": (directory_not_synced, "appends"),
     "stale_tail_kept": (stale_tail_kept, "torn_tail_and_the_same_bytes_again"),
     "lap_ignored": (lap_ignored, "frames_of_another_lap_behind_the_head"),

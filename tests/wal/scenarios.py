@@ -7,6 +7,7 @@ from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from broadsheet.wal.format import BATCH_MAGIC
 from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads
+from tests.wal.histories import read_image
 
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
 
@@ -170,6 +171,34 @@ async def lost_batch_with_a_truncation() -> str | None:
         if not found.is_quarantined:
             return f"A is served as {payloads(found.records)}, though a durable batch of it is lost"
     return None
+
+
+async def trim_while_a_batch_waits() -> str | None:
+    """Two batches wait when a stream is trimmed that alone pins the oldest segment; a crash between them."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(B, b"old")
+    n = 0
+    while bench.log.status().lap_head < 2:
+        await bench.commit(A, bytes(12_000))
+        bench.log.trim(A, Offset(n))
+        n += 1
+    await bench.settled()
+    told: list[str] = []
+
+    def look() -> None:
+        verdict = read_image(disk.medium.image())[B]
+        if verdict.flags or (verdict.first, verdict.point.next) not in ((0, 1), (1, 1)):
+            told.append(f"B stands at [{verdict.first}, {verdict.point.next}), flags {verdict.flags}")
+
+    for _ in range(3):  # The third does not fit into the batch of the first two, which is sealed then.
+        bench.log.append(A, [bytes(12_000)], done=look)
+    bench.log.trim(B, Offset(1))
+    await bench.settled()
+    bench.log.check()
+    is_freed = bench.log.status().lap_oldest > 1
+    await abandon(bench)
+    return told[0] if told else None if is_freed else "what was trimmed is not freed"
 
 
 async def frames_of_another_lap_behind_the_head() -> str | None:

@@ -31,6 +31,11 @@ async def test_a_lost_batch_with_a_truncation_is_damage() -> None:
     assert await scenarios.lost_batch_with_a_truncation() is None
 
 
+async def test_a_batch_frees_only_what_its_own_rows_say_was_trimmed() -> None:
+    """A trim while an earlier batch waits: freed too early, its stream looks damaged after a crash."""
+    assert await scenarios.trim_while_a_batch_waits() is None
+
+
 async def test_frames_of_another_lap_are_free_space() -> None:
     """Not records, and not a cut tail either."""
     assert await scenarios.frames_of_another_lap_behind_the_head() is None

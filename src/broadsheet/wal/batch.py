@@ -60,7 +60,7 @@ class Batch:
 
     __slots__ = (
         "at", "boot", "done", "frames", "frames_bytes", "index", "is_full", "is_sealed", "lap", "limit",
-        "named", "payload_bytes", "releases", "row_count", "sequence", "table", "touched", "use",
+        "named", "oldest", "payload_bytes", "releases", "row_count", "sequence", "table", "touched", "use",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,8 @@ class Batch:
         self.table = b""
         """The rows, packed, once it is sealed."""
         self.row_count = 0
+        self.oldest = 0
+        """The lap below which all is free, as far as its rows and those before it tell."""
         self.is_sealed = False
         self.frames_bytes = self.payload_bytes = 0
 
@@ -128,11 +130,10 @@ class Batch:
         is_taken = self.take(stream, frame, batch_bytes_max=self.limit)
         assert is_taken, f"batch {self.sequence} has no room for {frame[3]} bytes, or is sealed"
 
-    def seal(self, streams: dict[int, StreamState]) -> None:
+    def seal(self, streams: dict[int, StreamState], *, oldest: int) -> None:
         """Take no more frames: `streams` now stand where they stand at its end."""
-        if self.is_sealed:
-            return
-        self.is_sealed = True
+        assert not self.is_sealed, f"batch {self.sequence} is sealed already"
+        self.is_sealed, self.oldest = True, oldest
         self.row_count = len(self.named)
         self.table = b"".join(
             [
@@ -141,8 +142,8 @@ class Batch:
             ]
         )
 
-    def encode(self, *, log_id: int, durable: int, oldest: int, chain: int) -> Encoded:
-        """Its bytes, given what is durable and free now. Payloads above 1 KiB are passed on uncopied."""
+    def encode(self, *, log_id: int, durable: int, chain: int) -> Encoded:
+        """Its bytes, given what is durable now. Payloads above 1 KiB are passed on uncopied."""
         assert self.is_sealed
         table = self.table
         size = BATCH_BYTES + len(table) + self.frames_bytes
@@ -154,7 +155,7 @@ class Batch:
             batch=self.sequence,
             at=self.at,
             durable=durable,
-            oldest=oldest,
+            oldest=self.oldest,
             length=size,
             frame_count=len(self.frames),
             row_count=self.row_count,

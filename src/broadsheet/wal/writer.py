@@ -83,7 +83,7 @@ class Writer:
         """The batch that was opened last."""
         self._chain = 0
         self._durable = 0
-        self.durable_lap = self._oldest = self._advertised = 0
+        self.durable_lap = self._oldest = self._told = self._advertised = 0
         self.pending_bytes = self.synced_bytes = self.batch_count = self.sync_ns = 0
         self._is_asked = self.is_dead = self.is_closed = self.is_out_of_space = False
         self.idle = asyncio.Event()
@@ -132,7 +132,7 @@ class Writer:
                 self.streams[stream] = self._restored(stream, verdict)
             self._chain = result.chain
             self.durable_lap = self._oldest = self._advertised = result.last.lap
-            self._oldest = self._advertised = self.pool.oldest
+            self._oldest = self._told = self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
             self.is_same_boot = result.boot_id == self._boot_id.decode()
         for index in opened.free:
@@ -224,12 +224,23 @@ class Writer:
         if not batch.room_for(stream, length, batch_bytes_max=limit):
             self._roll_for(length, keep)
             batch = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
-        last.seal(self.streams)
+        self._seal(last)
         self.changed.clear()
         self._queue.append(batch)
         self.last = batch
         self.idle.clear()
         return batch
+
+    def _seal(self, batch: Batch) -> None:
+        """Fix what `batch` says: free is what its rows, and those of batches before it, tell to be trimmed.
+
+        A trim that only a later batch tells of must not free anything yet: after a crash between the two, the
+        trimmed records would be wanted, and gone.
+        """
+        if not batch.is_sealed:
+            if all(stream in batch.named for stream in self.changed):
+                self._told = self._oldest
+            batch.seal(self.streams, oldest=self._told)
 
     def _roll_for(self, length: int, keep: int) -> None:
         """Move the head into the next free segment, which must take a frame of `length`."""
@@ -312,17 +323,15 @@ class Writer:
             self.idle.set()
             return
         batch = self._queue.popleft()
-        batch.seal(self.streams)
-        encoded = batch.encode(
-            log_id=self.segments.log_id, durable=self._durable, oldest=self._oldest, chain=self._chain
-        )
+        self._seal(batch)
+        encoded = batch.encode(log_id=self.segments.log_id, durable=self._durable, chain=self._chain)
         batch.frames.clear()
         self._chain = encoded.chain
         self._writing = batch
         self.idle.clear()
-        self.tasks.spawn(self._write(batch, encoded, self._oldest), name="write")
+        self.tasks.spawn(self._write(batch, encoded), name="write")
 
-    async def _write(self, batch: Batch, encoded: Encoded, oldest: int) -> None:
+    async def _write(self, batch: Batch, encoded: Encoded) -> None:
         file = self.segments.files[batch.index]
         begun = self._time.now()
         while True:
@@ -345,9 +354,9 @@ class Writer:
         self.is_out_of_space = False
         self.sync_ns = self._time.now() - begun
         passed("wal.batch.durable")
-        self._written(batch, encoded, oldest)
+        self._written(batch, encoded)
 
-    def _written(self, batch: Batch, encoded: Encoded, oldest: int) -> None:
+    def _written(self, batch: Batch, encoded: Encoded) -> None:
         """A batch is durable: free what it frees, then tell everyone who waits for it."""
         self.batch_count += 1
         self.synced_bytes += encoded.size
@@ -355,8 +364,8 @@ class Writer:
         self.pending_bytes -= batch.payload_bytes
         for gone in batch.releases:
             self.pool.unpin(*gone)
-        self._advertised = oldest
-        if self.pool.retire(oldest):
+        self._advertised = batch.oldest
+        if self.pool.retire(batch.oldest):
             hit("wal.segment_freed")
         self.advance_oldest()
         self._writing = None
