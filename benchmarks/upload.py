@@ -3,7 +3,18 @@
 The bare server is a process that reads a blocking socket into one buffer, parses a length and answers each
 MiB with 16 bytes. The native ones are unary calls with a payload, and messages of one STREAM under flow
 control, into a handler that takes a view and counts. The same blocking sender feeds all, two MiB ahead of
-the answers. Medians of interleaved rounds.
+the answers, or as far as the window reaches. Medians of interleaved rounds, of MB/s and of server CPU.
+
+Where the microseconds of one MiB go (samples of the server's CPU on a loaded machine: bare socket 120 us,
+nearly all in the kernel; calls 180, streams 210):
+
+    kernel copy            75 to 105   the bare socket's 75; more where messages wait in their queue, so
+                                       that ten slabs are in use in turn, and the cache holds two
+    rest of the kernel     40 to 50    1.1 to 1.2 reads, the poll before each, the send of answer or WINDOW
+    interpreter            45 to 55    read, parse, dispatch, reply; with streams a task's turn. A small
+                                       call takes 7 us: probably the megabyte just copied has pushed code
+                                       and tables out of the cache
+    copies of our own      0           large frames are read to their end where they stay (ADR 0045)
 
     python benchmarks/upload.py [--rounds 5] [--seconds 1.0] [--json]
 """
@@ -19,7 +30,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+
+from _ports import cpu_us  # type: ignore[import-not-found]
 
 SIZE = 1 << 20
 AHEAD = 2
@@ -47,7 +59,7 @@ def serve_bare() -> None:
 
 
 async def serve_native() -> None:
-    from benchmarks_ports import ports_and_server  # type: ignore[import-not-found]
+    from _ports import ports_and_server
 
     from broadsheet.wire.method import EMPTY, Call, Empty, Reply, Shape, WireStream
 
@@ -156,20 +168,29 @@ def start(name: str) -> tuple["subprocess.Popen[str]", int]:
     return child, int(child.stdout.readline())
 
 
-def measure(rounds: int, seconds: float) -> dict[str, list[float]]:
+Figures = dict[str, list[float]]
+
+
+def measure(rounds: int, seconds: float) -> tuple[Figures, Figures]:
+    """MB/s, and server CPU in microseconds a MiB, of each round."""
     servers = {name: start(name) for name in CONTENDERS}
-    rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    rates: Figures = {name: [] for name in CONTENDERS}
+    costs: Figures = {name: [] for name in CONTENDERS}
     try:
         for name, load in CONTENDERS.items():
             load(servers[name][1], 0.2)
         for _ in range(rounds):
             for name, load in CONTENDERS.items():
-                rates[name].append(load(servers[name][1], seconds))
+                child, port = servers[name]
+                before = cpu_us(child.pid)
+                rate = load(port, seconds)
+                rates[name].append(rate)
+                costs[name].append((cpu_us(child.pid) - before) / (rate * 1e6 * seconds / SIZE))
     finally:
         for child, _ in servers.values():
             child.kill()
             child.wait()
-    return rates
+    return rates, costs
 
 
 def main() -> None:
@@ -186,16 +207,27 @@ def main() -> None:
 
         uvloop.run(serve_native())
     else:
-        rates = measure(options.rounds, options.seconds)
-        median = {name: statistics.median(each) for name, each in rates.items()}
-        ratios: dict[str, Any] = {name: median[name] / median["bare-socket"] for name in list(median)[1:]}
-        if options.json:
-            print(json.dumps({"rates": rates, "ratios": ratios}))
-            return
-        for name, each in rates.items():
-            print(f"{name:14} {median[name]:8,.0f} MB/s   ({min(each):,.0f} to {max(each):,.0f})")
-        for name, ratio in ratios.items():
-            print(f"{name} / bare socket: {ratio:.2f}")
+        report(*measure(options.rounds, options.seconds), as_json=options.json)
+
+
+def report(rates: Figures, costs: Figures, *, as_json: bool) -> None:
+    """Print the medians, and the ratios to the bare socket."""
+    rate = {name: statistics.median(each) for name, each in rates.items()}
+    cost = {name: statistics.median(each) for name, each in costs.items()}
+    ratios: dict[str, float] = {}
+    for name in list(CONTENDERS)[1:]:
+        ratios[f"{name} / bare-socket"] = rate[name] / rate["bare-socket"]
+        ratios[f"{name} / bare-socket, by CPU"] = cost["bare-socket"] / cost[name]
+    if as_json:
+        print(json.dumps({"rates": rates, "cpu_us": costs, "ratios": ratios}))
+        return
+    for name, each in rates.items():
+        print(
+            f"{name:14} {rate[name]:8,.0f} MB/s ({min(each):,.0f} to {max(each):,.0f}),"
+            f" {cost[name]:.0f} us of CPU a MiB"
+        )
+    for name, ratio in ratios.items():
+        print(f"{name:40} {ratio:.2f}")
 
 
 if __name__ == "__main__":

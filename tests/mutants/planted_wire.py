@@ -1,4 +1,4 @@
-"""Bugs planted in the wire and in front of it. Each is hunted on the sans-IO state, without sockets."""
+"""Bugs planted in the wire and in front of it, hunted on the sans-IO state or by the workload in tier 2."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,7 @@ from broadsheet.errors import NotAllowed
 from broadsheet.runtime.time import SystemTime
 from broadsheet.sim.fuzz_server import LIMITS
 from broadsheet.sim.fuzz_sessions import good_session
+from broadsheet.sim.plan import Tier
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import Broken, RecordsReceived
 from tests.mutants.registry import Mutant
@@ -97,7 +98,34 @@ def _ignores_names(authorize: Callable[..., None]) -> Callable[..., None]:
     return lenient
 
 
+def _never_flushed(_: Callable[..., None]) -> Callable[..., None]:
+    return lambda _self: None
+
+
+def _repeats_everything(init: Callable[..., None]) -> Callable[..., None]:
+    def eager(self: Any, *arguments: Any, **_said: bool) -> None:
+        init(self, *arguments, is_idempotent=True)
+
+    return eager
+
+
 MUTANTS = [
+    Mutant(
+        "wire_sent_taken_for_unsent",
+        "What was handed to the socket counts as never sent when the connection is lost (C2).",
+        "broadsheet.wire.client:ClientConnection.on_flushed",
+        _never_flushed,
+        workload="wire",
+        tier=Tier.SERVICES,
+    ),
+    Mutant(
+        "wire_unknown_repeated",
+        "A request that may have been done is sent again, idempotent or not (C1).",
+        "broadsheet.wire.routed:_Attempts.__init__",
+        _repeats_everything,
+        workload="wire",
+        tier=Tier.SERVICES,
+    ),
     Mutant(
         "wire_header_crc_unchecked",
         "The header of a record is believed without its checksum.",

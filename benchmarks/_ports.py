@@ -1,8 +1,9 @@
-"""The native server of the benchmarks: real ports of this process, no authorization."""
+"""What benchmarks share: a native server on real ports without authorization, and what a process has used."""
 
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from broadsheet.access.authorizer import Authorizer
@@ -51,3 +52,8 @@ async def ports_and_server(rows: Sequence[tuple[str, int, Shape, Callable[..., A
     authorizer = Authorizer(None, time=ports.time)
     server = Server(ports, Scope("bench", crash=ports.crash), methods, authorizer=authorizer)
     return await server.listen("127.0.0.1:0")
+
+
+def cpu_us(pid: int) -> float:
+    """Microseconds on a CPU that the main thread of `pid` has had, kernel's included (Linux)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1000
