@@ -7,9 +7,8 @@
         client.journals.append("events/clicks", b"...")
 
 The synchronous client is in `client_sync.py`. A lost connection is dialled again by the next request; a
-request that was
-not sent for sure is sent again, one whose answer was lost is not (`Unknown`), unless whoever asks says that
-it is idempotent.
+request that was not sent for sure is sent again, one whose answer was lost is not (`Unknown`), unless
+whoever asks says that it is idempotent.
 """
 
 from types import TracebackType

@@ -1,8 +1,8 @@
 """The synchronous client: the same methods, blocking, over a loop in a thread of its own.
 
-It may be used from any thread, and is never pickled: make one per process (Spark workers do so on first use).
-A read fetches a
-few chunks ahead, and its stream is released when the iterator is exhausted or closed.
+It may be used from any thread, and is never pickled: make one per process (Spark workers do so on first
+use). A read fetches a few chunks ahead, and its stream is released when the iterator is exhausted or
+closed.
 """
 
 import asyncio

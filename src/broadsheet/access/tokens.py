@@ -4,8 +4,7 @@ A token is a JWT signed by HMAC-SHA256 with one of a list of keys: the first sig
 keys rotate by adding in front and removing at the end. The algorithm is pinned here and never read from a
 token. Claims: `cap` (capability bits), `sel` (Gazette's label selector, of which the meta-labels `name` and
 `prefix` are understood), `iat`, `exp` (required, at most `lifetime_max` after `iat`), `aud` (the cluster's
-id).
-Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
+id). Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
 """
 
 import base64

@@ -1,10 +1,9 @@
 """Provider `file`: the metastore of a node that stands alone, in one file that is replaced whole.
 
-A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes to
-a second file, is synced, renamed over the first, and the directory is synced: a crash leaves the old version
-or the new one.
-One write at a time. It does not coordinate with other processes: the data directory's lock does.
-Source: design/control.md control.2, control.4.
+A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes
+to a second file, is synced, renamed over the first, and the directory is synced: a crash leaves the old
+version or the new one. One write at a time. It does not coordinate with other processes: the data
+directory's lock does. Source: design/control.md control.2, control.4.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Provider `majority`: the metastore of several nodes, one acceptor and one proposer in each.
 
-Two hosts drive the machines; messages to other nodes are one STREAM call each, given up after a second, as a
-network that loses them would. Every failure to deliver is such a loss: only the proposer's deadline ends an
-operation.
-It decides nothing: see `core`. Source: design/control.md control.2-7.
+Two hosts drive the machines; messages to other nodes are one STREAM call each, given up after a second, as
+a network that loses them would. Every failure to deliver is such a loss: only the proposer's deadline ends
+an operation. It decides nothing: see `core`. Source: design/control.md control.2-7.
 """
 
 import asyncio

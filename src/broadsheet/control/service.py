@@ -1,8 +1,7 @@
 """Service: the metastore's methods for the native door, and what they ask and answer.
 
-Peers use `prepare`, `accept` and `held` (capability REPLICATE); clients `read`, `compare_and_set`, `status`,
-`replace` (ADMIN). Numbers 16-31 are the metastore's.
-Source: `docs/protocols/metastore.md`.
+Peers use `prepare`, `accept` and `held` (capability REPLICATE); clients `read`, `compare_and_set`,
+`status`, `replace` (ADMIN). Numbers 16-31 are the metastore's. Source: `docs/protocols/metastore.md`.
 """
 
 from typing import Final

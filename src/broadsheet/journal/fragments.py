@@ -1,11 +1,9 @@
 """Fragments: a journal's closed spans in its store, written, read back and read.
 
 Offsets are bytes of the journal. A fragment is stored under `<journal>/<content name>` and counts as stored
-only once it was
-read back with its length and sum. Readers get checked bytes only: a fragment is fetched and decompressed
-whole, its sum compared, and kept for
-a while; `cache_bytes_max` bounds how much. Every method is restartable.
-Source: journals.8, journals.14, journals.25; reliability J10, S8.
+only once it was read back with its length and sum. Readers get checked bytes only: a fragment is fetched
+and decompressed whole, its sum compared, and kept for a while; `cache_bytes_max` bounds how much. Every
+method is restartable. Source: journals.8, journals.14, journals.25; reliability J10, S8.
 """
 
 import asyncio

@@ -1,13 +1,11 @@
 """Indexing: the producer index of one journal, kept up with its committed bytes and stored beside them.
 
 Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
-every 16 MiB. Each index
-is made from the one before and the bytes between, carries its checksum, and is stored once under
-`<store>/.broadsheet/<journal>/` (journals.29). A restartable procedure: it begins at the newest index that
-the
-store has. Journals without a framing have no index.
-Content that does not parse ends it, with the reason; what was stored before stands.
-Source: journals.25, journals.29; message/producer_state.py.
+every 16 MiB. Each index is made from the one before and the bytes between, carries its checksum, and is
+stored once under `<store>/.broadsheet/<journal>/` (journals.29). A restartable procedure: it begins at the
+newest index that the store has. Journals without a framing have no index. Content that does not parse ends
+it, with the reason; what was stored before stands. Source: journals.25, journals.29;
+message/producer_state.py.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Messages: what the journal methods of the native door carry.
 
 Integers are byte offsets and revisions as `base.types` has them; times are nanoseconds. The method table is
-in
-`journal/service.py`; payload bytes never pass through these structs. Fields are only ever added, with a
+in `journal/service.py`; payload bytes never pass through these structs. Fields are only ever added, with a
 default.
 """
 

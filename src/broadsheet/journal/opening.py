@@ -1,14 +1,11 @@
 """Opening: from a log, spool files, a fragment store and two keys to a journal that takes appends.
 
 Offsets are bytes. A restartable to-do list: read the log's records, make the spool files agree with them,
-list the store, read both keys,
-choose the head, put both keys in one transaction, and checkpoint. With R=1 the data directory's lock is the
-primary
-assignment, and the one named member has answered (journals.2), so that its head is the head; but a head below
-what
-any key or index names is never extended (journals.15): the journal then opens to readers only, with the
-reason.
-Source: journals.1, 2, 5, 14, 15; DESIGN 3 "Recovery does not believe the page cache".
+list the store, read both keys, choose the head, put both keys in one transaction, and checkpoint. With R=1
+the data directory's lock is the primary assignment, and the one named member has answered (journals.2), so
+that its head is the head; but a head below what any key or index names is never extended (journals.15): the
+journal then opens to readers only, with the reason. Source: journals.1, 2, 5, 14, 15; DESIGN 3 "Recovery
+does not believe the page cache".
 """
 
 from collections.abc import Sequence

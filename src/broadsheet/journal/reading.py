@@ -1,10 +1,8 @@
 """Reading: committed bytes of one journal, from wherever they are.
 
-Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the next
-chunk from
-the open spool, a closed one or the store, and goes on. Nothing above the committed end is ever read
-(journals.7), and every chunk
-was checked against a sum on the way (W4).
+Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the
+next chunk from the open spool, a closed one or the store, and goes on. Nothing above the committed end is
+ever read (journals.7), and every chunk was checked against a sum on the way (W4).
 """
 
 from collections.abc import AsyncIterator

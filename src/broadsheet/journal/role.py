@@ -1,8 +1,7 @@
 """Role: the journals of a node, from its log to its methods.
 
-Needs a Keyspace and the node's Identity of earlier roles; offers the Broker, its methods and a status source.
-The log's stream 0 holds the
-incarnation of this node's journal data, written once.
+Needs a Keyspace and the node's Identity of earlier roles; offers the Broker, its methods and a status
+source. The log's stream 0 holds the incarnation of this node's journal data, written once.
 """
 
 import asyncio

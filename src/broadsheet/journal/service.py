@@ -1,8 +1,7 @@
 """Service: the journal methods of the native door, each over the broker.
 
 Capabilities stand in the table, in front of the handlers. Offsets are bytes; refusals carry the journal and
-the values. Content on its
-way in is limited by the wire's frames and windows, and by the pipeline's limits.
+the values. Content on its way in is limited by the wire's frames and windows, and by the pipeline's limits.
 Source: design/journals.md; reference/gazette.md 1.8; `docs/protocols/journals.md`.
 """
 

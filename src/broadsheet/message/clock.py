@@ -1,10 +1,9 @@
 """The clock of one publisher: strictly rising, near wall time.
 
 Units: see `uuid.Clock`. One tick is one microsecond, as in Gazette since September 2025; a publisher that
-sends more than a million
-messages a second runs ahead of wall time. Readers assume neither. One automaton: `update` never goes back,
-`tick` always rises.
-It reads no clock itself: the caller passes wall time. Source: paper "Message UUIDs"; reference/gazette 3.1.
+sends more than a million messages a second runs ahead of wall time. Readers assume neither. One automaton:
+`update` never goes back, `tick` always rises. It reads no clock itself: the caller passes wall time.
+Source: paper "Message UUIDs"; reference/gazette 3.1.
 """
 
 from typing import Final

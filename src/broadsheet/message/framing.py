@@ -1,16 +1,12 @@
 """Framing: where a message begins and ends in a journal, and where its UUID stands.
 
 JSON lines: one JSON object and a newline; the UUID is the string at `uuid_field` (`_meta.uuid`). Where our
-publisher wrote the line it
-comes first and is found by position; elsewhere the line is parsed. Blank lines are frames without data.
-Fixed frames: bytes 66 33 93 36, the length of the payload (unsigned 32 bits, little-endian), the payload:
-sixteen bytes of UUID, then
-the body. A payload below sixteen bytes, or one that does not begin with a version 1 UUID, is a message
-without UUID.
-After bytes that are no frame, reading goes on at the next magic word, so that one foreign append does not
-end a journal.
-Units: byte offsets of the journal, spans half open. Scanning is total: any bytes give frames. It decides
-nothing about commitment.
+publisher wrote the line it comes first and is found by position; elsewhere the line is parsed. Blank lines
+are frames without data. Fixed frames: bytes 66 33 93 36, the length of the payload (unsigned 32 bits,
+little-endian), the payload: sixteen bytes of UUID, then the body. A payload below sixteen bytes, or one
+that does not begin with a version 1 UUID, is a message without UUID. After bytes that are no frame, reading
+goes on at the next magic word, so that one foreign append does not end a journal. Units: byte offsets of
+the journal, spans half open. Scanning is total: any bytes give frames. It decides nothing about commitment.
 Source: reference/gazette 3.3; journals.28; docs/protocols/messages.md.
 """
 

@@ -1,14 +1,11 @@
 """Producer states of a journal at an offset, and the index that stores them.
 
 An *index point* is a frame boundary at which the journal's owner stores the states: at each roll and every
-16 MiB. The next one is a
-pure function of the one before and of the bytes between (`update`), and of the prune horizon (`pruned`, at
-index points only).
-Units: clocks (100 ns / 16), byte offsets; `begin` is -1 where no span is open.
-The encoding is chained (it carries the checksum of the index before) and checksummed; `decode` raises
-`Corrupt`, and then nobody
-starts from empty state. It stores nothing and reads no clock.
-Source: journals.29-30; docs/protocols/messages.md. How to use, at the owner:
+16 MiB. The next one is a pure function of the one before and of the bytes between (`update`), and of the
+prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1
+where no span is open. The encoding is chained (it carries the checksum of the index before) and
+checksummed; `decode` raises `Corrupt`, and then nobody starts from empty state. It stores nothing and reads
+no clock. Source: journals.29-30; docs/protocols/messages.md. How to use, at the owner:
 
     index = begun(JSON_LINES)                        # at offset 0
     index = update(index, content)                   # content: the journal's bytes from index.offset on
@@ -79,9 +76,8 @@ def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex
 def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
     """The index after the whole frames of `content`, whose first byte stands at `index.offset`.
 
-    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on.
-    Takes about 0.2 µs a
-    message and 1 ns a byte; above 64 KiB call it in a thread.
+    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on. Takes
+    about 0.2 µs a message and 1 ns a byte; above 64 KiB call it in a thread.
 
     Raises:
         Corrupt: no frame ends within the limit. The index that was passed still stands.
@@ -97,8 +93,8 @@ def pruned(
     """The index without the producers that are gone for good (journals.30).
 
     A closed producer goes when it is `horizon` behind the newest clock *and* absent from the last GiB; an
-    open one leaves a tombstone
-    after `open_horizon`, and is absent as long: a single producer with a clock a year ahead ages out nobody.
+    open one leaves a tombstone after `open_horizon`, and is absent as long: a single producer with a clock
+    a year ahead ages out nobody.
     """
     states: dict[ProducerId, ProducerState] = {}
     forgotten = dict(index.forgotten)

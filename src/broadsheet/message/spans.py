@@ -1,14 +1,12 @@
 """What of a span of messages is committed, for all its messages at once.
 
-The same answer as `sequencer.Sequencer`, which says what is right; Hypothesis compares them.
-How: sort by producer, keeping journal order; cut each producer's messages into *runs* that end at an
-acknowledgement or at a committed
-OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that message's
-clock; then everything else
-is a comparison with a running maximum inside a run. It reads nothing: messages that were pending before
-the first frame are asked
-for by `replays`. Units: offsets are the journal's, clocks unsigned 64 bits.
-Source: paper "Message UUIDs"; reference/gazette 3.2; pipelines.2; journals.29.
+The same answer as `sequencer.Sequencer`, which says what is right; Hypothesis compares them. How: sort by
+producer, keeping journal order; cut each producer's messages into *runs* that end at an acknowledgement or
+at a committed OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that
+message's clock; then everything else is a comparison with a running maximum inside a run. It reads nothing:
+messages that were pending before the first frame are asked for by `replays`. Units: offsets are the
+journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; reference/gazette 3.2; pipelines.2;
+journals.29.
 """
 
 from typing import NamedTuple
@@ -213,8 +211,7 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
     """Which open spans of `index` the frames commit above `start`, and where each begins.
 
     The caller reads from the smallest of these up to `index.offset`, keeps the frames of these producers,
-    puts them in front
-    and calls `sequence` with what `reopened` makes of `index`.
+    puts them in front and calls `sequence` with what `reopened` makes of `index`.
     """
     wanted: dict[ProducerId, ByteOffset] = {}
     undecided = {producer: state for producer, state in index.states.items() if state.begin != NOT_OPEN}

@@ -1,8 +1,8 @@
 """The connection of one process to the node, and how long to be patient with it.
 
 One client per process and address: Spark workers are forked and used again for many tasks, and a client
-must not cross a fork.
-`patiently` repeats what is idempotent; what is not, its caller does not pass here. Units: seconds.
+must not cross a fork. `patiently` repeats what is idempotent; what is not, its caller does not pass here.
+Units: seconds.
 """
 
 import os

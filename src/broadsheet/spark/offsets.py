@@ -1,12 +1,10 @@
 """Offsets of a query over several journals, and how a span of them is cut.
 
 An offset is {journal: {offset, create_revision}}: as small as the number of journals, whatever the number
-of producers. Spans are half
-open in bytes. A limit rounds down to an index point where one lies inside it; else it cuts at bytes (ADR
-0070): a message belongs to
-the span that holds the last byte of its acknowledgement, so any cut is exact, and an index point is only
-cheaper.
-It reads nothing. Source: pipelines.2-5.
+of producers. Spans are half open in bytes. A limit rounds down to an index point where one lies inside it;
+else it cuts at bytes (ADR 0070): a message belongs to the span that holds the last byte of its
+acknowledgement, so any cut is exact, and an index point is only cheaper. It reads nothing. Source:
+pipelines.2-5.
 """
 
 import json

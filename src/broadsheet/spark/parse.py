@@ -1,11 +1,9 @@
 """Bytes of committed messages to Arrow columns, and what to do with those that do not parse.
 
 JSON lines are parsed by pyarrow with the wanted schema, fields not in it ignored; fixed frames by numpy,
-little-endian and without gaps,
-in the schema's order. Where a batch does not parse it is halved until the bad messages stand alone.
-`Malformed.FAIL` names the first,
-DROP counts them, KEEP gives a row whose parsed columns are null. It reads nothing from anywhere. Source:
-pipelines.1.
+little-endian and without gaps, in the schema's order. Where a batch does not parse it is halved until the
+bad messages stand alone. `Malformed.FAIL` names the first, DROP counts them, KEEP gives a row whose parsed
+columns are null. It reads nothing from anywhere. Source: pipelines.1.
 """
 
 from enum import Enum

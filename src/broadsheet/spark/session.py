@@ -1,8 +1,8 @@
 """The session: settings under which a Spark micro-batch costs milliseconds, not seconds.
 
 Unix-domain sockets between JVM and Python save 40 ms a task; a frozen heap saves the collection that a
-reused Python worker does after
-each task; the workers run this interpreter. Source: pipelines.13; reference/spark.md 1.1, 1.6 (measured).
+reused Python worker does after each task; the workers run this interpreter. Source: pipelines.13;
+reference/spark.md 1.1, 1.6 (measured).
 """
 
 import gc

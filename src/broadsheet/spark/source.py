@@ -1,11 +1,9 @@
 """The data source `format("broadsheet")`: journals as rows, for batch and for streams.
 
 `latestOffset` and its kin run in one process beside the driver, `read` in the workers; a reader crosses by
-pickling, and what a task needs
-is in its partition. Arrow batches only. Options: address, token, journals (names by comma), schema (DDL of
-parsed columns; or
-`.schema(…)` with exactly the wanted columns), startingOffsets, startingInsideFrame, maxBytesPerTrigger,
-maxReplayMemory, malformed, readCommitted, tasks.
+pickling, and what a task needs is in its partition. Arrow batches only. Options: address, token, journals
+(names by comma), schema (DDL of parsed columns; or `.schema(…)` with exactly the wanted columns),
+startingOffsets, startingInsideFrame, maxBytesPerTrigger, maxReplayMemory, malformed, readCommitted, tasks.
 Source: pipelines.1-5; reference/spark.md 1.3-1.5.
 """
 

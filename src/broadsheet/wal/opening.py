@@ -165,8 +165,7 @@ def _rewrite(segments: Segments, result: Result) -> None:
     """Write the last batch again, in place, and sync: what was read may never have reached the disk.
 
     After kill -9, or after a failed sync and a restart, reads return bytes that only the page cache has,
-    and a sync
-    that writes nothing returns 0. The last batch is all that no later batch vouches for.
+    and a sync that writes nothing returns 0. The last batch is all that no later batch vouches for.
     """
     last = result.last
     file = segments.files[result.laps[last.lap]]

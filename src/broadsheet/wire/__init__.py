@@ -5,8 +5,7 @@ replies to bytes, `shell` the socket's side with its slabs; `server`, `client`, 
 what domains use, and `method` and `run` what they offer. A payload never passes through a codec. Limits
 stand in `limits`.
 
-Invariants: a request is answered exactly once, or its connection is lost; a lost connection turns what
-was sent and not answered into `Unknown`, never into a no; no peer makes us hold more bytes than `limits`
-says.
+Invariants: a request is answered exactly once, or its connection is lost; a lost connection turns what was
+sent and not answered into `Unknown`, never into a no; no peer makes us hold more bytes than `limits` says.
 Source: DESIGN 2; reference/performance.md B, E, F; docs/protocols/native.md.
 """

@@ -2,10 +2,10 @@
 
 Received bytes to runs, and answers to bytes by column. Sans-IO, and decides nothing (STYLE 2.1).
 
-Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by
-their table. A run of small records is copied out of the slab once, back to back (that is what is logged,
-and it frees the slab); large records are views.
-Source: reference/performance.md F (variant d), where stride parsing is worth 1.2-5.5 times the loop.
+Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by their
+table. A run of small records is copied out of the slab once, back to back (that is what is logged, and it
+frees the slab); large records are views. Source: reference/performance.md F (variant d), where stride
+parsing is worth 1.2-5.5 times the loop.
 """
 
 import struct

@@ -1,8 +1,7 @@
 """Dialler: the calling side of a connection's sans-IO state.
 
 It opens streams with odd, rising numbers, as many at once as the listener's greeting allows, and never uses
-one again.
-Source: docs/protocols/native.md.
+one again. Source: docs/protocols/native.md.
 """
 
 from collections.abc import Sequence

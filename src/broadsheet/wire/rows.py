@@ -4,8 +4,7 @@ Many unary calls that are alike, served together: one look at who calls, one fra
 back.
 
 A matter of speed only: a call that differs, fails or takes its time leaves the row and is served like any
-other.
-Source: reference/performance.md F; ADR 0044.
+other. Source: reference/performance.md F; ADR 0044.
 """
 
 from collections.abc import Callable, Coroutine

@@ -1,10 +1,8 @@
 """The cluster's document: nodes, namespaces, shards, chains (control.1).
 
-No volatile data (offsets, lags, heartbeats): those are asked of the nodes. Names and ids are text, revisions
-and terms integers.
-The acceptor set stands beside it, in the register's value (`core.value`). Plain values: nothing here has
-state.
-Source: design/control.md control.1.
+No volatile data (offsets, lags, heartbeats): those are asked of the nodes. Names and ids are text,
+revisions and terms integers. The acceptor set stands beside it, in the register's value (`core.value`).
+Plain values: nothing here has state. Source: design/control.md control.1.
 """
 
 from typing import Final

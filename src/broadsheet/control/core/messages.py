@@ -1,9 +1,8 @@
 """Messages between proposers and acceptors. They may be lost, repeated, reordered and late.
 
 Plain frozen structs, the same on the native wire and in the simulators. A request names the acceptor life
-that it is
-for, and `basis`: the ballot of the accepted value from which the proposer took its acceptor sets.
-Source: CASPaxos; design/control.md control.6.
+that it is for, and `basis`: the ballot of the accepted value from which the proposer took its acceptor
+sets. Source: CASPaxos; design/control.md control.6.
 """
 
 from enum import IntEnum

@@ -1,11 +1,9 @@
 """Operations: what a client asks of the metastore, and what the next step of each is, given a value.
 
 Judging is a pure function of (operation, value, whether the value is known chosen): it says propose this,
-choose that value
-first, or answer. What the answer rests on must be chosen, or a later reader could miss it.
-This module sends nothing and counts no votes (`core.proposer`).
-Source: design/control.md control.1 (compare-and-set), control.5 (attempts), control.6 (a change is two
-writes).
+choose that value first, or answer. What the answer rests on must be chosen, or a later reader could miss
+it. This module sends nothing and counts no votes (`core.proposer`). Source: design/control.md control.1
+(compare-and-set), control.5 (attempts), control.6 (a change is two writes).
 """
 
 from typing import assert_never

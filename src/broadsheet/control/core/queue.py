@@ -1,8 +1,7 @@
 """Queue: the operations that a proposer has not answered yet, oldest first.
 
 An operation is *covered* by a round that began after it came: only such a round may answer it, or the
-answer could be
-older than the question. Not a machine: a noun of `core.proposer`. It knows no ballots.
+answer could be older than the question. Not a machine: a noun of `core.proposer`. It knows no ballots.
 Source: linearizability of reads, control.7.
 """
 

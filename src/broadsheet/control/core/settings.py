@@ -1,7 +1,7 @@
 """Settings of a proposer: its patience, and what a founder writes first.
 
-Times in nanoseconds. No behaviour; correctness depends on none of these.
-Source: design/control.md control.3 (jittered back-off).
+Times in nanoseconds. No behaviour; correctness depends on none of these. Source: design/control.md
+control.3 (jittered back-off).
 """
 
 import msgspec

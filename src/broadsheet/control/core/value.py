@@ -1,10 +1,9 @@
 """Values: what the metastore's register holds, and the ballots under which it is proposed.
 
 A version counts the writes of the register from 1. A ballot is (counter, node, boot nonce): no two
-proposers, and no two
-boots of one, can make the same (control.3). Plain values: nothing here has state.
-This module does not know what is in the document (`core.document`).
-Source: design/control.md control.1, control.3, control.5, control.6.
+proposers, and no two boots of one, can make the same (control.3). Plain values: nothing here has state.
+This module does not know what is in the document (`core.document`). Source: design/control.md control.1,
+control.3, control.5, control.6.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,7 @@
 """Pipeline: orders the appends of one journal, and answers each when it is durable and may be shown.
 
-Offsets are bytes; `adopted_end` is where the next append begins, `committed_end` what readers may see. Tokens
-rise by one with each
-`Persist`. Times are instants.
+Offsets are bytes; `adopted_end` is where the next append begins, `committed_end` what readers may see.
+Tokens rise by one with each `Persist`. Times are instants.
 
     OPEN --EpochLost--> LOST (for good); OPEN --Closed--> CLOSED (for good); OPEN <-> full (a flag).
     BEHIND: something greater than the head is known to exist (journals.15): no content is taken, reads go on.
@@ -16,8 +15,8 @@ not yet
 put (journals.11).
 
 It does not see content, files, peers or the fragment store. With R=1 `Persisted` is the one replica's own
-log.
-Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State Machine".
+log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State
+Machine".
 """
 
 from collections.abc import Callable

@@ -1,11 +1,10 @@
 """Recovery: from the records of a journal's stream to what its spool files must hold.
 
-Offsets are bytes. A pure function of the records: reads no file, so it cannot tell whether the spool agrees;
-the sums in
-the plan let the caller find out. The last checkpoint is the base, proposals above it follow in order of
-offset, and the plan ends at the last
-one that continues its predecessor (records below the base may still be there: trimming is lazy).
-Source: journals.2 (R=1: all members have answered), journals.6, journals.14.
+Offsets are bytes. A pure function of the records: reads no file, so it cannot tell whether the spool
+agrees; the sums in the plan let the caller find out. The last checkpoint is the base, proposals above it
+follow in order of offset, and the plan ends at the last one that continues its predecessor (records below
+the base may still be there: trimming is lazy). Source: journals.2 (R=1: all members have answered),
+journals.6, journals.14.
 """
 
 from collections.abc import Iterable

@@ -1,11 +1,9 @@
 """Registers: small names and values of a journal, checked and set with an append.
 
 `version` counts changes from 0 (never set); `at` is the end of the append that made the last one. The check
-and the change of one append
-are evaluated against the state behind every earlier append, adopted or not yet committed. Whether the change
-may be
-shown is the pipeline's business.
-Source: journals.11, journals.12; reference/gazette.md 1.5, 1.8; reliability J6.
+and the change of one append are evaluated against the state behind every earlier append, adopted or not yet
+committed. Whether the change may be shown is the pipeline's business. Source: journals.11, journals.12;
+reference/gazette.md 1.5, 1.8; reliability J6.
 """
 
 from typing import Final

@@ -1,9 +1,9 @@
 """Spec: what a journal is told to be, and which names and numbers are legal.
 
-Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a lease,
-hold the pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, one value each.
-Nothing here knows where a journal is or what it holds.
-Source: journals.1, journals.13, journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
+Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a
+lease, hold the pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, one value
+each. Nothing here knows where a journal is or what it holds. Source: journals.1, journals.13,
+journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """OrderedMap: the keys that are there, in order, with the bytes that they hold.
 
-Keys are text in code-point order. `held_bytes` counts keys (as characters) and values. Not a machine: a noun
-of `core.store`. It does not know revisions' meaning, limits or transactions.
-Source: design/control.md control.15-16.
+Keys are text in code-point order. `held_bytes` counts keys (as characters) and values. Not a machine: a
+noun of `core.store`. It does not know revisions' meaning, limits or transactions. Source: design/control.md
+control.15-16.
 """
 
 from bisect import bisect_left, insort

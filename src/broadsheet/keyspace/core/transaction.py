@@ -1,10 +1,9 @@
 """Transactions over the key space: compares, then puts and deletes (control.17).
 
 Keys are text, ordered by code point, which is the order of their UTF-8 bytes. Values are bytes. A revision
-counts committed transactions from 1; 0 stands for absent. Plain values: nothing here has state.
-This module does not evaluate compares (`core.store`), and does no IO.
-Source: design/control.md control.16 and control.17; etcd's transactions, of which this is the part that
-brokers use.
+counts committed transactions from 1; 0 stands for absent. Plain values: nothing here has state. This module
+does not evaluate compares (`core.store`), and does no IO. Source: design/control.md control.16 and
+control.17; etcd's transactions, of which this is the part that brokers use.
 """
 
 from collections.abc import Sequence

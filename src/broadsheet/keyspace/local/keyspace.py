@@ -1,9 +1,8 @@
 """LocalKeyspace: the Keyspace port over one `Store` and one stream of the role's log.
 
-A host drives the store; its performers append to the log, answer callers, wake watchers and encode snapshots
-in a thread. Watchers read the store's history at their own pace, each from its own cursor: no queue, so
-nothing to bound.
-It does not judge transactions (`core.store`) or open the log (`local.role`).
+A host drives the store; its performers append to the log, answer callers, wake watchers and encode
+snapshots in a thread. Watchers read the store's history at their own pace, each from its own cursor: no
+queue, so nothing to bound. It does not judge transactions (`core.store`) or open the log (`local.role`).
 Source: design/control.md control.15-17.
 """
 

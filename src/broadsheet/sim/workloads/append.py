@@ -1,9 +1,8 @@
 """Appends in tier 2: the real keyspace and journals roles behind the real wire, on one node's simulated disk.
 
 Clients append (small ones, in runs, streamed ones, at explicit offsets, with a register checked and set),
-read from the begin,
-and compare. R=1 with `fsynced`: the budget has crashes, power cuts and every refusal of the disk, no damage.
-Source: DESIGN 9; reliability 2.3.
+read from the begin, and compare. R=1 with `fsynced`: the budget has crashes, power cuts and every refusal
+of the disk, no damage. Source: DESIGN 9; reliability 2.3.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The key space in tier 2: the real role over the real log, on one node's simulated disk.
 
-Clients transact (several keys at once, compared by mod revision) and read the whole map, through two methods
-that only this workload has. The log is small, so that snapshots and trims happen. One disk: crashes, power
-cuts and every refusal are in the budget, damage is not.
-Source: design/control.md control.15-17; DESIGN 9.
+Clients transact (several keys at once, compared by mod revision) and read the whole map, through two
+methods that only this workload has. The log is small, so that snapshots and trims happen. One disk:
+crashes, power cuts and every refusal are in the budget, damage is not. Source: design/control.md
+control.15-17; DESIGN 9.
 """
 
 import asyncio

@@ -2,8 +2,7 @@
 
 Three founding nodes and a spare, each with the `majority` provider. Clients read and compare-and-set; an
 operator puts the spare, or the new life of a wiped node, in the place of a member that is lost, cut off or
-well. Wipes and damage hit one node at most.
-Source: design/control.md control.1-7; docs/adr/0051.
+well. Wipes and damage hit one node at most. Source: design/control.md control.1-7; docs/adr/0051.
 """
 
 import asyncio

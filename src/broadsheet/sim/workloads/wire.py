@@ -2,9 +2,8 @@
 
 Every request carries an id, and the nodes count what they do to it, however often they are restarted: what
 was answered happened once, what was refused never, what is unknown once at most (DESIGN 2; reliability 2.7
-C1, C2). Answers must be those of the very request. Payloads exceed the first window, what the links hold and
-what a read brings, so that back-pressure and torn frames are the rule.
-Source: reliability 2.7, 5.2.
+C1, C2). Answers must be those of the very request. Payloads exceed the first window, what the links hold
+and what a read brings, so that back-pressure and torn frames are the rule. Source: reliability 2.7, 5.2.
 """
 
 import asyncio
