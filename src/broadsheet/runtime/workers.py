@@ -17,6 +17,18 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
+class _Lent(asyncio.Future[T]):
+    """Done when the work has ended, and not before.
+
+    A task that is cancelled while it waits goes on waiting, however often, and is cancelled then: asyncio
+    asks the future, and this one declines. A shield would do the same for a future and a loop turn more.
+    """
+
+    def cancel(self, msg: object = None) -> bool:
+        """Decline."""
+        return False
+
+
 class Workers:
     """`count` daemon threads, started with the first work."""
 
@@ -32,17 +44,12 @@ class Workers:
         if len(self._threads) < self.count:
             self._start_one()
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        done: _Lent[T] = _Lent(loop=loop)
         self._queue.put((work, loop, done))
         try:
-            return await asyncio.shield(done)
+            return await done
         except asyncio.CancelledError:
-            while not done.done():
-                try:
-                    await asyncio.wait((done,))
-                except asyncio.CancelledError:
-                    continue  # Asked twice; the work still holds what we lent it.
-            if not done.cancelled():
+            if done.done():
                 done.exception()  # Retrieved, so that the loop does not report it: the caller is gone.
             raise
 
