@@ -5,9 +5,10 @@ frames (each append by itself) or RUN frames (many in one). Each append gets its
 acknowledgement (a run frame one answer with where it began). The loop parses the same frames with their
 header checksums, sums the content (SHA-1, crc32c), writes it to a spool and to a log in a resident
 segment, syncs once per batch with one batch on its way, and answers by column; it has no host, machine,
-conditions, limits, registers or recovery. Ratios are of appends per second, medians of interleaved
-rounds. The node's CPU is split by the module that its own interpreter was in, a sample per millisecond of
-CPU time.
+conditions, limits, registers or recovery. Rounds of both alternate, each first in every other round, and
+begin when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the
+ratio within a round. The node's CPU per append is split, case by case, by the module that its own interpreter
+was in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then).
 
     python benchmarks/append.py [--rounds 3] [--seconds 1.0] [--directory DIR] [--json]
 """
@@ -41,7 +42,7 @@ from broadsheet.wire import frame as f
 
 JOURNAL = "bench/append"
 SEGMENT_BYTES = 256 << 20
-WARM_SECONDS = 6.0
+PREFILL_SECONDS_MAX = 120.0
 """A first start prefills the log's segments in the background; the loop's file is resident from the start."""
 WINDOW_BYTES = 64 << 20
 ACK_BYTES, RUN_ACK_BYTES = 40, 48
@@ -203,6 +204,7 @@ LAYERS = {
     "wal/": "WAL",
     "runtime/": "host",
 }
+SEGMENTS = ("log_segments", "log_segments_free")
 samples: Counter[str] = Counter()
 
 
@@ -218,6 +220,12 @@ def sample(_signal: int, frame: FrameType | None) -> None:
     samples["loop"] += 1
 
 
+def tell_samples() -> None:
+    """Print what was sampled since the last time."""
+    print(json.dumps(samples), flush=True)
+    samples.clear()
+
+
 async def serve_node(directory: Path) -> None:
     """The real roles on the real ports, with a sampler; SIGTERM ends it, and it prints the samples."""
     from broadsheet.access.authorizer import Authorizer
@@ -227,11 +235,12 @@ async def serve_node(directory: Path) -> None:
     from broadsheet.keyspace.local.keyspace import KeyspaceConfig
     from broadsheet.keyspace.local.role import KeyspaceRole
     from broadsheet.runtime.disk import LocalDisk
-    from broadsheet.runtime.identity import Identity
+    from broadsheet.runtime.identity import Identity, StatusSource
     from broadsheet.runtime.process import end_process
     from broadsheet.runtime.role import Services
     from broadsheet.runtime.scope import Scope
     from broadsheet.runtime.system import system_ports
+    from broadsheet.wal.config import WALConfig
     from broadsheet.wire.limits import WireLimits
     from broadsheet.wire.method import Method
     from broadsheet.wire.server import Server
@@ -247,15 +256,22 @@ async def serve_node(directory: Path) -> None:
     limits = WireLimits(window_bytes=WINDOW_BYTES, in_flight_bytes_max=WINDOW_BYTES)
     authorizer = Authorizer(None, time=ports.time)
     server = Server(ports, scope, services.every(Method), authorizer=authorizer, limits=limits)
-    print(await server.listen("127.0.0.1:0"), flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    address = await server.listen("127.0.0.1:0")
+    (source,) = [each for each in services.every(StatusSource) if each.name == "journals"]
+    async with asyncio.timeout(PREFILL_SECONDS_MAX):
+        while True:
+            await asyncio.sleep(0.1)
+            if sum(int(source.read()[key] or 0) for key in SEGMENTS) >= WALConfig().segments_initial:
+                break
+    print(address, flush=True)
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_signal_handler(signal.SIGUSR1, tell_samples)
     signal.signal(signal.SIGPROF, sample)
     signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
     await ended.wait()
     signal.setitimer(signal.ITIMER_PROF, 0)
     await scope.close()
-    print(json.dumps(samples), flush=True)
 
 
 # ---------------------------------------------------------------------- the load
@@ -348,6 +364,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument(
+        "--case", type=int, action="append", choices=range(len(CASES)), help="Only this one; may be repeated."
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.serve:
@@ -358,45 +377,60 @@ def main() -> None:
             asyncio.run((serve_node if options.serve == "node" else serve_loop)(options.directory))
         return
     with tempfile.TemporaryDirectory(dir=options.directory) as root:
-        report(measure(Path(root), options.rounds, options.seconds), as_json=options.json)
+        cases = options.case or list(range(len(CASES)))
+        report(measure(Path(root), cases, options.rounds, options.seconds), as_json=options.json)
 
 
-def measure(root: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """Rates, CPU and layers."""
+Found = tuple[float, float, dict[str, int]]
+"""Appends per second, CPU microseconds per append, samples by layer."""
+
+
+def measure(root: Path, cases: list[int], rounds: int, seconds: float) -> dict[str, Any]:
+    """Rates, CPU and layers of each of `cases`."""
     for name in ("node", "loop"):
         (root / name).mkdir()
-    rates: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    with (
-        child("node", root / "node") as (node, node_process),
-        child("loop", root / "loop") as (loop, loop_process),
-    ):
-        make_journal(node)
-        time.sleep(WARM_SECONDS)
-        for _ in range(rounds):
-            for number, (_, size, in_flight, per_run) in enumerate(CASES):
-                for kind, address, process in (("node", node, node_process), ("loop", loop, loop_process)):
-                    found = load(
-                        address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds
-                    )
-                    rates.setdefault((number, kind), []).append(found)
-        node_process.terminate()
-        assert node_process.stdout is not None
-        layers = json.loads(node_process.stdout.readline())
-    rows = []
-    for number, (title, _, in_flight, _) in enumerate(CASES):
-        node_rate, node_cpu = (
-            statistics.median(column) for column in zip(*rates[number, "node"], strict=True)
-        )
-        loop_rate, loop_cpu = (
-            statistics.median(column) for column in zip(*rates[number, "loop"], strict=True)
-        )
-        rows.append({
-            "case": title, "in_flight": in_flight, "ratio": round(node_rate / loop_rate, 2),
-            "node_per_s": round(node_rate), "loop_per_s": round(loop_rate),
-            "node_cpu_us": round(node_cpu, 2), "loop_cpu_us": round(loop_cpu, 2),
-        })  # fmt: skip
-    total = sum(layers.values()) or 1
-    return {"rows": rows, "layers": {name: round(count / total, 3) for name, count in sorted(layers.items())}}
+    found: dict[tuple[int, str], list[Found]] = {}
+    with child("node", root / "node") as node, child("loop", root / "loop") as loop:
+        make_journal(node[0])
+        servers = {"node": node, "loop": loop}
+        for number in range(-1, rounds):  # The first one warms up.
+            for case in cases:
+                for kind in sorted(servers, reverse=bool(number % 2)):
+                    result = one(kind, *servers[kind], case, seconds if number >= 0 else seconds / 4)
+                    if number >= 0:
+                        found.setdefault((case, kind), []).append(result)
+    return {"rows": [row(case, found[case, "node"], found[case, "loop"]) for case in cases]}
+
+
+def one(kind: str, address: str, process: "subprocess.Popen[str]", case: int, seconds: float) -> Found:
+    """One server under one case."""
+    _, size, in_flight, per_run = CASES[case]
+    rate, cpu = load(address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds)
+    if kind == "loop":
+        return rate, cpu, {}
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout is not None
+    return rate, cpu, json.loads(process.stdout.readline())
+
+
+def row(case: int, node: list[Found], loop: list[Found]) -> dict[str, Any]:
+    """The medians of one case."""
+    layers: Counter[str] = Counter()
+    for _, _, sampled in node:
+        layers.update(sampled)
+    total, cpu = sum(layers.values()) or 1, statistics.median(each[1] for each in node)
+    return {
+        "case": CASES[case][0],
+        "in_flight": CASES[case][2],
+        "ratio": round(
+            statistics.median(mine[0] / other[0] for mine, other in zip(node, loop, strict=True)), 2
+        ),
+        "node_per_s": round(statistics.median(each[0] for each in node)),
+        "loop_per_s": round(statistics.median(each[0] for each in loop)),
+        "node_cpu_us": round(cpu, 2),
+        "loop_cpu_us": round(statistics.median(each[1] for each in loop), 2),
+        "layers_us": {name: round(cpu * count / total, 2) for name, count in sorted(layers.items())},
+    }
 
 
 def report(found: dict[str, Any], *, as_json: bool) -> None:
@@ -410,7 +444,11 @@ def report(found: dict[str, Any], *, as_json: bool) -> None:
             f"{row['case']:24}{row['in_flight']:>10}{row['node_per_s']:>12,}{row['loop_per_s']:>12,}"
             f"{row['ratio']:>7.2f}{row['node_cpu_us']:>9.2f}{row['loop_cpu_us']:>9.2f}"
         )
-    print("node CPU by layer:", ", ".join(f"{name} {share:.0%}" for name, share in found["layers"].items()))
+    names = sorted({name for row in found["rows"] for name in row["layers_us"]})
+    print(f"\n{'node CPU µs per append':24}{'in flight':>10}" + "".join(f"{name:>11}" for name in names))
+    for row in found["rows"]:
+        shares = "".join(f"{row['layers_us'].get(name, 0.0):>11.2f}" for name in names)
+        print(f"{row['case']:24}{row['in_flight']:>10}{shares}")
 
 
 if __name__ == "__main__":
