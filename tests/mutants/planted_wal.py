@@ -18,7 +18,7 @@ TARGETS = {
     "boot_frame_dropped": "broadsheet.wal.writer:Writer.start",
     "copies_forgotten": "broadsheet.wal.writer:Writer.place_copy",
 }
-"""What each replaces. Those of `Batch`, `SimFile`, `SimDisk`, `_write` and `frames` are caught by crash enumeration."""
+"""What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""
 
 
 class _Taken:

@@ -143,9 +143,12 @@ def released_early(patch: pytest.MonkeyPatch) -> None:
     encode = Batch.encode
 
     def early(self: Batch, *, log_id: int, durable: int, chain: int) -> Encoded:
+        true = self.oldest
         if self.releases:
             self.oldest = self.lap
-        return encode(self, log_id=log_id, durable=durable, chain=chain)
+        encoded = encode(self, log_id=log_id, durable=durable, chain=chain)
+        self.oldest = true  # The process knows better than what it has written.
+        return encoded
 
     patch.setattr(Batch, "encode", early)
 
