@@ -16,6 +16,7 @@ TARGETS = {
     "rewrite_on_recovery_skipped": "broadsheet.wal.opening:_rewrite",
     "freed_before_told": "broadsheet.wal.writer:Writer._seal",
     "boot_frame_dropped": "broadsheet.wal.writer:Writer.start",
+    "chain_removed": "broadsheet.wal.tale:_walk",
     "copies_forgotten": "broadsheet.wal.writer:Writer.place_copy",
 }
 """What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""
