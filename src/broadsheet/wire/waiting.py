@@ -5,6 +5,7 @@ First come, first served. A request that gives up was not sent, for sure.
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broadsheet.base.time import Duration, Instant
@@ -43,7 +44,7 @@ class Waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             left = Duration(max(0, timeout - (ports.time.now() - began)))
-            timer = ports.timers.call_after(left, lambda waiter=waiter: self._give_up(waiter))  # type: ignore[misc]
+            timer = ports.timers.call_after(left, partial(self._give_up, waiter))
             try:
                 await waiter
             except BaseException:

@@ -36,11 +36,11 @@ class Works:
         self._connection = connection
         self._works: dict[int, Work] = {}
 
-    def answer(self, stream: int, handler: Any, call: Call, size: int) -> None:  # noqa: ANN401 - an awaitable.
+    def answer(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
         """Reply with what `handler` brings. `size` bytes are in flight until then."""
         self._start(stream, self._answer, handler, call, size)
 
-    def open_run(self, stream: int, handler: Any, call: Call, size: int) -> None:  # noqa: ANN401 - an awaitable.
+    def open_run(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
         """Open a RUN stream with what `handler` brings."""
         self._start(stream, self._open_run, handler, call, size)
 
