@@ -3,10 +3,11 @@
 A transaction that changed something has a revision of its own; one of unknown outcome that was seen in some
 map has the revision that the map shows. From the known ones the checker demands: whole (all of its keys, or
 none), true to its compares, in real-time order, and every map that was read is the state at its revision as
-far as known transactions say. Values name their transaction. Linear in the history times the keys of a map.
+far as known transactions say. Values name their transaction. Costs maps times keys times a logarithm.
 Source: design/control.md control.15-17; Porcupine's idea of a model, by versions instead of a search.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -31,11 +32,11 @@ def check_transactions(operations: Sequence[Operation]) -> None:
         Violation: there is no such order.
     """
     maps = [op for op in operations if op.name == "read" and op.outcome is Outcome.OK]
-    took = _took_effect(operations, maps)
-    _check_compares(took)
+    line = _Line(_took_effect(operations, maps))
+    line.check_compares()
     for op in maps:
-        _check_map(op, took)
-    _check_times([op for op in operations if op.outcome is Outcome.OK], took)
+        line.check_map(op)
+    _check_times([op for op in operations if op.outcome is Outcome.OK], line.took)
 
 
 def _took_effect(operations: Sequence[Operation], maps: Sequence[Operation]) -> dict[int, Operation]:
@@ -65,52 +66,66 @@ def _took_effect(operations: Sequence[Operation], maps: Sequence[Operation]) -> 
     return took
 
 
-def _check_compares(took: dict[int, Operation]) -> None:
-    """Whoever compared a key with a revision, and succeeded, met no change of it in between."""
-    last: dict[str, int] = {}
-    for revision in sorted(took):
-        transaction = took[revision].argument
-        assert isinstance(transaction, Transaction)
-        for compare in transaction.compares:
-            before = last.get(compare.key, 0)
-            if not isinstance(compare, ModRevisionIs) or compare.revision >= before:
-                continue
-            if compare.revision or not _may_be_deleted(before, revision - 1, took):
-                raise Violation(
-                    f"{took[revision]} compared {compare.key} with {compare.revision}, it was {before}"
-                )
-        for each in transaction.operations:
-            if isinstance(each, Put):
-                last[each.key] = revision
-            else:
-                last.pop(each.key, None)
+class _Line:
+    """The known transactions in the order of their revisions."""
 
+    def __init__(self, took: dict[int, Operation]) -> None:
+        self.took = took
+        self.revisions = sorted(took)
+        self.of_key: dict[str, tuple[list[int], list[bool]]] = {}
+        """For each key the revisions that wrote it, and whether each put it."""
+        for revision in self.revisions:
+            for each in self.transaction(revision).operations:
+                revisions, puts = self.of_key.setdefault(each.key, ([], []))
+                revisions.append(revision)
+                puts.append(isinstance(each, Put))
 
-def _check_map(seen: Operation, took: dict[int, Operation]) -> None:
-    """What one read of the map says is what the transactions up to its revision left."""
-    pairs = {pair.key: pair for pair in _pairs(seen)}
-    at = seen.version or 0
-    for pair in pairs.values():
-        if not pair.create_revision <= pair.mod_revision <= at:
-            raise Violation(f"{pair} does not fit into a map of revision {at}")
-    last: dict[str, tuple[int, bool]] = {}
-    for revision in sorted(each for each in took if each <= at):
-        transaction = took[revision].argument
-        assert isinstance(transaction, Transaction)
-        last.update((each.key, (revision, isinstance(each, Put))) for each in transaction.operations)
-    for key, (revision, is_put) in last.items():
-        found = pairs.get(key)
-        if found is not None and (
-            found.mod_revision < revision or (found.mod_revision == revision) != is_put
-        ):
-            raise Violation(f"{key} is of revision {found.mod_revision}, but {took[revision]} came later")
-        if found is None and is_put and not _may_be_deleted(revision, at, took):
-            raise Violation(f"{key} of {took[revision]} is lost in the map of revision {at}")
+    def transaction(self, revision: int) -> Transaction:
+        """The one that made `revision`."""
+        found = self.took[revision].argument
+        assert isinstance(found, Transaction)
+        return found
 
+    def last(self, key: str, at: int) -> tuple[int, bool]:
+        """The last revision up to `at` that wrote `key`, and whether it put it; 0 where there is none."""
+        revisions, puts = self.of_key[key]
+        index = bisect_right(revisions, at) - 1
+        return (revisions[index], puts[index]) if index >= 0 else (0, False)
 
-def _may_be_deleted(after: int, until: int, took: dict[int, Operation]) -> bool:
-    """Whether a revision between has no known author: a delete leaves no value that would name it."""
-    return any(revision not in took for revision in range(after + 1, until + 1))
+    def has_gap(self, after: int, until: int) -> bool:
+        """Whether a revision between has no known author: a delete leaves no value that would name it."""
+        known = bisect_right(self.revisions, until) - bisect_right(self.revisions, after)
+        return known < until - after
+
+    def check_compares(self) -> None:
+        """Whoever compared a key with a revision, and succeeded, met no change of it in between."""
+        for revision in self.revisions:
+            for compare in self.transaction(revision).compares:
+                if not isinstance(compare, ModRevisionIs) or compare.key not in self.of_key:
+                    continue
+                before, is_put = self.last(compare.key, revision - 1)
+                if not is_put or compare.revision >= before:
+                    continue
+                if compare.revision or not self.has_gap(before, revision - 1):
+                    op = self.took[revision]
+                    raise Violation(f"{op} compared {compare.key} with {compare.revision}, it was {before}")
+
+    def check_map(self, seen: Operation) -> None:
+        """What one read of the map says is what the transactions up to its revision left."""
+        pairs = {pair.key: pair for pair in _pairs(seen)}
+        at = seen.version or 0
+        for pair in pairs.values():
+            if not pair.create_revision <= pair.mod_revision <= at:
+                raise Violation(f"{pair} does not fit into a map of revision {at}")
+        for key in self.of_key:
+            revision, is_put = self.last(key, at)
+            found = pairs.get(key)
+            if revision and found is not None:
+                if found.mod_revision < revision or (found.mod_revision == revision) != is_put:
+                    text = f"{key} is of revision {found.mod_revision}, but {self.took[revision]} came later"
+                    raise Violation(text)
+            elif is_put and not self.has_gap(revision, at):
+                raise Violation(f"{key} of {self.took[revision]} is lost in the map of revision {at}")
 
 
 def _check_times(known: Sequence[Operation], took: dict[int, Operation]) -> None:

@@ -25,7 +25,7 @@ from broadsheet.keyspace.port import Keyspace
 from broadsheet.ports import Random
 from broadsheet.runtime.role import Services
 from broadsheet.sim.checkers.transactions import Transaction, check_transactions
-from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
+from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Fault, Kind, Plan
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload
 from broadsheet.wal.config import KIB, WALConfig
@@ -86,7 +86,7 @@ class KeyspaceWorkload(ServiceWorkload):
         return {
             "keys": draw.randrange(2, KEYS_MAX + 1),
             "value_bytes": (10, 100, 3000)[draw.randrange(0, 3)],
-            "think_ms": draw.randrange(5, 30),
+            "think_ms": draw.randrange(25, 60),
         }
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
@@ -96,6 +96,14 @@ class KeyspaceWorkload(ServiceWorkload):
     def may_die_of(self, error: BaseException) -> bool:
         """A sick disk, or a log that cannot be made on a full one."""
         return isinstance(error, OSError | ConfigError)
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
+        """Some more crashes of the one node that there is."""
+        kinds = (Kind.KILL, Kind.POWER_CUT)
+        return [
+            Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), kind, NODE, 100 * MILLISECOND)
+            for kind in (*kinds, kinds[draw.randrange(0, 2)])
+        ]
 
     async def serve(self, seat: ServiceSeat, run: Run) -> None:
         """The role, and a door of two methods."""
