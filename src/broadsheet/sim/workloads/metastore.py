@@ -140,7 +140,7 @@ class MetastoreWorkload(MachineWorkload):
         check_linearizable(operations, model=document_model, initial=(1, FOUNDED))
 
 
-def document_model(state: Any, operation: Operation) -> tuple[bool, Any]:  # noqa: ANN401 - the checker's state.
+def document_model(state: Any, operation: Operation) -> tuple[bool, Any]:  # noqa: ANN401 - the checker's.
     """A document with a version, which a change of members may raise between any two operations."""
     version, document = state
     is_known = operation.outcome is Known.OK
