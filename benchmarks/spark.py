@@ -1,13 +1,12 @@
 """The Spark source (fixed frames, JSON) and decode, sequence, sink, beside Spark's own JSON source.
 
-One node, one session (local[2]), the same rows in journals and in files. Rates are rows per second of wall
-time and rows per
-second of CPU time of the whole tree (JVM, Python workers, node), medians of rounds after one that warms
-up. The built-in source
-reads files without a broker, UUIDs, sequencing or checksums; ratios are of CPU, which neighbours on the
-machine disturb least.
+One node, one session (local[2]), the same rows in journals and in files. The cases take turns, by rounds; a
+first round warms up and does not count. Rates are medians of rounds: rows per second of wall time, and rows
+per second of CPU time of everything (JVM, Python processes, those that have ended too, and the node). The
+built-in source reads files without a broker, UUIDs, sequencing or checksums, and writes nothing; ratios are
+of CPU, which neighbours on the machine disturb least. The last columns say whose microseconds a row costs.
 
-    python benchmarks/spark.py [--rows 400000] [--rounds 3] [--json]
+    python benchmarks/spark.py [--rows 1000000] [--rounds 3] [--json]
 """
 
 import argparse
@@ -17,11 +16,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+import pyarrow as pa
 
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
@@ -32,70 +33,90 @@ from broadsheet.message.framing import FIXED, JSON_LINES, Framing
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import sequence
-from broadsheet.message.uuid import ProducerId
+from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import session, start
+from broadsheet.spark.encode import frames
 
 SCHEMA = "key long, ts long, amount double"
 PARTS = 2
-APPEND_BYTES = 4 << 20
+ROWS_PER_APPEND = 40_000
 WALL = WallTime(1_700_000_000_000_000_000)
 
 
-def bodies(rows: range, framing: Framing) -> list[bytes]:
+class Case(NamedTuple):
+    rows: int
+    work: Callable[[int], object]
+
+
+def bodies(rows: range, framing: Framing) -> pa.Array:
     if framing == FIXED:
         layout = [("key", "<i8"), ("ts", "<i8"), ("amount", "<f8")]
         table = np.array([(n, 10**12 + n, n / 4) for n in rows], layout)
-        return [row.tobytes() for row in table]
-    return [b'{"key":%d,"ts":%d,"amount":%.2f}' % (n, 10**12 + n, n / 4) for n in rows]
+        return pa.array([row.tobytes() for row in table], pa.large_binary())
+    texts = [b'{"key":%d,"ts":%d,"amount":%.2f}' % (n, 10**12 + n, n / 4) for n in rows]
+    return pa.array(texts, pa.large_binary())
 
 
 def fill(journals: Any, name: str, framing: Framing, rows: range, file: Path | None) -> bytes:
     """Append pending rows and their acknowledgements, one for each few MiB; returns all bytes."""
     journal = JournalName(name)
     journals.create(name, labels={"broadsheet.dev/framing": framing.kind.value})
-    publisher, waiting, size, everything = Publisher(ProducerId(rows.start + 1)), [], 0, []
-    texts = bodies(rows, framing)
+    publisher, everything = Publisher(ProducerId(rows.start + 1)), []
+    column = bodies(rows, framing)
     if file is not None:
-        file.write_bytes(b"\n".join(texts) + b"\n")
-    for number, body in enumerate(texts):
-        waiting.append(publisher.pending(journal, framing, body, WALL))
-        size += len(waiting[-1])
-        if size >= APPEND_BYTES or number == len(texts) - 1:
-            waiting.append(publisher.intents()[0].content())
-            everything.append(b"".join(waiting))
-            journals.append(name, everything[-1])
-            waiting, size = [], 0
+        file.write_bytes(b"\n".join(column.to_pylist()) + b"\n")
+    for at in range(0, len(column), ROWS_PER_APPEND):
+        part = column.slice(at, ROWS_PER_APPEND)
+        first = publisher.reserve(journal, framing, len(part), WALL)
+        framed = frames(framing, part, publisher.producer, first, Flag.CONTINUE)
+        everything.append(framed + publisher.intents()[0].content())
+        journals.append(name, everything[-1])
     return b"".join(everything)
 
 
-def cpu_seconds() -> float:
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+def cpu_seconds(node: psutil.Process) -> dict[str, float]:
+    """CPU so far of JVM, Python processes (with those that have ended) and node."""
+    own = psutil.Process().cpu_times()
+    spent = {"JVM": 0.0, "Python": own.user + own.system, "node": 0.0}
+    for process in psutil.Process().children(recursive=True):
         try:
-            times = process.cpu_times()
+            times, name = process.cpu_times(), process.name()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system
-    return total
+        kind = "node" if process.pid == node.pid else "JVM" if name == "java" else "Python"
+        spent[kind] += times.user + times.system
+        spent["Python"] += times.children_user + times.children_system
+    return spent
 
 
-def measure(
-    rows: int, rounds: int, work: Callable[[int], object], extra_cpu: Callable[[], float]
-) -> dict[str, float]:
-    walls, cpus = [], []
+def measure(cases: dict[str, Case], rounds: int, node: psutil.Process) -> dict[str, dict[str, float]]:
+    """Every case once a round, in turn; medians of all rounds but the first."""
+    walls: dict[str, list[float]] = {name: [] for name in cases}
+    spent: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
     for number in range(rounds + 1):
-        wall, cpu = time.perf_counter(), cpu_seconds() + extra_cpu()
-        work(number)
-        if number:
-            walls.append(time.perf_counter() - wall)
-            cpus.append(cpu_seconds() + extra_cpu() - cpu)
-    wall, cpu = statistics.median(walls), statistics.median(cpus)
-    return {"rows_per_s": rows / wall, "rows_per_cpu_s": rows / max(cpu, 1e-6)}
+        for name, case in cases.items():
+            wall, before = time.perf_counter(), cpu_seconds(node)
+            case.work(number)
+            took, after = time.perf_counter() - wall, cpu_seconds(node)
+            if number:
+                walls[name].append(took)
+                spent[name].append({kind: after[kind] - before[kind] for kind in after})
+    report = {}
+    for name, case in cases.items():
+        cpu = statistics.median(sum(each.values()) for each in spent[name])
+        report[name] = {
+            "rows_per_s": case.rows / statistics.median(walls[name]),
+            "rows_per_cpu_s": case.rows / max(cpu, 1e-6),
+        } | {
+            f"{kind}_us_per_row": statistics.median(each[kind] for each in spent[name]) / case.rows * 1e6
+            for kind in spent[name][0]
+        }
+    return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -104,11 +125,14 @@ def main() -> None:
     if options.json:
         print(json.dumps(report))
         return
-    print(f"{'case':<44}{'rows/s':>12}{'rows/cpu s':>12}{'of built-in':>12}")
+    heads = f"{'rows/s':>11}{'rows/cpu s':>12}{'of built-in':>12}"
+    print(f"{'case':<44}{heads}{'JVM us':>9}{'Python us':>11}{'node us':>9}")
     base = report["built-in JSON source"]["rows_per_cpu_s"]
     for name, each in report.items():
+        rate = f"{each['rows_per_s']:>11,.0f}{each['rows_per_cpu_s']:>12,.0f}"
+        jvm, python, node = (each[f"{kind}_us_per_row"] for kind in ("JVM", "Python", "node"))
         ratio = each["rows_per_cpu_s"] / base
-        print(f"{name:<44}{each['rows_per_s']:>12,.0f}{each['rows_per_cpu_s']:>12,.0f}{ratio:>12.2f}")
+        print(f"{name:<44}{rate}{ratio:>12.2f}{jvm:>9.2f}{python:>11.2f}{node:>9.2f}")
 
 
 def run(root: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
@@ -116,19 +140,14 @@ def run(root: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
     cluster.start(is_detached=True)
     node = next(iter(cluster.running().values()))
     assert node is not None, "the node runs"
-    address, broker = node.addresses["native"], psutil.Process(node.pid)
-
-    def broker_cpu() -> float:
-        return float(broker.cpu_times().user + broker.cpu_times().system)
-
     try:
-        return cases(root, address, rows, rounds, broker_cpu)
+        return cases(root, node.addresses["native"], rows, rounds, psutil.Process(node.pid))
     finally:
         os.kill(node.pid, 15)
 
 
 def cases(
-    root: Path, address: str, rows: int, rounds: int, broker_cpu: Callable[[], float]
+    root: Path, address: str, rows: int, rounds: int, node: psutil.Process
 ) -> dict[str, dict[str, float]]:
     files = root / "files"
     files.mkdir()
@@ -171,23 +190,21 @@ def cases(
 
     half = rows // PARTS
     builtin = spark.read.schema(SCHEMA)
-    report = {
-        "built-in JSON source": measure(rows, rounds, lambda _: noop(builtin.json(str(files))), broker_cpu),
-        "broadsheet source, JSON": measure(rows, rounds, lambda _: noop(source("json")), broker_cpu),
-        "broadsheet source, fixed frames": measure(rows, rounds, lambda _: noop(source("fixed")), broker_cpu),
-        "fixed frames, Spark, exactly-once sink": measure(
-            rows, rounds, lambda number: pipeline("fixed", number), broker_cpu
-        ),
-        "JSON, Spark, exactly-once sink": measure(
-            rows, rounds, lambda number: pipeline("json", number), broker_cpu
-        ),
-        "decode and sequence alone, JSON": measure(
-            half, rounds, lambda _: sequenced(JSON_LINES, contents["json"]), lambda: 0.0
-        ),
-        "decode and sequence alone, fixed frames": measure(
-            half, rounds, lambda _: sequenced(FIXED, contents["fixed"]), lambda: 0.0
-        ),
-    }
+    report = measure(
+        {
+            "built-in JSON source": Case(rows, lambda _: noop(builtin.json(str(files)))),
+            "broadsheet source, JSON": Case(rows, lambda _: noop(source("json"))),
+            "broadsheet source, fixed frames": Case(rows, lambda _: noop(source("fixed"))),
+            "fixed frames, Spark, exactly-once sink": Case(rows, partial(pipeline, "fixed")),
+            "JSON, Spark, exactly-once sink": Case(rows, partial(pipeline, "json")),
+            "decode and sequence alone, JSON": Case(half, lambda _: sequenced(JSON_LINES, contents["json"])),
+            "decode and sequence alone, fixed frames": Case(
+                half, lambda _: sequenced(FIXED, contents["fixed"])
+            ),
+        },
+        rounds,
+        node,
+    )
     spark.stop()
     return report
 

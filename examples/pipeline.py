@@ -1,7 +1,7 @@
 """Numbers in, squares out, exactly once: run it twice, kill it in between, and each square is there once.
 
 broadsheet up --detach
-python examples/pipeline.py 127.0.0.1:6640
+python examples/pipeline.py 127.0.0.1:6640 [CHECKPOINT]
 """
 
 import os
@@ -19,7 +19,7 @@ SOURCE, SQUARES, COMMITS = "example/numbers", "example/squares", "example/square
 CHECKPOINT = "/tmp/broadsheet-example-checkpoint"
 
 
-def main(address: str) -> None:
+def main(address: str, checkpoint: str = CHECKPOINT) -> None:
     with connect_sync(address) as client:
         client.journals.create(SOURCE, if_absent=True)
         client.journals.create(SQUARES, if_absent=True)
@@ -36,12 +36,20 @@ def main(address: str) -> None:
         .load()
     )
     squares = numbers.selectExpr(f"'{SQUARES}' as journal", "n", "n * n as square")
-    writer = squares.writeStream.option("checkpointLocation", CHECKPOINT).trigger(availableNow=True)
+    writer = squares.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     start(writer, address=address, commit_journal=COMMITS).awaitTermination()
 
-    found = spark.read.format("broadsheet").options(address=address, journals=SQUARES)
-    found.schema("n long, square long, offset long").load().orderBy("offset").show(5)
+    read = spark.read.format("broadsheet").options(address=address, journals=SQUARES)
+    found = read.schema("n long, square long, offset long").load()
+    found.orderBy("offset").show(5)
+    print(f"{numbers_in(address)} numbers, {found.count()} squares")
+    spark.stop()
+
+
+def numbers_in(address: str) -> int:
+    with connect_sync(address) as client:
+        return b"".join(chunk.data for chunk in client.journals.read(SOURCE)).count(b"\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

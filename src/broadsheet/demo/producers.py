@@ -1,15 +1,15 @@
 """The producers: processes that append their part of the flights to one journal each.
 
 A producer knows where its journal must end, so every append names its offset: an append whose answer was
-lost is tried there again, and
-where the journal has moved on its bytes are compared (journals.21). Killing the node therefore neither
-loses nor repeats a message.
-Besides flights each producer sends a few messages that are broken on purpose. Started with `spawn`;
-progress is a shared count.
+lost is tried there again, and where the journal has moved on its bytes are compared (journals.21). Killing
+the node therefore neither loses nor repeats a message. Besides flights each producer sends a few messages
+that are broken on purpose. Started with `spawn`; progress is a shared count.
 """
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -66,6 +66,8 @@ def started(address: str, row_count: int | None) -> tuple[list[BaseProcess], Any
 
 def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared array has no public type.
     """Append one producer's messages."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal's Ctrl-C comes to us too; the demo ends us.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     part = msgspec.json.decode(encoded, type=Part)
     publisher = Publisher(producer_from(os.urandom(PRODUCER_BYTES)))
     client = patiently(lambda: connect_sync(part.address))
@@ -77,6 +79,12 @@ def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared arr
         at += len(content)
         counts[part.number] += row_count
     client.close()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)  # Else it would be patient with a node that has ended too.
 
 
 def batches(part: Part, publisher: Publisher) -> Iterator[tuple[int, bytes]]:

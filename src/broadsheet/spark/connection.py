@@ -46,7 +46,9 @@ class Target(NamedTuple):
         """The journals of the node, by this process's one client."""
         key = (os.getpid(), self.address, self.token)
         if key not in _clients:
-            _clients[key] = patiently(lambda: connect_sync(self.address, self.token or None), self.patience_s)
+            made = patiently(lambda: connect_sync(self.address, self.token or None), self.patience_s)
+            if _clients.setdefault(key, made) is not made:  # Another thread of this process was first.
+                made.close()
         return _clients[key].journals
 
 

@@ -47,11 +47,11 @@ def frames(framing: Framing, column: pa.Array, producer: ProducerId, first: Cloc
         raise InvalidArgument(
             f"a body of {int(lengths.max())} bytes is above the limit of {FRAME_BYTES_MAX} bytes a frame"
         )
-    raw = _content(column)
     if framing.kind is Kind.FIXED:
-        return _fixed(raw, lengths, uuids)
+        return _fixed(column, lengths, uuids)
+    raw = _content(column)
     if _are_plain_objects(framing, raw, lengths):
-        return _lines(framing, raw, lengths, uuids)
+        return _lines(framing, column, uuids)
     rows = zip(uuids, column.to_pylist(), strict=True)
     return b"".join([framed(framing, uuid.tobytes(), body) for uuid, body in rows])
 
@@ -84,39 +84,27 @@ def _are_plain_objects(framing: Framing, raw: Bytes, lengths: Int) -> bool:
     )
 
 
-def _woven(raw: Bytes, lengths: Int, heads: Bytes, *, skip: int, tail: bytes) -> bytes:
-    """Each body without its first `skip` bytes, behind its head and before `tail`."""
-    head, kept = heads.shape[1], lengths - skip
-    ends = np.cumsum(kept + head + len(tail))
-    begins = ends - kept - head - len(tail)
-    out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    is_body = np.ones(len(out), np.bool_)
-    for at in range(head):
-        out[begins + at] = heads[:, at]
-        is_body[begins + at] = False
-    for at, byte in enumerate(tail):
-        out[ends - len(tail) + at] = byte
-        is_body[ends - len(tail) + at] = False
-    if skip:
-        is_kept = np.ones(len(raw), np.bool_)
-        is_kept[np.cumsum(lengths) - lengths] = False
-        raw = raw[is_kept]
-    out[is_body] = raw
-    return out.tobytes()
+def _joined(heads: Bytes, column: pa.Array, tail: bytes) -> bytes:
+    """Each body behind its head and before `tail`, back to back."""
+    offsets = np.arange(len(heads) + 1, dtype=np.int64) * heads.shape[1]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(heads))]
+    head = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(heads), buffers)
+    ends = [pa.scalar(each, pa.large_binary()) for each in ((tail, b"") if tail else (b"",))]
+    return _content(pc.binary_join_element_wise(head, column, *ends)).tobytes() if len(heads) else b""
 
 
-def _lines(framing: Framing, raw: Bytes, lengths: Int, uuids: Bytes) -> bytes:
+def _lines(framing: Framing, column: pa.Array, uuids: Bytes) -> bytes:
     prefix, closing = framing.prefix(), framing.closing() + b","
-    heads = np.empty((len(lengths), len(prefix) + TEXT_BYTES + len(closing)), np.uint8)
+    heads = np.empty((len(column), len(prefix) + TEXT_BYTES + len(closing)), np.uint8)
     heads[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
     heads[:, len(prefix) : len(prefix) + TEXT_BYTES] = texts_of(uuids)
     heads[:, len(prefix) + TEXT_BYTES :] = np.frombuffer(closing, np.uint8)
-    return _woven(raw, lengths, heads, skip=1, tail=b"\n")
+    return _joined(heads, pc.binary_slice(column, 1, FRAME_BYTES_MAX), b"\n")
 
 
-def _fixed(raw: Bytes, lengths: Int, uuids: Bytes) -> bytes:
+def _fixed(column: pa.Array, lengths: Int, uuids: Bytes) -> bytes:
     heads = np.empty((len(lengths), 8 + UUID_BYTES), np.uint8)
     heads[:, :4] = np.frombuffer(MAGIC, np.uint8)
     heads[:, 4:8] = (lengths + UUID_BYTES).astype("<u4").view(np.uint8).reshape(-1, 4)
     heads[:, 8:] = uuids
-    return _woven(raw, lengths, heads, skip=0, tail=b"")
+    return _joined(heads, column, b"")

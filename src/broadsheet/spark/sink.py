@@ -13,6 +13,8 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -41,6 +43,8 @@ from broadsheet.spark.source import framing_of
 APPEND_BYTES = 4 << 20
 """About how much one append carries."""
 JOURNALS_MAX = 10_000
+APPENDS_ON_WAY = 4
+"""To as many journals at once: bounds memory and threads."""
 
 UNSTARTED = (
     "the exactly-once sink must be fenced before it starts: call broadsheet.spark.start(df.writeStream…, "
@@ -128,13 +132,18 @@ def new_producer() -> ProducerId:
 
 
 class Appender:
-    """Append pending messages to journals, a few MiB at a time."""
+    """Append pending messages to journals, a few MiB at a time, while the next ones are framed.
+
+    One append is on its way to each journal, so a producer's messages arrive in the order of their clocks.
+    """
 
     def __init__(self, target: Target, publisher: Publisher, flags: Flag, options: Mapping[str, str]) -> None:
         self.target, self.publisher, self.flags = target, publisher, flags
         self.creates = options.get("createjournals", "false").lower() == "true"
         self.framings: dict[str, Framing] = {}
         self.waiting: dict[str, list[bytes]] = {}
+        self.on_way: dict[str, Future[None]] = {}
+        self.threads = ThreadPoolExecutor(APPENDS_ON_WAY, "broadsheet-append")
         self.row_count = 0
 
     def add(self, journal: str, column: pa.Array) -> None:
@@ -153,9 +162,20 @@ class Appender:
         """Append what is left; afterwards everything is durable."""
         for journal in list(self.waiting):
             self._flush(journal)
+        for appended in self.on_way.values():
+            appended.result()
+
+    def close(self) -> None:
+        """Start no more appends, and wait for those on their way."""
+        self.threads.shutdown(cancel_futures=True)
 
     def _flush(self, journal: str) -> None:
+        while (before := self.on_way.pop(journal, None)) or len(self.on_way) >= APPENDS_ON_WAY:
+            (before or self.on_way.pop(next(iter(self.on_way)))).result()
         content = b"".join(self.waiting.pop(journal))
+        self.on_way[journal] = self.threads.submit(self._append, journal, content)
+
+    def _append(self, journal: str, content: bytes) -> None:
         # A repetition is a duplicate by its clocks, wherever the first one lands.
         patiently(lambda: self.target.journals().append(journal, content), self.target.patience_s)
 
@@ -252,12 +272,12 @@ class SinkWriter(DataSourceStreamArrowWriter):
     def _append(
         self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag, query: str
     ) -> Done:
-        appender = Appender(self.target, publisher, flags, self.options)
-        for batch in iterator:
-            for journal, rows in self.routing.split(batch):
-                appender.add(journal, bodies(rows, self.routing.leave_out))
-        passed("sink.task.framed")
-        appender.flush()
+        with closing(Appender(self.target, publisher, flags, self.options)) as appender:
+            for batch in iterator:
+                for journal, rows in self.routing.split(batch):
+                    appender.add(journal, bodies(rows, self.routing.leave_out))
+            passed("sink.task.framed")
+            appender.flush()
         passed("sink.task.appended")
         intents = publisher.intents()
         return Done(query, intents if flags is Flag.CONTINUE else [], appender.row_count)
