@@ -46,6 +46,8 @@ NAME: Final = JournalName("crash/j")
 NODE: Final = NodeId("n1")
 FRAGMENT_BYTES: Final = 6 * KIB
 TURNS_MAX: Final = 5_000
+JUDGE_SECONDS_MAX: Final = 30.0
+"""Of a restart that takes some milliseconds: it does not end."""
 KEYSPACE: Final = KeyspaceConfig(
     wal=WALConfig(segment_bytes=272 * KIB, segments_initial=3, initial_fill_bytes=16 * KIB),
     limits=Limits(
@@ -113,11 +115,9 @@ class Shelf:
 class Running:
     """The roles of one node that runs."""
 
-    def __init__(self, services: Services, scope: Scope, crashes: list[BaseException]) -> None:
+    def __init__(self, services: Services) -> None:
         self.broker = services.one(Broker)
         self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Offered under its port.
-        self.crashes = crashes
-        self._scope = scope
 
     async def content(self) -> tuple[Replica, bytes]:
         """The journal, and every byte that a reader is shown."""
@@ -127,9 +127,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(disk: SimDisk, shelf: Shelf, *, seed: int, is_last: bool = True) -> AsyncIterator[Running]:
-    """A node over `disk`; where it is the last one, its end is not recorded."""
-    crashes: list[BaseException] = []
+async def running(
+    disk: SimDisk, shelf: Shelf, *, seed: int, crashes: list[BaseException], is_last: bool = True
+) -> AsyncIterator[Running]:
+    """A node over `disk`; where it is the last one, its end is not recorded.
+
+    Args:
+        crashes: takes what would have ended the process.
+    """
     network: Any = None  # Nobody calls it here: the roles under test have no door.
     ports = Ports(
         time=TestTime(),
@@ -145,7 +150,7 @@ async def running(disk: SimDisk, shelf: Shelf, *, seed: int, is_last: bool = Tru
     try:
         await KeyspaceRole().start(scope.child("keyspace"), ports, KEYSPACE, services)
         await JournalsRole().start(scope.child("journals"), ports, JOURNALS, services)
-        yield Running(services, scope, crashes)
+        yield Running(services)
     finally:
         if is_last:
             disk.medium.tape = None
@@ -213,12 +218,16 @@ class History:
         """What is wrong with what a restart shows in this state; None where nothing is."""
         acknowledged = max((mark[1] for mark in state.marks if mark[0] == "acknowledged"), default=0)  # type: ignore[index]
         stored = {mark[1]: mark[2] for mark in state.marks if mark[0] == "stored"}  # type: ignore[index]
+        crashes: list[BaseException] = []
         try:
-            async with running(state.disk(), Shelf(None, stored), seed=seed) as node:
+            async with (
+                asyncio.timeout(JUDGE_SECONDS_MAX),
+                running(state.disk(), Shelf(None, stored), seed=seed, crashes=crashes) as node,
+            ):
                 problem = await self._look(node, acknowledged)
-                return f"the node ended: {node.crashes[0]!r}" if node.crashes else problem
         except (BroadsheetError, OSError, AssertionError) as error:
-            return f"the restart failed: {error!r}"
+            problem = f"the restart failed: {error!r}"
+        return f"the node ended: {crashes[0]!r}" if crashes else problem
 
     async def _look(self, node: Running, acknowledged: int) -> str | None:
         replica, content = await node.content()
@@ -258,7 +267,8 @@ def _sets(value: int) -> Condition:
 
 async def live(history: History) -> None:
     """Appends small and spooled, registers, rolls, checkpoints and trims, with a restart in the middle."""
-    async with running(history.disk, history.shelf, seed=1, is_last=False) as node:
+    crashes: list[BaseException] = []
+    async with running(history.disk, history.shelf, seed=1, crashes=crashes, is_last=False) as node:
         await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=FRAGMENT_BYTES)))
         await node.broker.replica(NAME)
         await _idle()
@@ -273,7 +283,7 @@ async def live(history: History) -> None:
         await history.append(node, 300)
         await history.stream(node, 2500, _sets(3))
         await history.append(node, 1800)
-    async with running(history.disk, history.shelf, seed=2) as node:
+    async with running(history.disk, history.shelf, seed=2, crashes=crashes) as node:
         for length in (1200, 2500, 10):
             await history.append(node, length)
         replica = await node.broker.replica(NAME)
@@ -284,6 +294,7 @@ async def live(history: History) -> None:
         await history.append(node, 60, _sets(4))
         for length in (2000, 3500, 900):
             await history.append(node, length)
+    assert not crashes
 
 
 async def _idle() -> None:
