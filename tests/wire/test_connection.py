@@ -3,6 +3,7 @@
 import random
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -337,4 +338,4 @@ def test_replies_by_column_have_the_bytes_of_single_replies() -> None:
         for stream, payload in zip(streams, payloads, strict=True)
     ]
 
-    assert render_rows(f.REPLY, streams, b"\x90", payloads, 4) == b"".join(each)
+    assert render_rows(f.REPLY, np.array(streams, np.uint32), b"\x90", payloads, 4) == b"".join(each)

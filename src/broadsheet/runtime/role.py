@@ -64,7 +64,13 @@ class Role(Protocol):
         """The domain's word, as in the configuration."""
         ...
 
-    async def start(self, scope: Scope, ports: Ports, config: Any, services: Services) -> None:  # noqa: ANN401
+    async def start(
+        self,
+        scope: Scope,
+        ports: Ports,
+        config: Any,  # noqa: ANN401 - its own.
+        services: Services,
+    ) -> None:
         """Recover, then offer services. `config` is the domain's own frozen struct.
 
         Raises:

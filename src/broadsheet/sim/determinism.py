@@ -21,7 +21,7 @@ def differences(targets: Sequence[tuple[str, Tier]], *, seeds: int, first: int =
     names = [f"{name}:{tier.value}" for name, tier in targets]
     command = [sys.executable, "-m", __name__, *names, "--seeds", str(seeds), "--first", str(first)]
     processes = [
-        Popen(command, stdout=PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": seed})  # noqa: S603 - ours.
+        Popen(command, stdout=PIPE, text=True, env={**os.environ, "PYTHONHASHSEED": seed})  # noqa: S603
         for seed in HASH_SEEDS
     ]
     said = [process.communicate()[0].splitlines() for process in processes]

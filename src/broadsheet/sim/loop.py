@@ -176,7 +176,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         tasks = self._tasks.pop(life, {})
         before, self.world.current = self.world.current, life
         for task in list(tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - meant to stay pending.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - meant.
             with suppress(BaseException):  # The one that is running now unwinds by itself.
                 task.get_coro().close()
         self.world.current = before

@@ -125,7 +125,7 @@ class RunBase(ABC, Generic[W]):
                     self._safety(until)
         except Violation as error:
             violation = f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - whatever came out is a finding, and the plan is its proof.
+        except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
             violation = _describe(error)
         finally:
             buggify.install(None)

@@ -104,7 +104,7 @@ class ServiceRun(RunBase[ServiceWorkload]):
         """Whether every client has returned."""
         return all(seat.is_done for seat in self.client_seats)
 
-    def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001 - as the base has it.
+    def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001 - as its base.
         """End connections between pairs."""
         return self.streams.sever(chosen, is_reset=is_reset)
 

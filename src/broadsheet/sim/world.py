@@ -101,7 +101,13 @@ class World:
         self._ready.append(call)
         return call
 
-    def at(self, when: int, life: Life | None, callback: Callable[..., object], *args: Any) -> Call:  # noqa: ANN401
+    def at(
+        self,
+        when: int,
+        life: Life | None,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401
+    ) -> Call:
         """Call at world time `when`, or as soon as that has passed."""
         call = Call(life, callback, args)
         self._sequence += 1
