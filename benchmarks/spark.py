@@ -11,7 +11,6 @@ of CPU, which neighbours on the machine disturb least. The last columns say whos
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -143,7 +142,9 @@ def run(root: Path, rows: int, rounds: int) -> dict[str, dict[str, float]]:
     try:
         return cases(root, node.addresses["native"], rows, rounds, psutil.Process(node.pid))
     finally:
-        os.kill(node.pid, 15)
+        process = psutil.Process(node.pid)
+        process.terminate()
+        process.wait(30)
 
 
 def cases(
