@@ -117,7 +117,7 @@ class Running:
 
     def __init__(self, services: Services) -> None:
         self.broker = services.one(Broker)
-        self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Offered under its port.
+        self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Its port.
 
     async def content(self) -> tuple[Replica, bytes]:
         """The journal, and every byte that a reader is shown."""
@@ -216,7 +216,10 @@ class History:
 
     async def judge(self, state: CrashState, *, seed: int) -> str | None:
         """What is wrong with what a restart shows in this state; None where nothing is."""
-        acknowledged = max((mark[1] for mark in state.marks if mark[0] == "acknowledged"), default=0)  # type: ignore[index]
+        acknowledged = max(
+            (mark[1] for mark in state.marks if mark[0] == "acknowledged"),  # type: ignore[index]
+            default=0,
+        )
         stored = {mark[1]: mark[2] for mark in state.marks if mark[0] == "stored"}  # type: ignore[index]
         crashes: list[BaseException] = []
         try:
