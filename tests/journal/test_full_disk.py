@@ -1,7 +1,7 @@
 """A disk that fills up: on a real small file system, through a real node (journals.20, ADR 0062)."""
 
 import asyncio
-import os
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +31,13 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(root: Path, *, leave_bytes: int) -> Path:
-    """Another program's file, which takes all but `leave_bytes`."""
+    """Another program's file, which takes all but `leave_bytes`; the node may be taking space meanwhile."""
     ballast = root / "ballast"
-    status = os.statvfs(root)
-    with ballast.open("wb") as file:
-        left = status.f_bavail * status.f_frsize - leave_bytes
-        while left > 0:
-            left -= file.write(bytes(min(left, MIB)))
+    with ballast.open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(64 << 10))
+        file.truncate(file.tell() - leave_bytes)
     return ballast
 
 
