@@ -217,3 +217,21 @@ async def test_waiting_for_a_stream_is_bounded_by_the_calls_time() -> None:
         w.methods.gate.set()
         await first
         await client.close()
+
+
+async def test_a_call_that_comes_while_the_node_ends_is_refused_and_not_begun() -> None:
+    """Its tasks have ended, its connections not yet: no assertion may come of it, and no forgotten task."""
+    async with world() as w:
+        client = await w.client()
+        told: list[str] = []
+
+        async def late() -> None:
+            with pytest.raises(ShuttingDown) as refused:
+                await client.call("test.task", Echo(), reply=Echo)
+            told.append(str(refused.value))
+
+        w.scope.defer(late)
+        await w.scope.close()
+
+        assert told == ["the node shuts down: nothing was done"]
+        await client.close()

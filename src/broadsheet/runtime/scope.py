@@ -25,6 +25,11 @@ class Scope:
         self._forget: Callable[[], object] | None = None
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed or closing: nothing can be spawned any more."""
+        return self._is_closed
+
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         """Run `work` until it ends or this scope closes."""
         if self._is_closed:

@@ -4,6 +4,7 @@ A seed means `draw_plan` of today's code; a failure is kept as its plan. `REPROD
 failure, and is one command (STYLE 4).
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,7 +36,11 @@ def run_plan(plan: Plan, *, show: Callable[[str], None] | None = None, until: in
         from broadsheet.sim.services import ServiceRun  # noqa: PLC0415 - tier 1 needs no asyncio.
 
         machine = ServiceRun(plan, cast(ServiceWorkload, workload), show)
-    return machine.perform(until=until)
+    result = machine.perform(until=until)
+    if plan.tier is Tier.SERVICES:
+        del machine, workload
+        gc.collect()  # A world is one great cycle: campaigns would pile them up.
+    return result
 
 
 def run_seed(name: str, tier: Tier, seed: int) -> Result:

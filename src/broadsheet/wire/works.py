@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from broadsheet.base.time import Duration
-from broadsheet.errors import DeadlineExceeded
+from broadsheet.errors import DeadlineExceeded, ShuttingDown
 from broadsheet.ports import Timer
 from broadsheet.wire.method import Call, Reply, RunOpened
 
@@ -64,6 +64,12 @@ class Works:
         size: int,
     ) -> None:
         connection = self._connection
+        if connection.server.scope.is_closed:
+            if isinstance(handler, Coroutine):
+                handler.close()  # It was not begun, for certain.
+            connection.refuse(stream, ShuttingDown("the node shuts down: nothing was done"))
+            connection.on_stopped(stream)
+            return
         entry = self._works[stream] = Work(handler, size)
         connection.pressure.take(size)
         entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
