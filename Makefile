@@ -16,12 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 env: $(ENV)
 
-$(ENV): requirements.lock pyproject.toml
+$(ENV): requirements.lock pyproject.toml tests/project/wheelhouse.py
 	@test -n "$(PYTHON)" || { echo "make env: needs Python 3.11, 3.12 or 3.13 (set PYTHON=...)" >&2; exit 1; }
 	@echo "make env: installing into .venv with $(PYTHON) (about a gigabyte, once)"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m tests.project.wheelhouse
 	@touch $@
 
 demo: $(ENV)

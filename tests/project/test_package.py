@@ -8,13 +8,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests.project.rules import ROOT, tracked
+from tests.project.wheelhouse import WHEELHOUSE, needed
 
 IMPORT_SECONDS_MAX = 0.1
 ATTEMPTS = 7
 HEAVY = ("grpc", "pyarrow", "pyspark", "rocksdict", "starlette", "numpy", "pandas")
 QUICK_START_SECONDS_MAX = 120
+DEFAULT_ADDRESS = "127.0.0.1:6640"
 
 
 def test_importing_it_takes_a_tenth_of_a_second_at_most() -> None:
@@ -54,22 +57,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python environment with the wheel and its dependencies, and nothing of the checkout.
-
-    The dependencies are those of this environment, by a path file: their versions are the lock file's, and
-    a test needs no network.
-    """
+def bin_directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that was empty until pip installed the wheel, and what the wheel says it needs."""
     home = tmp_path_factory.mktemp("installed")
-    _python("-m", "venv", "--without-pip", str(home))
-    site = next((home / "lib").glob("python3*/site-packages"))
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
-    _python("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel))
-    ours = [Path(place) for place in sys.path if place.endswith("site-packages")]
-    (site / "dependencies.pth").write_text("".join(f"{place}\n" for place in ours))
-    return home / "bin" / "python"
+    _python("-m", "venv", str(home))
+    assert WHEELHOUSE.is_dir(), f"{WHEELHOUSE} is not there: `make env` fetches it"
+    install = ("-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(WHEELHOUSE))
+    _run(home / "bin" / "python", *install, str(wheel), cwd=home)
+    _run(home / "bin" / "python", "-m", "pip", "check", cwd=home)
+    return home / "bin"
 
 
 def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel: Path) -> None:
@@ -83,32 +79,51 @@ def test_the_wheel_has_every_module_and_says_that_it_is_typed(wheel: Path) -> No
     assert "pyspark_broadsheet/__init__.py" in names
 
 
-def test_the_wheel_runs_the_quick_start_outside_of_the_checkout(installed: Path, tmp_path: Path) -> None:
-    """The README's first commands, by somebody who has only the wheel (issue 3, line 1)."""
-    where = _run(installed, "-c", "import broadsheet; print(broadsheet.__file__)", cwd=tmp_path)
-    assert where.strip().startswith(str(installed.parents[1]))
+def test_the_wheel_brings_what_it_needs_and_nothing_of_the_checkout(
+    bin_directory: Path, tmp_path: Path
+) -> None:
+    """Whoever installs it into a service wants neither Spark nor a test runner with it."""
+    python = bin_directory / "python"
+    where = _run(python, "-c", "import broadsheet, sys; print(broadsheet.__file__, sys.path)", cwd=tmp_path)
+    listed = _run(python, "-m", "pip", "list", "--format", "json", cwd=tmp_path)
 
-    up = _run(installed, "-m", "broadsheet", "up", "--any-port", "--detach", "--json", cwd=tmp_path)
+    assert where.startswith(str(bin_directory.parent))
+    assert str(ROOT) not in where
+    names = {canonicalize_name(package["name"]) for package in json.loads(listed)}
+    assert names - {"pip", "setuptools"} == {*needed(), "broadsheet"}
+
+
+def test_the_wheel_runs_the_quick_start_outside_of_the_checkout(bin_directory: Path, tmp_path: Path) -> None:
+    """The README's first commands, as they stand there, and its Python (issue 3, line 1)."""
+    commands, code = quick_start()
+    assert [command.split()[0] for command in commands][:2] == ["pip", "broadsheet"]
+    installed, up, *others, down = commands
+    assert installed == "pip install broadsheet"
+    told: dict[str, str] = {}
     try:
-        address = json.loads(up)["nodes"][0]["addresses"]["native"]
-        status = _run(installed, "-m", "broadsheet", "status", cwd=tmp_path)
-        found = _run(installed, "-c", QUICK_START, address, cwd=tmp_path)
+        # Tests run beside each other: the node takes the ports that are free.
+        started = _shell(f"{up} --any-port --json", bin_directory, cwd=tmp_path)
+        address = json.loads(started)["nodes"][0]["addresses"]["native"]
+        for command in others:
+            told[command] = _shell(
+                f"export BROADSHEET_ADDRESS={address}; {command}", bin_directory, cwd=tmp_path
+            )
+        assert code.count(DEFAULT_ADDRESS) == 1
+        found = _run(bin_directory / "python", "-c", code.replace(DEFAULT_ADDRESS, address), cwd=tmp_path)
     finally:
-        _run(installed, "-m", "broadsheet", "down", cwd=tmp_path)
+        told[down] = _shell(down, bin_directory, cwd=tmp_path)
 
-    assert "n1: ready" in status
-    assert found.strip() == "hello, world"
+    assert told["broadsheet journals read greetings/all"] == "hello\n"
+    assert "n1: ready" in told["broadsheet status"]
+    assert found.splitlines() == ["0 14", 'b\'{"page": "/"}\\n\'']
 
 
-QUICK_START = """
-import sys
-import broadsheet
-with broadsheet.connect_sync(sys.argv[1]) as client:
-    client.journals.create("quick/start")
-    client.journals.append("quick/start", b"hello, ")
-    client.journals.append("quick/start", b"world")
-    print(b"".join(bytes(chunk.data) for chunk in client.journals.read("quick/start")).decode())
-"""
+def quick_start() -> tuple[list[str], str]:
+    """The README's first block of commands, comments left out, and its first block of Python."""
+    section = (ROOT / "README.md").read_text().split("## Quick start", 1)[1]
+    indented = section.split("From Python:", 1)[0].splitlines()
+    commands = [line.split("#", 1)[0].strip() for line in indented if line.startswith("    ")]
+    return commands, section.split("```python\n", 1)[1].split("```", 1)[0]
 
 
 def _python(*arguments: str) -> str:
@@ -116,16 +131,26 @@ def _python(*arguments: str) -> str:
 
 
 def _run(python: Path, *arguments: str, cwd: Path) -> str:
+    return _done([str(python), *arguments], cwd, os.environ["PATH"])
+
+
+def _shell(command: str, bin_directory: Path, *, cwd: Path) -> str:
+    return _done(["/bin/sh", "-c", command], cwd, f"{bin_directory}:{os.environ['PATH']}")
+
+
+def _done(command: list[str], cwd: Path, path: str) -> str:
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("BROADSHEET_", "PYTHON"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("BROADSHEET_", "PIP_", "PYTHON"))
     }
     done = subprocess.run(
-        [python, *arguments],
+        command,
         cwd=cwd,
         check=True,
         capture_output=True,
         text=True,
         timeout=QUICK_START_SECONDS_MAX,
-        env=kept,
+        env={**kept, "PATH": path},
     )
     return done.stdout
