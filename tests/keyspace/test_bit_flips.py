@@ -6,7 +6,6 @@ import pytest
 
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Offset, RequestId, Revision
-from broadsheet.errors import BroadsheetError
 from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.recovery import recovered
 from broadsheet.keyspace.core.store import (
@@ -24,20 +23,13 @@ from broadsheet.keyspace.core.store import (
 from broadsheet.keyspace.core.transaction import KeyValue, Limits, Put
 from broadsheet.keyspace.local.keyspace import STREAM
 from broadsheet.sim.disk import SimDisk
-from broadsheet.wal.config import BLOCK_BYTES, KIB, WALConfig
-from broadsheet.wal.format import Kind, RowFlag
-from broadsheet.wal.scan import frames
 from broadsheet.wal.tale import Verdict
-from tests.support.bitflips import Flagged, Range, flip_bits
 from tests.wal.harness import Bench, abandon, open_log
-from tests.wal.histories import noise, read_image
+from tests.wal.histories import noise
+from tests.wal.one_stream import ROOMY, search_one_stream
 
 FLIPS = 1_800
 NOW = Instant(0)
-ROOMY = WALConfig(
-    segment_bytes=256 * KIB, segments_initial=3, initial_fill_bytes=256 * KIB, record_bytes_max=32 * KIB
-)
-"""Nothing is copied forward, so every record stands in one place."""
 State = tuple[int, list[KeyValue]]
 
 
@@ -95,47 +87,11 @@ def shown(verdict: Verdict) -> State:
     return store.revision, store.shown.range("")
 
 
-def serve(image: dict[str, bytes]) -> dict[object, object]:
-    """What a key space that starts here shows; flagged where it does not start, or its tail was cut."""
-    try:
-        verdict = read_image(image).get(STREAM)
-        if verdict is None or verdict.flags & RowFlag.QUARANTINED:
-            return {"map": Flagged()}
-        state = shown(verdict)
-    except BroadsheetError:
-        return {"map": Flagged()}
-    return {"map": Flagged(state) if verdict.flags & RowFlag.TAIL_CUT else state}
-
-
 def search(flips: int, seed: int) -> None:
     """Flip bits of one key space's log; `make soak` asks for more."""
     image, states = asyncio.run(write())
-    expected: dict[object, object] = {"map": states[-1]}
     assert states[-1][0] == Revision(40)
-    assert serve(image) == expected
-    first = read_image(image)[STREAM].first
-    assert first > 0, "something was trimmed"
-    ranges = [
-        Range(name, frame.at, frame.at + len(frame.head_crc_input) + 8 + frame.header.length)
-        for name, content in image.items()
-        for frame in frames(content, BLOCK_BYTES, len(content), lambda _: True, is_after_hole=True)
-        if frame.header.kind == Kind.RUN and frame.header.offset >= first
-    ]
-    assert sum(found.end - found.begin for found in ranges) > 10_000
-    report = flip_bits(
-        image,
-        ranges,
-        serve,
-        expected,
-        flips=flips,
-        seed=seed,
-        is_part=lambda served, _: served is None or served in states,
-    )
-    print(f"{report.flips} flips, {report.in_records} in records: {report.detected} detected")
-
-    assert report.silent == []
-    assert report.in_records >= 0.8 * flips
-    assert report.detected >= 0.95 * report.in_records
+    search_one_stream(image, STREAM, shown, states, flips=flips, seed=seed, record_bytes_min=10_000)
 
 
 def test_no_flipped_bit_of_a_key_spaces_log_is_served() -> None:

@@ -7,12 +7,11 @@ import pytest
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk
-from broadsheet.wal.config import BLOCK_BYTES
-from broadsheet.wal.format import Kind, RowFlag
-from broadsheet.wal.scan import frames
-from tests.support.bitflips import Flagged, Range, flip_bits
+from broadsheet.wal.format import RowFlag
+from tests.support.bitflips import Flagged, flip_bits
 from tests.wal.harness import abandon, open_log
 from tests.wal.histories import TINY, noise, read_image
+from tests.wal.one_stream import record_ranges
 
 FLIPS = 3_000
 
@@ -49,15 +48,10 @@ def _is_prefix(served: object, whole: object) -> bool:
 
 
 def search(flips: int, seed: int) -> None:
-    """Flip bits of one log; `make fuzz` asks for more."""
+    """Flip bits of one log; `make soak` asks for more."""
     image = asyncio.run(_written())
     expected = _serve(image)
-    ranges = [
-        Range(name, frame.at, frame.at + len(frame.head_crc_input) + 8 + frame.header.length)
-        for name, content in image.items()
-        for frame in frames(content, BLOCK_BYTES, len(content), lambda _: True, is_after_hole=True)
-        if frame.header.kind == Kind.RUN
-    ]
+    ranges = record_ranges(image)
     assert sum(found.end - found.begin for found in ranges) > 15_000
     report = flip_bits(image, ranges, _serve, expected, flips=flips, seed=seed, is_part=_is_prefix)
     print(
