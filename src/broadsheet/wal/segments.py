@@ -6,6 +6,7 @@ at worst a file without a header, which the next start removes. It does not know
 """
 
 import errno
+from collections.abc import Container
 from typing import Final
 
 from broadsheet.ports import Disk, File
@@ -90,9 +91,12 @@ class Segments:
         file.sync()
         self.filled[index] = max(self.filled[index], end)
 
-    def unfilled(self) -> int | None:
-        """A file that is not yet as long as it is to be."""
-        return next((index for index, end in self.filled.items() if end < self.wanted[index]), None)
+    def unfilled(self, *, but: Container[int] = ()) -> int | None:
+        """A file that is not yet as long as it is to be, and is none of `but`."""
+        return next(
+            (index for index, end in self.filled.items() if end < self.wanted[index] and index not in but),
+            None,
+        )
 
     def close(self) -> None:
         """Release all files."""

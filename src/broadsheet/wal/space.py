@@ -75,11 +75,14 @@ class Space:
         self.callbacks.pop(stream, None)
 
     async def first_segment(self) -> None:
-        """Have one segment at once, filled as far as a start waits for."""
+        """Have one segment at once, filled as far as a start waits for.
+
+        Never one that is in use: the head, too, is shorter than it is to be where the disk was full.
+        """
         writer, segments = self._writer, self._writer.segments
 
         def make() -> int:
-            index = segments.unfilled()
+            index = segments.unfilled(but=writer.pool.rooms)
             if index is None:
                 index = segments.create()
             end = min(segments.wanted[index], max(writer.config.initial_fill_bytes, segments.filled[index]))

@@ -1,0 +1,50 @@
+"""A start on a disk that was full: the head segment may be shorter than it is to be, and full as far as it is."""
+
+import pytest
+
+from broadsheet.base.time import Duration
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal import WALConfig
+from broadsheet.wal.record import LogFull
+from tests.wal.harness import A, abandon, open_log, payloads
+
+CONFIG = WALConfig(
+    segment_bytes=64 << 10,
+    segments_initial=3,
+    segments_max=6,
+    initial_fill_bytes=16 << 10,
+    record_bytes_max=4 << 10,
+    batch_bytes_max=32 << 10,
+    retry_delay=Duration(1_000_000),
+)
+PAYLOAD = b"acknowledged" * 80
+
+
+async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> None:
+    """W2: a disk without space leaves the first segment unfilled. A restart that wrote its boot frame over
+    the head's first batch lost all that was acknowledged."""
+    disk = SimDisk(Medium(quota_bytes=17_000))
+    bench = await open_log(disk, config=CONFIG)
+    acknowledged = 0
+    with pytest.raises(LogFull):
+        while acknowledged < 100:
+            await bench.commit(A, PAYLOAD)
+            acknowledged += 1
+    assert acknowledged
+    await abandon(bench)
+
+    disk.medium.locks.clear()
+    with pytest.raises(OSError, match="no space left"):
+        await open_log(disk, config=CONFIG, seed=2)
+    disk.medium.locks.clear()
+    disk.medium.quota_bytes = 1 << 30
+    for seed in (3, 4):
+        bench = await open_log(disk, config=CONFIG, seed=seed)
+        found = bench.log.recovered(A)
+        await bench.commit(A, PAYLOAD)
+        await abandon(bench)
+        disk.medium.locks.clear()
+        assert not found.is_quarantined
+        assert payloads(found.records) == [PAYLOAD] * acknowledged
+        acknowledged += 1
