@@ -1,4 +1,6 @@
-"""A start on a disk that was full: the head segment may be shorter than it is to be, and full as far as it is."""
+"""A start on a disk that was full: the head segment may be shorter than it is to be, and be full so far."""
+
+import contextlib
 
 import pytest
 
@@ -22,16 +24,18 @@ PAYLOAD = b"acknowledged" * 80
 
 
 async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> None:
-    """W2: a disk without space leaves the first segment unfilled. A restart that wrote its boot frame over
-    the head's first batch lost all that was acknowledged."""
+    """W2: a disk without space leaves the first segment unfilled.
+
+    A restart whose boot frame did not fit into it wrote that over the head's first batch.
+    """
     disk = SimDisk(Medium(quota_bytes=17_000))
     bench = await open_log(disk, config=CONFIG)
     acknowledged = 0
-    with pytest.raises(LogFull):
+    with contextlib.suppress(LogFull):
         while acknowledged < 100:
             await bench.commit(A, PAYLOAD)
             acknowledged += 1
-    assert acknowledged
+    assert 0 < acknowledged < 100
     await abandon(bench)
 
     disk.medium.locks.clear()

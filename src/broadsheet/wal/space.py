@@ -38,6 +38,7 @@ class Pinned(NamedTuple):
 
     stream: int
     end: int
+    crc: int
     body: bytes
     payload: bytes
 
@@ -193,6 +194,10 @@ class Space:
                 if writer.is_closed or writer.is_dead or lap not in writer.pool.laps:
                     return
                 passed("wal.copy")
+                state = writer.streams.get(run.stream)
+                if state is None or state.boundary(run.end) != run.crc:
+                    hit("wal.copy_outlived")
+                    continue  # Another branch ends there by now.
                 if writer.place_copy(run.stream, run.end, run.body, run.payload):
                     hit("wal.copied_forward")
                 budget -= len(run.payload)
@@ -250,7 +255,7 @@ def _read(data: bytes, log_id: int, lap: int, wanted: Wanted) -> Reading:
         if frame.is_payload_whole:
             body = data[frame.at + FRAME.size : frame.at + HEAD_BYTES]
             begin, stop = frame.payload
-            found[key] = Pinned(header.stream, end_and_crc[0], body, data[begin:stop])
+            found[key] = Pinned(header.stream, *end_and_crc, body, data[begin:stop])
         else:
             damaged[key] = (frame.at, frame.end)
     missing = [
