@@ -54,3 +54,22 @@ def test_a_row_without_value_becomes_an_object_of_its_columns() -> None:
         bodies(batch.select(["journal"]), frozenset({"journal"}))
     with pytest.raises(InvalidArgument, match="null"):
         bodies(pa.record_batch({"value": pa.array([None], pa.string())}), frozenset())
+
+
+def test_a_map_becomes_an_object() -> None:
+    """As Spark's `to_json` writes it; it was a list of pairs, which no reader takes for a map."""
+    pairs = pa.array([[("k", 1), ("l", None)], None], pa.map_(pa.string(), pa.int64()))
+    batch = pa.record_batch(
+        {"m": pairs, "n": pa.array([[[(7, 8)]], []], pa.list_(pa.map_(pa.int64(), pa.int8())))}
+    )
+
+    assert bodies(batch, frozenset()).to_pylist() == [
+        b'{"m":{"k":1,"l":null},"n":[{"7":8}]}',
+        b'{"m":null,"n":[]}',
+    ]
+
+
+def test_a_value_that_is_no_text_is_refused_by_name() -> None:
+    """The library's error names a cast that nobody wrote."""
+    with pytest.raises(ConfigError, match=r"column 'value' is int64, and a body is text or bytes"):
+        bodies(pa.record_batch({"value": [1]}), frozenset())

@@ -18,23 +18,30 @@ from broadsheet.message.framing import FRAME_BYTES_MAX, MAGIC, Framing, Kind, fr
 from broadsheet.message.uuid import TEXT_BYTES, UUID_BYTES, Clock, ProducerId
 
 VALUE = "value"
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
     """The bodies of a batch's rows, as large binary.
 
     Raises:
-        InvalidArgument: a row's `value` is null.
+        ConfigError: `value` is neither text nor bytes. InvalidArgument: it is null in a row.
     """
     if VALUE in batch.schema.names:
-        column = batch.column(VALUE).cast(pa.large_binary())
+        column = batch.column(VALUE)
+        if not any(is_kind(column.type) for is_kind in _TEXTS):
+            raise ConfigError(
+                f"column '{VALUE}' is {column.type}, and a body is text or bytes: cast it, or rename it"
+            )
+        column = column.cast(pa.large_binary())
         if column.null_count:
             raise InvalidArgument(f"{column.null_count} rows have a null {VALUE}: filter them, or fill them")
         return column
     kept = batch.select([name for name in batch.schema.names if name not in leave_out])
     if not kept.num_columns:
         raise ConfigError("no column is left for the body: keep one beside those that route")
-    return pa.array([msgspec.json.encode(row) for row in kept.to_pylist()], pa.large_binary())
+    rows = kept.to_pylist(maps_as_pydicts="strict")
+    return pa.array([msgspec.json.encode(row) for row in rows], pa.large_binary())
 
 
 def frames(framing: Framing, column: pa.Array, producer: ProducerId, first: Clock, flags: int) -> bytes:

@@ -1,19 +1,21 @@
 """Bytes of committed messages to Arrow columns, and what to do with those that do not parse.
 
-JSON lines are parsed by pyarrow with the wanted schema, fields not in it ignored; fixed frames by numpy,
-little-endian and without gaps, in the schema's order. Where a batch does not parse it is halved until the
-bad messages stand alone. `Malformed.FAIL` names the first, DROP counts them, KEEP gives a row whose parsed
-columns are null. It reads nothing from anywhere. Source: pipelines.1.
+JSON lines are parsed by pyarrow with the wanted schema, fields not in it ignored, bytes as base64 and dates
+as texts; fixed frames by numpy, little-endian and without gaps, in the schema's order. Where a batch does
+not parse it is halved until the bad messages stand alone. `Malformed.FAIL` names the first, DROP counts
+them, KEEP gives a row whose parsed columns are null. It reads nothing from anywhere. Source: pipelines.1.
 """
 
+import binascii
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, TooLarge
 from broadsheet.message.columns import Bool, Bytes, Int
 from broadsheet.message.framing import Framing, Kind
 
@@ -67,9 +69,10 @@ class Values:
         if offsets[-1] < 1 << 31:
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.joined())]
             return pa.Array.from_buffers(pa.binary(), len(self), buffers)
-        raise ConfigError("a batch of bodies above 2 GiB: lower rowsPerBatch")
+        raise TooLarge(f"{len(self)} bodies of {offsets[-1]} bytes together: above 2 GiB in one batch")
 
 
+@lru_cache(maxsize=16)
 def parser(framing: Framing, fields: pa.Schema) -> "JSONParser | FixedParser":
     """What parses bodies of that framing into `fields`."""
     return JSONParser(fields) if framing.kind is Kind.JSON_LINES else FixedParser(fields)
@@ -79,7 +82,20 @@ class JSONParser:
     """JSON objects, one a line; `Values` must have the newline right behind each body."""
 
     def __init__(self, fields: pa.Schema) -> None:
+        """Parse into `fields`.
+
+        Raises:
+            ConfigError: some of their types have no form in JSON.
+        """
         self.fields = fields
+        strange = [field.name for field in fields if not _is_possible(field.type)]
+        if strange:
+            raise ConfigError(
+                f"columns {strange}: no parsed column can be of such a type. Take the column value, "
+                "and from_json"
+            )
+        self._read = pa.schema([field.with_type(_as_read(field.type)) for field in fields])
+        self._binary = [place for place, field in enumerate(fields) if pa.types.is_binary(field.type)]
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
         """Columns of every row, and which rows are good; a bad one is all null."""
@@ -93,22 +109,9 @@ class JSONParser:
     def _parse(self, values: Values, first: int, good: Bool, parts: list[pa.Table]) -> None:
         if not len(values):
             return
-        content = values.joined(tail=1)
-        try:
-            table = pj.read_json(
-                pa.BufferReader(content),
-                read_options=pj.ReadOptions(
-                    use_threads=False, block_size=max(_BLOCK_BYTES_MIN, len(content) + 1)
-                ),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=self.fields, unexpected_field_behavior="ignore"
-                ),
-            )
-            fits = table.num_rows == len(values)
-        except pa.ArrowInvalid:
-            fits = False
-        if fits:
-            parts.append(table.select(self.fields.names).cast(self.fields))
+        table = self._table(values)
+        if table is not None:
+            parts.append(table)
         elif len(values) == 1:
             good[first] = False
             parts.append(_nulls(self.fields, 1))
@@ -116,6 +119,79 @@ class JSONParser:
             middle = len(values) // 2
             self._parse(values.part(0, middle), first, good, parts)
             self._parse(values.part(middle, len(values)), first + middle, good, parts)
+
+    def _table(self, values: Values) -> pa.Table | None:
+        """The columns, one row a body; None where some body is not as it should be."""
+        if not _are_braced(values):
+            return None
+        content = values.joined(tail=1)
+        try:
+            table = pj.read_json(
+                pa.BufferReader(content),
+                read_options=pj.ReadOptions(
+                    use_threads=False, block_size=max(_BLOCK_BYTES_MIN, len(content) + 1)
+                ),
+                parse_options=pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore"),
+            ).select(self.fields.names)
+            if table.num_rows != len(values):
+                return None
+            if not content.isascii():
+                table.validate(full=True)  # The parser lets through what is no UTF-8.
+            for place in self._binary:
+                table = table.set_column(place, self._read.field(place), _from_base64(table.column(place)))
+            return table.cast(self.fields)
+        except (pa.ArrowInvalid, binascii.Error, ValueError):
+            return None
+
+
+def _are_braced(values: Values) -> bool:
+    """Whether each body begins and ends with a brace.
+
+    Then no object goes on over the end of a line: behind a closing brace none could go on with an opening
+    one. So as many rows as lines are one a line. And what is no object, like `null`, can crash the parser.
+    """
+    raw, begins, ends = values.raw, values.begins, values.ends
+    braced = (raw[begins] == ord("{")) & (raw[ends - 1] == ord("}"))
+    for at in np.flatnonzero(~braced).tolist():
+        body = raw[begins[at] : ends[at]].tobytes().strip(b" \t\r")
+        if body[:1] != b"{" or body[-1:] != b"}":
+            return False
+    return True
+
+
+def _is_possible(kind: pa.DataType) -> bool:
+    """Whether JSON can give a column of that type; bytes only by themselves."""
+    if pa.types.is_binary(kind):
+        return True
+    try:
+        pj.read_json(
+            pa.BufferReader(b"{}\n"), parse_options=pj.ParseOptions(explicit_schema=pa.schema([("x", kind)]))
+        )
+    except pa.ArrowNotImplementedError:
+        return False
+    return not _holds_bytes(kind)
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or any(_holds_bytes(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """As what the parser reads a type: it takes dates for numbers of days, and bytes for text."""
+    if pa.types.is_date32(kind):
+        return pa.timestamp("s")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_read(field.type)) for field in kind.fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_read(kind.value_type)))
+    return kind
+
+
+def _from_base64(column: pa.ChunkedArray) -> pa.Array:
+    bodies = [
+        None if text is None else binascii.a2b_base64(text, strict_mode=True) for text in column.to_pylist()
+    ]
+    return pa.array(bodies, pa.binary())
 
 
 class FixedParser:

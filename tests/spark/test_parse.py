@@ -1,0 +1,142 @@
+"""What a JSON line means as columns: each message gives its own row, or is malformed, and nothing else."""
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.errors import ConfigError
+from broadsheet.spark.encode import bodies
+from broadsheet.spark.parse import FixedParser, JSONParser, Values
+
+A_AND_B = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+fragment = st.sampled_from(
+    [
+        b'{"a":1}',
+        b'{"a":1',
+        b',"b":2}',
+        b"null",
+        b" ",
+        b"\t",
+        b'"} null"',
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b"\r",
+        b"\0",
+    ]
+)
+
+
+def values_of(lines: list[bytes]) -> Values:
+    raw = np.frombuffer(b"".join(line + b"\n" for line in lines), np.uint8)
+    ends = np.cumsum([len(line) + 1 for line in lines]) - 1
+    return Values(raw, np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1)), ends)
+
+
+def parsed(fields: Any, lines: list[bytes]) -> list[Any]:
+    """The rows; `"bad"` for a malformed one."""
+    table, good = JSONParser(pa.schema(fields)).parse(values_of(lines))
+    return [row if is_good else "bad" for row, is_good in zip(table.to_pylist(), good, strict=True)]
+
+
+@pytest.mark.parametrize("line", [b"null", b"null ", b"[1]", b"5", b'"x"', b"\xef\xbb\xbf", b'{"a":1} null'])
+def test_a_line_that_is_no_object_is_malformed(line: bytes) -> None:
+    """`null` as the first value ended the process by a signal: one message stopped every worker for good."""
+    assert parsed(A_AND_B, [line]) == ["bad"]
+    assert parsed(A_AND_B, [line, b'{"a":2}']) == ["bad", {"a": 2, "b": None}]
+    assert parsed(A_AND_B, [b'{"a":2}', line]) == [{"a": 2, "b": None}, "bad"]
+
+
+def test_an_object_over_two_lines_does_not_stand_for_two_messages() -> None:
+    """Where another line held two objects, the count was right and each row was another message's."""
+    lines = [b'{"a":1', b',"b":2}', b'{"a":3} {"a":4}', b'{"a":5}']
+
+    assert parsed(A_AND_B, lines) == ["bad", "bad", "bad", {"a": 5, "b": None}]
+
+
+@given(st.lists(st.lists(fragment, min_size=1, max_size=4).map(b"".join), min_size=1, max_size=6))
+def test_lines_are_parsed_as_each_by_itself(lines: list[bytes]) -> None:
+    """What stands beside a message must not change it."""
+    lines = [line for line in lines if line.strip()] or [b"{}"]
+
+    together = parsed(A_AND_B, lines)
+    assert together == [parsed(A_AND_B, [line])[0] for line in lines]
+    for line, row in zip(lines, together, strict=True):
+        try:
+            is_object = isinstance(msgspec.json.decode(line), dict)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            is_object = False
+        assert (row != "bad") == is_object, line
+
+
+def test_text_that_is_no_utf8_is_malformed() -> None:
+    """The sink fails on such a text, on every attempt, and cannot say which message it was."""
+    lines = [b'{"s":"\xff"}', '{"s":"é😀"}'.encode(), b'{"s":"a","other":"\xff"}']
+
+    assert parsed([("s", pa.string())], lines)[:2] == ["bad", {"s": "é😀"}]
+
+
+def test_dates_are_texts_wherever_they_stand() -> None:
+    """As the sink and Spark's `to_json` write them; every row with a date was malformed."""
+    date = pa.date32()
+    fields = [("d", date), ("s", pa.struct([("d", date)])), ("l", pa.list_(date))]
+    day, old = dt.date(2024, 2, 29), dt.date(1969, 12, 31)
+
+    assert parsed(fields, [b'{"d":"2024-02-29","s":{"d":"1969-12-31"},"l":["2024-02-29",null]}']) == [
+        {"d": day, "s": {"d": old}, "l": [day, None]}
+    ]
+    assert parsed(fields, [b'{"s":null}', b'{"d":"2023-02-29"}']) == [dict.fromkeys("dsl"), "bad"]
+
+
+def test_bytes_are_base64() -> None:
+    """As the sink and Spark's `to_json` write them; the text itself was taken for the bytes."""
+    lines = [b'{"x":"YWL/"}', b'{"x":null}', b"{}", b'{"x":"YWL"}', b'{"x":"Y W L /"}']
+
+    assert parsed([("x", pa.binary())], lines) == [{"x": b"ab\xff"}, {"x": None}, {"x": None}, "bad", "bad"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.binary()), pa.duration("us")], ids=str
+)
+def test_a_type_that_json_cannot_give_is_refused_by_name(kind: pa.DataType) -> None:
+    """An error of the parser's library, of a task, says neither which column nor what to do."""
+    with pytest.raises(ConfigError, match=r"columns \['m'\].*from_json"):
+        JSONParser(pa.schema([("n", pa.int64()), ("m", kind)]))
+
+
+def test_the_source_reads_what_the_sink_wrote() -> None:
+    """A job after another one must see the same rows."""
+    utc = dt.UTC
+    batch = pa.record_batch(
+        {
+            "time": pa.array([dt.datetime(2024, 1, 2, 3, 4, 5, 6, utc), None], pa.timestamp("us", "UTC")),
+            "date": pa.array([dt.date(1, 1, 1), None], pa.date32()),
+            "money": pa.array([None, 12], pa.decimal128(38, 18)),
+            "raw": pa.array([b"\0\xff", b""], pa.binary()),
+            "text": pa.array(['\0 "é" \n 😀 \\u0041', ""], pa.string()),
+            "nested": pa.array([{"l": [{"x": None}, None, {"x": 2**63 - 1}]}, None]),
+            "single": pa.array([0.1, -0.0], pa.float32()),
+            "double": pa.array([5e-324, 1.7976931348623157e308], pa.float64()),
+        }
+    )
+    lines = bodies(batch, frozenset()).to_pylist()
+
+    table, good = JSONParser(batch.schema).parse(values_of(lines))
+    assert good.all()
+    assert table.combine_chunks().to_batches() == [batch]
+
+
+def test_a_flag_of_a_fixed_frame_is_any_byte() -> None:
+    """Another language may write true as 255."""
+    raw = np.frombuffer(bytes([0, 1, 2, 255]), np.uint8)
+    values = Values(raw, np.arange(4), np.arange(1, 5))
+
+    table, good = FixedParser(pa.schema([("b", pa.bool_())])).parse(values)
+    assert (table.column("b").to_pylist(), good.all()) == ([False, True, True, True], True)
