@@ -9,13 +9,13 @@ Source: journals.1, journals.5, journals.20; DESIGN 2.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
+from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import JournalName, Revision
 from broadsheet.errors import (
     AlreadyExists,
@@ -32,25 +32,24 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
     JournalSpec,
-    epoch_key,
-    registers_key,
     spec_key,
     validate_name,
     validate_spec,
 )
+from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus
-from broadsheet.journal.opening import directory_of, open_journal, stream_of
+from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, open_journal, stream_of
 from broadsheet.journal.replica import Replica
-from broadsheet.keyspace.core.transaction import Absent, Delete, ModRevisionIs, Put
+from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
-OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
-OPEN_RETRY_MAX: Final = Duration(10 * SECOND)
 PREFIX: Final = spec_key(JournalName(""))
+
+T = TypeVar("T")
 
 
 class Slot:
@@ -61,6 +60,8 @@ class Slot:
         self.replica: Replica | None = None
         self.housekeeping: Housekeeping | None = None
         self.opened: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        self.attempt = asyncio.Lock()
+        """Held while it is being opened: a deletion waits for that."""
         self.trouble = ""
         """Why it is not open yet."""
 
@@ -85,7 +86,7 @@ class Broker:
             info = decode_info(pair)
             known[stream_of(info)] = None
             if info.spec.is_deleting:
-                context.scope.spawn(self._finish_delete(info), name=f"delete.{info.name}")
+                context.scope.spawn(finish_delete(context, info), name=f"delete.{info.name}")
             else:
                 self._take_up(info)
         for stream in context.log.streams():
@@ -120,6 +121,9 @@ class Broker:
             raise TooLarge(
                 f"{len(self._slots)} journals: journals_max is {self._context.config.journals_max}"
             )
+        return await self._carried(self._create(spec), f"create.{spec.name}")
+
+    async def _create(self, spec: JournalSpec) -> JournalInfo:
         passed("journal.create.before_put")
         key = spec_key(spec.name)
         outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec))])
@@ -141,6 +145,10 @@ class Broker:
             NotFound: there is none, or another one of that name.
         """
         info = self.info(name, create_revision)
+        await self._carried(self._delete(info), f"delete.{name}")
+
+    async def _delete(self, info: JournalInfo) -> None:
+        name = info.name
         doomed = msgspec.structs.replace(info.spec, is_deleting=True)
         key = spec_key(name)
         passed("journal.delete.before_mark")
@@ -157,32 +165,41 @@ class Broker:
                 slot.replica.close(Status.NOT_FOUND)
             if slot.housekeeping is not None:
                 await slot.housekeeping.settle()
+            async with slot.attempt:
+                pass  # Whoever is opening it still must not make a file anew behind us.
         marked = JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
-        await self._finish_delete(marked)
+        await finish_delete(self._context, marked)
 
-    async def _finish_delete(self, info: JournalInfo) -> None:
-        """Remove content, then keys; goes on until it is done."""
-        context, name = self._context, info.name
-        pause = OPEN_RETRY_MIN
-        while True:
+    async def _carried(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Do `work` to its end, also where its caller leaves: half of it must not be all.
+
+        Raises:
+            ShuttingDown: nothing was done. Unknown: the node shut down meanwhile.
+        """
+        if self._is_closed:
+            work.close()
+            raise ShuttingDown(f"{name}: the node shuts down")
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def carry() -> None:
+            error: BroadsheetError | None = None
             try:
-                await context.store(info.spec.fragment.store).delete_all(name)
-                passed("journal.delete.after_store")
-                await context.disk.run(partial(_remove_spools, context, directory_of(info)))
-                passed("journal.delete.after_spool")
-                if stream_of(info) in context.log.streams():
-                    context.log.drop(stream_of(info))
-                key = spec_key(name)
-                await context.keyspace.transact(
-                    [ModRevisionIs(key, info.mod_revision)],
-                    [Delete(key), Delete(epoch_key(name)), Delete(registers_key(name))],
-                )
-                passed("journal.delete.after_keys")
-            except (OSError, BroadsheetError):
-                await asyncio.sleep(in_seconds(pause))
-                pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+                told = await work
+            except BroadsheetError as refused:
+                error = refused
+            except asyncio.CancelledError:
+                if not result.done():
+                    result.set_exception(Unknown(f"{name}: the node shut down before it was done"))
+                raise
+            if result.done():
+                return  # Its caller has left.
+            if error is not None:
+                result.set_exception(error)
             else:
-                return
+                result.set_result(told)
+
+        self._context.scope.spawn(carry(), name=name)
+        return await result
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
         """A journal by its name.
@@ -220,13 +237,18 @@ class Broker:
         if slot.replica is not None:
             return slot.replica
         try:
-            return await asyncio.shield(slot.opened)
+            replica = await asyncio.shield(slot.opened)
         except asyncio.CancelledError:
             if not slot.opened.cancelled():
                 raise  # Our caller was cancelled.
             if self._is_closed:
                 raise ShuttingDown(f"journal {name}: the node shuts down") from None
             raise NotFound(f"journal {name} was deleted") from None
+        if replica.is_closed:  # In the very turn in which it was opened.
+            if self._is_closed:
+                raise ShuttingDown(f"journal {name}: the node shuts down")
+            raise NotFound(f"journal {name} was deleted")
+        return replica
 
     async def indexing(self, name: str, create_revision: Revision | None = None) -> Indexing:
         """A journal's producer index; waits until the journal is open.
@@ -294,7 +316,9 @@ class Broker:
         pause = OPEN_RETRY_MIN
         while not slot.opened.done():
             try:
-                async with self._opening:
+                async with self._opening, slot.attempt:
+                    if slot.opened.done():
+                        return  # It was deleted meanwhile.
                     opened = await open_journal(self._context, slot.info)
             except (OSError, BroadsheetError) as error:
                 slot.trouble = str(error)
@@ -354,10 +378,3 @@ def _fullness(disk: Disk, config: JournalsConfig) -> str:
         f"the disk has {free >> 20} MiB free of {size >> 20}, and appends need {wanted >> 20}: free some, or"
         " change journals.used_percent_max or journals.free_bytes_min"
     )
-
-
-def _remove_spools(context: Context, directory: str) -> None:
-    for name in context.disk.list(directory):
-        context.disk.remove(f"{directory}/{name}")
-    if context.disk.exists(directory):
-        context.disk.sync_dir(directory)

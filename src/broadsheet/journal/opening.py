@@ -11,6 +11,7 @@ does not believe the page cache".
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import Epoch, LogStreamId, Revision
 from broadsheet.errors import Corrupt, Unknown
 from broadsheet.journal.context import Context
@@ -35,6 +36,10 @@ from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyV
 from broadsheet.runtime.failpoints import passed
 
 SPOOL_DIRECTORY: Final = "journals/spool"
+OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
+"""Pause before an opening or a deletion that failed is repeated; doubles up to `OPEN_RETRY_MAX`."""
+OPEN_RETRY_MAX: Final = Duration(10 * SECOND)
+"""The longest pause."""
 
 
 class Keys(NamedTuple):

@@ -1,0 +1,49 @@
+"""Deletion: what is left to do once a journal's spec is marked, which is the point of no return.
+
+A restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It goes on until
+it is done; a start takes it up where it ended. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
+"""
+
+import asyncio
+from functools import partial
+
+from broadsheet.base.time import Duration, in_seconds
+from broadsheet.errors import BroadsheetError
+from broadsheet.journal.context import Context
+from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, directory_of, stream_of
+from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs
+from broadsheet.runtime.failpoints import passed
+
+
+async def finish_delete(context: Context, info: JournalInfo) -> None:
+    """Remove the content of a journal, then its keys; goes on until it is done."""
+    name = info.name
+    pause = OPEN_RETRY_MIN
+    while True:
+        try:
+            await context.store(info.spec.fragment.store).delete_all(name)
+            passed("journal.delete.after_store")
+            await context.disk.run(partial(_remove_spools, context, directory_of(info)))
+            passed("journal.delete.after_spool")
+            if stream_of(info) in context.log.streams():
+                context.log.drop(stream_of(info))
+            key = spec_key(name)
+            await context.keyspace.transact(
+                [ModRevisionIs(key, info.mod_revision)],
+                [Delete(key), Delete(epoch_key(name)), Delete(registers_key(name))],
+            )
+            passed("journal.delete.after_keys")
+        except (OSError, BroadsheetError):
+            await asyncio.sleep(in_seconds(pause))
+            pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+        else:
+            return
+
+
+def _remove_spools(context: Context, directory: str) -> None:
+    for name in context.disk.list(directory):
+        context.disk.remove(f"{directory}/{name}")
+    if context.disk.exists(directory):
+        context.disk.sync_dir(directory)

@@ -1,0 +1,73 @@
+"""Callers that leave in the middle: what they began goes on, or was never begun."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broadsheet.errors import AlreadyExists, NotFound
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
+
+SPEC = JournalSpec(name=NAME)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Running]:
+    crashes: list[BaseException] = []
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        yield node
+    assert not crashes
+
+
+async def until_absent(node: Running) -> None:
+    """Return once nothing is known of the journal."""
+    for _ in range(TURNS_MAX):
+        if not node.keyspace.range("items/") and not node.keyspace.range("epoch/"):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the deletion never ends")
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_create_whose_caller_leaves_makes_a_whole_journal_or_none(node: Running, turns: int) -> None:
+    """C2: its caller does not know. The next one is told AlreadyExists of a journal that takes appends."""
+    creating = asyncio.ensure_future(node.broker.create(SPEC))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    creating.cancel()
+    await asyncio.wait([creating])
+
+    with contextlib.suppress(AlreadyExists):
+        await node.broker.create(SPEC)
+    async with asyncio.timeout(5):
+        replica = await node.broker.replica(NAME)
+        run = UnaryAppend(b"content")
+        replica.deliver(Submitted(run=run, count=1, length=7))
+        await run.answered
+
+
+@pytest.mark.parametrize("turns", range(24))
+async def test_a_delete_whose_caller_leaves_is_finished_or_was_never_begun(node: Running, turns: int) -> None:
+    """J2: it acknowledged appends to a journal whose deletion was durable, or kept its name for ever."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    deleting = asyncio.ensure_future(node.broker.delete(NAME, None))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    deleting.cancel()
+    await asyncio.wait([deleting])
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    if not replica.is_closed:
+        assert node.keyspace.range("epoch/"), "it was never begun"
+        await node.broker.delete(NAME, None)
+    await until_absent(node)
+    with pytest.raises(NotFound):
+        node.broker.info(NAME)
+    await node.broker.create(SPEC)
