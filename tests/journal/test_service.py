@@ -137,7 +137,17 @@ async def test_a_journal_that_is_made_again_begins_anew(client: Client) -> None:
 
 async def test_names_that_could_leave_their_place_are_refused(client: Client) -> None:
     """S7."""
-    for name in ("../etc/passwd", "/abs", "a//b", "-/kv", ".broadsheet/x", "metrics/a", "a/\0b", "x" * 600):
+    for name in (
+        "../etc/passwd",
+        "/abs",
+        "a//b",
+        "-/kv",
+        ".broadsheet/x",
+        ".partial/x",
+        "metrics/a",
+        "a/\0b",
+        "x" * 600,
+    ):
         with pytest.raises(InvalidArgument):
             await client.journals.create(name)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from broadsheet.base.names import PARTIAL_SEGMENT as PARTIAL
 from broadsheet.errors import ConfigError
-from broadsheet.runtime.objects import PARTIAL, PARTIAL_AGE_MAX_S, LocalObjects, local_root
+from broadsheet.runtime.objects import PARTIAL_AGE_MAX_S, LocalObjects, local_root
 
 
 async def test_an_object_is_a_file_of_its_name(tmp_path: Path) -> None:

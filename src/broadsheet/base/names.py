@@ -20,6 +20,9 @@ FILE_NAME_MAX: Final = 1024
 RESERVED_SEGMENTS: Final = ("-", "metrics", "healthz")
 """First segments that the HTTP door keeps for itself: a journal may not begin with one."""
 
+PARTIAL_SEGMENT: Final = ".partial"
+"""First segment of what a local object store has not stored yet: no object's name may begin with it."""
+
 _SEGMENT = re.compile(r"[A-Za-z0-9\-_+.=%]+")
 
 

@@ -16,13 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from broadsheet.base.names import check_file_name, check_prefix
+from broadsheet.base.names import PARTIAL_SEGMENT, check_file_name, check_prefix
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.disk import LocalDisk
 
-PARTIAL: Final = ".partial"
 PARTIAL_AGE_MAX_S: Final = 3_600
 TOKEN_BYTES: Final = 16
 POOL_THREADS: Final = 2
@@ -48,7 +47,7 @@ class LocalObjects:
         self._disk = LocalDisk(root, pool_threads=POOL_THREADS)
         self._tree = self._disk.tree
         self._durable_directories: dict[str, None] = {"": None}
-        self._disk.make_dir(PARTIAL)
+        self._disk.make_dir(PARTIAL_SEGMENT)
         self._sweep()
 
     async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
@@ -85,7 +84,7 @@ class LocalObjects:
         if directory not in self._durable_directories:
             self._disk.make_dir(directory)
             self._durable_directories[directory] = None
-        partial = f"{PARTIAL}/{os.urandom(TOKEN_BYTES).hex()}"
+        partial = f"{PARTIAL_SEGMENT}/{os.urandom(TOKEN_BYTES).hex()}"
         file = self._disk.open(partial, create=True, exclusive=True)
         try:
             file.write_at(0, body)
@@ -124,7 +123,7 @@ class LocalObjects:
             directory = pending.pop()
             for entry in self._tree.scan(directory):
                 name = f"{directory}/{entry.name}" if directory else entry.name
-                if name == PARTIAL:
+                if name == PARTIAL_SEGMENT:
                     continue
                 if entry.is_directory and f"{name}/".startswith(prefix[: len(name) + 1]):
                     pending.append(name)
@@ -133,10 +132,10 @@ class LocalObjects:
 
     def _sweep(self) -> None:
         oldest = WallTime(time.time_ns() - PARTIAL_AGE_MAX_S * 1_000_000_000)
-        for entry in self._tree.scan(PARTIAL):
+        for entry in self._tree.scan(PARTIAL_SEGMENT):
             if entry.modified < oldest:
                 with suppress(FileNotFoundError):
-                    self._disk.remove(f"{PARTIAL}/{entry.name}")
+                    self._disk.remove(f"{PARTIAL_SEGMENT}/{entry.name}")
 
 
 def local_root(url: str, *, confined_to: Path | None = None) -> Path:
@@ -162,4 +161,4 @@ def local_root(url: str, *, confined_to: Path | None = None) -> Path:
 
 def _check_object_name(name: str) -> None:
     check_file_name(name)
-    assert name.split("/", 1)[0] != PARTIAL, f"{PARTIAL} is the store's own"
+    assert name.split("/", 1)[0] != PARTIAL_SEGMENT, f"{PARTIAL_SEGMENT} is the store's own"

@@ -19,7 +19,8 @@ def test_a_legal_spec_is_itself() -> None:
     ("spec", "said"),
     [
         (replace(SPEC, name=JournalName("logs//web")), "logs//web"),
-        (replace(SPEC, name=JournalName(".broadsheet/x")), "index files"),
+        (replace(SPEC, name=JournalName(".broadsheet/x")), "where a store keeps its own"),
+        (replace(SPEC, name=JournalName(".partial/x")), "where a store keeps its own"),
         (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
         (replace(SPEC, labels={"x": "y"}), "2 to 64 characters"),
         (replace(SPEC, labels={"colour": "rosé"}), "characters of"),

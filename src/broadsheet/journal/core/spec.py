@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.labels import LEGACY_PREFIX, META_NAME, label_set
-from broadsheet.base.names import journal_name
+from broadsheet.base.names import PARTIAL_SEGMENT, journal_name
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
@@ -54,10 +54,9 @@ def validate_name(name: str) -> JournalName:
         InvalidArgument: it is not relative and clean, too long, or reserved.
     """
     valid = journal_name(name)
-    if valid.split("/", 1)[0] == SIDE_DIRECTORY:
-        raise InvalidArgument(
-            f"journal name begins with {SIDE_DIRECTORY}, where index files are kept: {name!r}"
-        )
+    first = valid.split("/", 1)[0]
+    if first in (SIDE_DIRECTORY, PARTIAL_SEGMENT):
+        raise InvalidArgument(f"journal name begins with {first}, where a store keeps its own: {name!r}")
     return valid
 
 
