@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from broadsheet.base.time import Duration, in_seconds
-from broadsheet.base.types import JournalName, Revision
+from broadsheet.base.types import JournalName, LogStreamId, Revision
 from broadsheet.errors import (
     AlreadyExists,
     BroadsheetError,
+    Corrupt,
     InvalidArgument,
     NotFound,
     ShuttingDown,
@@ -79,8 +80,19 @@ class Broker:
         self._is_closed = False
 
     def start(self) -> None:
-        """Take up every journal that the Keyspace names, and drop what none of them owns."""
+        """Take up every journal that the Keyspace names, and drop what none of them owns.
+
+        Raises:
+            Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
+        """
         context = self._context
+        youngest = max(context.log.streams(), default=LogStreamId(0))  # Named by revisions: `stream_of`.
+        if youngest > context.keyspace.revision:
+            raise Corrupt(
+                f"the log of the journals holds one that was created at revision {youngest}, but the key"
+                f" space ends at {context.keyspace.revision}: it was lost, or is an older copy; restore"
+                " keyspace/ as it was with journals/"
+            )
         known: dict[int, None] = {0: None}
         for pair in context.keyspace.range(PREFIX):
             info = decode_info(pair)

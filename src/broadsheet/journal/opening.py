@@ -31,7 +31,7 @@ from broadsheet.journal.keys import (
 )
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.replica import Opened
-from broadsheet.journal.spool_file import SpoolFile, create, rebuild
+from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
 
@@ -75,22 +75,25 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         plan, reason = replay(()), str(error)
     if found.is_quarantined:
         reason = f"its log lost records that were durable, from {plan.end} on: see `broadsheet doctor`"
-    reason = reason or plan.gap
     store = context.store(info.spec.fragment.store)
     index = Index(await store.list(info.name))
+    keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
+    reason = reason or plan.gap or _missing(context, info, plan, index, keys=keys)
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     spools = await context.disk.run(
-        lambda: _rebuild(context, directory, plan, index, is_damaged=bool(reason))
+        lambda: _rebuild(context, directory, plan, index, is_doubtful=bool(reason))
     )
     passed("journal.open.after_rebuild")
-    damage = next((spool.damage for spool in spools if spool.damage), "")
-    keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
-    reason = reason or damage or _missing(context, info, plan, index, keys=keys)
+    reason = reason or next((spool.damage for spool in spools if spool.damage), "")
     registers = _registers(plan, keys)
     epoch = plan.epoch
     if not reason:
-        epoch = await _begin_epoch(context, info, plan, registers, keys)
+        try:
+            epoch = await _begin_epoch(context, info, plan, registers, keys)
+        except BaseException:
+            _close(spools)  # It will be repeated, and each time opens them anew.
+            raise
     if not found.is_quarantined:
         context.log.forget(stream)
     *closed, spool = spools
@@ -114,28 +117,47 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
 
 
 def _rebuild(
-    context: Context, directory: str, plan: Plan, index: Index, *, is_damaged: bool
+    context: Context, directory: str, plan: Plan, index: Index, *, is_doubtful: bool
 ) -> list[SpoolFile]:
-    """Spool files as the plan says, the open one last. Blocking."""
+    """Spool files as the plan says, the open one last. Blocking.
+
+    Args:
+        is_doubtful: the plan may lack what was acknowledged: nothing is cut off or removed (W7).
+    """
     disk = context.disk
     disk.make_dir(directory)
-    spools = []
-    for spool_plan in plan.spools[:-1]:
-        if _is_stored(spool_plan, index.fragments()):
-            continue
-        spools.append(rebuild(disk, directory, spool_plan))
-    last = plan.spools[-1]
-    spools.append(
-        rebuild(disk, directory, last) if last.end > last.begin else create(disk, directory, last.begin)
-    )
-    if not is_damaged:
-        kept = {spool.name for spool in spools}
-        for name in disk.list(directory):
-            path = f"{directory}/{name}"
-            if path not in kept:
-                disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
-        disk.sync_dir(directory)
+    spools: list[SpoolFile] = []
+    try:
+        for spool_plan in plan.spools[:-1]:
+            is_stored = _is_stored(spool_plan, index.fragments())
+            if is_stored and not disk.exists(spool_name(directory, spool_plan.begin)):
+                continue
+            spool = rebuild(disk, directory, spool_plan, may_cut=not is_doubtful)
+            if is_stored and spool.damage:
+                spool.close()  # The store's is better.
+            else:
+                spools.append(spool)  # Also where the store names it: nobody has read it back yet (J10).
+        last = plan.spools[-1]
+        if last.end > last.begin:
+            spools.append(rebuild(disk, directory, last, may_cut=not is_doubtful))
+        else:
+            spools.append(create(disk, directory, last.begin, may_cut=not is_doubtful))
+        if not is_doubtful:
+            kept = {spool.name for spool in spools}
+            for name in disk.list(directory):
+                path = f"{directory}/{name}"
+                if path not in kept:
+                    disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
+            disk.sync_dir(directory)
+    except BaseException:
+        _close(spools)
+        raise
     return spools
+
+
+def _close(spools: Sequence[SpoolFile]) -> None:
+    for spool in spools:
+        spool.close()
 
 
 def _close_stored(plan: Plan, fragments: Sequence[Fragment]) -> None:

@@ -164,15 +164,23 @@ class SpoolFile:
         self.file.close()
 
 
-def create(disk: Disk, directory: str, begin: ByteOffset) -> SpoolFile:
+def create(disk: Disk, directory: str, begin: ByteOffset, *, may_cut: bool = True) -> SpoolFile:
     """A new, empty spool file of the fragment from `begin` on; what an earlier attempt left is cut off.
+
+    Args:
+        may_cut: whether nothing that stands there can have been acknowledged. Else it stays, and nothing may
+            be written to the file.
 
     Raises:
         OSError: ENOSPC: nothing was made.
     """
     file = disk.open(spool_name(directory, begin), create=True)
-    if file.size():
-        file.truncate(0)  # Bytes that were never adopted: nothing in the log names them.
+    try:
+        if may_cut and file.size():
+            file.truncate(0)  # Bytes that were never adopted: nothing in the log names them.
+    except BaseException:
+        file.close()
+        raise
     return SpoolFile(file, begin)
 
 
@@ -181,33 +189,40 @@ def spool_name(directory: str, begin: ByteOffset) -> str:
     return f"{directory}/{begin:016x}.spool"
 
 
-def rebuild(disk: Disk, directory: str, plan: SpoolPlan) -> SpoolFile:
+def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool) -> SpoolFile:
     """Make the file that `plan` says, from what stands there and what the log has, and sync it. Blocking.
 
     Bytes above what was known synced are written again in place: reading them proves nothing (DESIGN 3).
     A file that does not come out with the plan's sum is kept as it is and marked damaged.
 
+    Args:
+        may_cut: whether nothing above the plan's end can have been acknowledged. Else it stays.
+
     Raises:
         OSError: the disk failed.
     """
     file = disk.open(spool_name(directory, plan.begin), create=True)
-    for begin, content in plan.writes:
-        file.write_at(begin - plan.begin, (content,))
     spool = SpoolFile(file, plan.begin)
-    length = plan.end - plan.begin
-    for at in range(0, length, REBUILD_BYTES):
-        wanted = min(REBUILD_BYTES, length - at)
-        found = file.read_at(at, wanted)
-        spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
-    if spool.digest() != plan.sum:
-        spool.damage = (
-            f"spool file {spool.name} does not have the content of [{plan.begin}, {plan.end}) with the sum"
-            f" {plan.sum.hex()}: it is kept, and not served"
-        )
-    elif file.size() > length:
-        file.truncate(length)
-    file.sync()
-    disk.sync_dir(directory)
+    try:
+        for begin, content in plan.writes:
+            file.write_at(begin - plan.begin, (content,))
+        length = plan.end - plan.begin
+        for at in range(0, length, REBUILD_BYTES):
+            wanted = min(REBUILD_BYTES, length - at)
+            found = file.read_at(at, wanted)
+            spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
+        if spool.digest() != plan.sum:
+            spool.damage = (
+                f"spool file {spool.name} does not have the content of [{plan.begin}, {plan.end}) with the"
+                f" sum {plan.sum.hex()}: it is kept, and not served"
+            )
+        elif may_cut and file.size() > length:
+            file.truncate(length)
+        file.sync()
+        disk.sync_dir(directory)
+    except BaseException:
+        spool.close()
+        raise
     spool.is_dir_synced = True
     return spool
 

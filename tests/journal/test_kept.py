@@ -1,0 +1,133 @@
+"""What a start must not delete: bytes of which nobody knows that they are not the acknowledged ones."""
+
+import shutil
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.errors import Corrupt
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Write
+from tests.journal.crash_histories import NAME, Running, Shelf, running
+from tests.journal.node_process import NodeProcess
+
+SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
+
+
+async def append(node: Running, content: bytes) -> None:
+    """One append that is acknowledged."""
+    replica = await node.broker.replica(NAME)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content)))
+    await run.answered
+
+
+def spools(disk: SimDisk) -> dict[str, bytes]:
+    """The content of each spool file."""
+    files = disk.medium.files
+    return {name: bytes(inode.view) for name, inode in files.items() if name.endswith(".spool")}
+
+
+def lose(disk: SimDisk, directory: str) -> dict[str, bytes]:
+    """Somebody removes a directory; what was in it. The page cache stays, as after kill -9."""
+    lost = {n: bytes(i.view) for n, i in disk.medium.files.items() if n.startswith(f"{directory}/")}
+    for name in lost:
+        disk.medium.remove(name)
+    return lost
+
+
+async def test_a_lost_log_leaves_the_spool_files_as_they_are() -> None:
+    """J3, W7: the epoch key says that the log is another one; the first spool file was cut to nothing."""
+    crashes: list[BaseException] = []
+    shelf = Shelf(None, {})
+    disk = SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await append(node, b"acknowledged")
+    before = spools(disk)
+    assert list(before.values()) == [b"acknowledged"]
+
+    lose(disk, "journals/log")
+    for seed in (2, 3):
+        async with running(disk, shelf, seed=seed, crashes=crashes, is_last=False) as node:
+            assert "log is not the one" in (await node.broker.replica(NAME)).reason
+        assert spools(disk) == before
+    assert not crashes
+
+
+async def test_a_quarantined_log_leaves_behind_its_gap_what_the_spool_file_has() -> None:
+    """W7: the file had every acknowledged byte, and was cut where the log's readable part ended."""
+    crashes: list[BaseException] = []
+    shelf = Shelf(None, {})
+    disk = SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for content in (b"first" * 10, b"second" * 10, b"third" * 10):
+            await append(node, content)
+    (before,) = spools(disk).values()
+    inode = disk.medium.files["journals/log/segment-00000000.wal"]
+    at = bytes(inode.view).index(b"second" * 10)
+    disk.medium.change(inode, Write(at, b"S"))
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        assert "lost records" in (await node.broker.replica(NAME)).reason
+    assert list(spools(disk).values()) == [before]
+    assert not crashes
+
+
+async def test_a_lost_key_space_is_told_before_any_journal_is_dropped() -> None:
+    """J3: journals that a restored or lost key space does not know were dropped from the log at the start."""
+    crashes: list[BaseException] = []
+    shelf = Shelf(None, {})
+    disk = SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await append(node, b"acknowledged")
+    lost = lose(disk, "keyspace/log")
+    for seed in (2, 3):
+        with pytest.raises(Corrupt, match="restore"):
+            async with running(disk, shelf, seed=seed, crashes=crashes, is_last=False):
+                pass
+        disk.medium.locks.clear()
+    lose(disk, "keyspace/log")
+    for name, content in lost.items():
+        disk.open(name, create=True).write_at(0, [content])
+    async with running(disk, shelf, seed=4, crashes=crashes, is_last=False) as node:
+        _, shown = await node.content()
+    assert shown == b"acknowledged"
+    assert not crashes
+
+
+async def test_a_start_reads_a_fragment_back_before_its_spool_file_goes(tmp_path: Path) -> None:
+    """J10: the node died between the two. The store's copy is bad, and the only good one was deleted."""
+    node = NodeProcess(tmp_path)
+    name, content = "kept/a", b"x" * 2000
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(name, fragment_length=1 << 10)
+            await client.journals.append(name, content)
+        node.kill()
+        stored = tmp_path / "data" / "fragments" / name
+        stored.mkdir(parents=True)
+        file = stored / f"{0:016x}-{len(content):016x}-{sha1(content).hexdigest()}.raw"
+        file.write_bytes(b"y" * 2000)
+
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.append(name, b"more")
+            found = b"".join([chunk.data async for chunk in client.journals.read(name)])
+        assert found == content + b"more"
+        node.kill()
+        file.unlink()
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            found = b"".join([chunk.data async for chunk in client.journals.read(name)])
+        assert found == content + b"more"
+    finally:
+        node.kill()
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
