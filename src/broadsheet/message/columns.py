@@ -147,7 +147,7 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
 
 def _refuse_longest(lengths: Int, base: int) -> None:
     if len(lengths):
-        refuse_long(int(lengths.max()), base)
+        refuse_long(int(np.max(lengths)), base)
 
 
 def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:

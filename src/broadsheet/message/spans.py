@@ -144,8 +144,8 @@ def _ranks(clock: Clocks, run_count: int) -> Int:
     """Numbers from 1 that compare as the clocks do, small enough to hold a run's number above them."""
     if not len(clock):
         return np.empty(0, np.int64)
-    least = clock.min()
-    if (int(clock.max() - least) + 2) * (run_count + 1) < 1 << 62:
+    least = np.min(clock)
+    if (int(np.max(clock) - least) + 2) * (run_count + 1) < 1 << 62:
         return np.asarray((clock - least).astype(np.int64) + 1)
     ranks: Int = np.unique(clock, return_inverse=True)[1].astype(np.int64) + 1
     return ranks
@@ -155,7 +155,7 @@ def _running_before(ranked: Int, run: Int) -> Int:
     """The greatest rank before each message in its run; 0 for none."""
     if not len(ranked):
         return ranked
-    width = int(ranked.max()) + 1
+    width = int(np.max(ranked)) + 1
     running: Int = np.subtract(np.maximum.accumulate(run * width + ranked), run * width)
     before: Int = np.zeros(len(ranked), np.int64)
     before[1:] = np.where(run[1:] == run[:-1], running[:-1], 0)
@@ -196,7 +196,7 @@ def _index_after(index: ProducerIndex, frames: Frames, runs: _Runs, is_new: Bool
     return ProducerIndex(
         framing=index.framing,
         offset=ByteOffset(int(frames.end[-1])),
-        newest=Clock(max(index.newest, int(frames.clock.max()))),
+        newest=Clock(max(index.newest, int(np.max(frames.clock)))),
         states=states,
         forgotten=index.forgotten,
     )

@@ -49,9 +49,9 @@ def frames(framing: Framing, column: pa.Array, producer: ProducerId, first: Cloc
     clocks = np.uint64(first) + np.arange(len(column), dtype=np.uint64) * np.uint64(TICK)
     lengths = pc.binary_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
     uuids = uuids_of(producer, clocks, flags)
-    if len(lengths) and int(lengths.max()) + 128 > FRAME_BYTES_MAX:
+    if len(lengths) and int(np.max(lengths)) + 128 > FRAME_BYTES_MAX:
         raise InvalidArgument(
-            f"a body of {int(lengths.max())} bytes is above the limit of {FRAME_BYTES_MAX} bytes a frame"
+            f"a body of {int(np.max(lengths))} bytes is above the limit of {FRAME_BYTES_MAX} bytes a frame"
         )
     if framing.kind is Kind.FIXED:
         return _fixed(column, lengths, uuids)
@@ -76,7 +76,7 @@ def _content(column: pa.Array) -> Bytes:
 
 def _are_plain_objects(framing: Framing, raw: Bytes, lengths: Int) -> bool:
     """Whether every body is `{"…}` on one line without the UUID's field: the others go one at a time."""
-    if not len(lengths) or int(lengths.min()) < 3:
+    if not len(lengths) or int(np.min(lengths)) < 3:
         return False
     ends = np.cumsum(lengths)
     begins = ends - lengths
