@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broadsheet.errors import AlreadyExists, NotFound
+from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.streaming import Stage, StreamedAppend
 from broadsheet.sim.disk import SimDisk
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 
@@ -71,3 +72,20 @@ async def test_a_delete_whose_caller_leaves_is_finished_or_was_never_begun(node:
     with pytest.raises(NotFound):
         node.broker.info(NAME)
     await node.broker.create(SPEC)
+
+
+async def test_no_clock_runs_against_a_client_while_its_content_is_synced(node: Running) -> None:
+    """journals.17: it has sent all of it; a disk that takes longer than `flow_stall` is ours."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    append = StreamedAppend(replica, 1, None)
+    await append.granted
+    append.put(b"content" * 1000)
+    assert replica.pipeline.deadline() is not None
+
+    finishing = asyncio.ensure_future(append.finish())
+    await asyncio.sleep(0)
+    assert append.stage is Stage.STAGING
+    assert replica.pipeline.deadline() is None
+    await finishing
+    assert (await append.answered)[0] is Status.OK

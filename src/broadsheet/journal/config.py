@@ -62,8 +62,20 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
         if not 1 <= self.used_percent_max <= 100:
             raise ValueError(f"used_percent_max must be in 1..100, not {self.used_percent_max}")
-        if self.uploads_max < 1 or self.openings_max < 1:
-            raise ValueError("uploads_max and openings_max must be at least 1")
+        for name in (
+            "uploads_max",
+            "openings_max",
+            "journals_max",
+            "checkpoint_bytes",
+            "free_check_interval",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 1 <= self.upload_retry_min <= self.upload_retry_max:
+            raise ValueError(
+                "1 <= upload_retry_min <= upload_retry_max does not hold: "
+                f"{self.upload_retry_min}, {self.upload_retry_max} ns"
+            )
 
     @property
     def run_bytes_max(self) -> int:

@@ -18,6 +18,7 @@ from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import BY_STATUS, BroadsheetError, Status
 from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
+    StreamEnded,
     StreamFailed,
     StreamOpened,
     StreamStaged,
@@ -135,6 +136,7 @@ class StreamedAppend:
         if self.stage is not Stage.STAGING or spool is None:
             return
         if self._length:
+            self._replica.deliver(StreamEnded(stream=self._stream))
             passed("journal.stream.before_sync")
             try:
                 await spool.file.flush()

@@ -26,6 +26,7 @@ from broadsheet.journal.core.pipeline_events import (
     RegistersPut,
     Reply,
     Rollback,
+    StreamEnded,
     StreamFailed,
     StreamOpened,
     StreamStaged,
@@ -251,6 +252,20 @@ def test_a_slow_client_is_aborted_and_holds_nobody_up() -> None:
         reply("s", Status.DEADLINE_EXCEEDED, 0, 0),
         persist(1, "b", 0, 5),
     ]
+
+
+def test_a_slow_sync_is_not_the_clients_fault() -> None:
+    """journals.17: 256 MiB may take longer to sync than a client may be silent; they were never appended."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(ChunkStaged(stream=7, length=100), T0)
+    m.step(StreamEnded(stream=8), T0)
+    assert m.deadline() is not None, "somebody else's end"
+    m.step(StreamEnded(stream=7), T0)
+
+    assert m.deadline() is None
+    assert m.step(Tick(), Instant(T0 + 60 * SECOND)) == []
+    assert m.step(StreamStaged(stream=7, length=100), T0) == [persist(1, "s", 0, 100, stream=7)]
 
 
 def test_a_stream_is_refused_before_its_content_is_read() -> None:

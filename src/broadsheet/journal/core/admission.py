@@ -26,6 +26,12 @@ class Limits(msgspec.Struct, frozen=True):
     flow_stall: Duration = Duration(2 * SECOND)
     """How long a streaming client may hold the tail without sending."""
 
+    def __post_init__(self) -> None:
+        """Refuse what would admit nothing."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
 
 class Entry:
     """One submitted run or request, in the order of evaluation."""

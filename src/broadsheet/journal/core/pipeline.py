@@ -7,12 +7,9 @@ Tokens rise by one with each `Persist`. Times are instants.
     BEHIND: something greater than the head is known to exist (journals.15): no content is taken, reads go on.
 
 An append: submitted -> evaluated against the adopted head -> persisted -> (registers put) -> committed and
-answered. Answers leave in
-the order of evaluation, refusals too (journals.9). A streaming append owns the tail from its grant until it
-is staged
-or failed; what comes meanwhile waits behind it. The committed end never passes an append whose registers are
-not yet
-put (journals.11).
+answered. Answers leave in the order of evaluation, refusals too (journals.9). A streaming append owns the
+tail from its grant until it is staged or failed; what comes meanwhile waits behind it. The committed end
+never passes an append whose registers are not yet put (journals.11).
 
 It does not see content, files, peers or the fragment store. With R=1 `Persisted` is the one replica's own
 log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State
@@ -46,6 +43,7 @@ from broadsheet.journal.core.pipeline_events import (
     Reply,
     Rollback,
     State,
+    StreamEnded,
     StreamFailed,
     StreamOpened,
     StreamStaged,
@@ -96,6 +94,7 @@ class Pipeline:
             RegistersPut: self._on_registers_put,
             StreamOpened: self._on_stream_opened,
             ChunkStaged: self._on_chunk_staged,
+            StreamEnded: self._on_stream_ended,
             StreamStaged: self._on_stream_staged,
             StreamFailed: self._on_stream_failed,
             Fullness: self._on_fullness,
@@ -138,9 +137,7 @@ class Pipeline:
     def _on_submitted(self, event: Submitted, _now: Instant, effects: list[Output]) -> None:
         status = self._admits(event.length)
         if status is not Status.OK:
-            effects.append(
-                Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
-            )
+            effects.append(self._refusal(event.run, status))
             return
         entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
         self._queue.pending_bytes += entry.length
@@ -151,9 +148,9 @@ class Pipeline:
         if not entry.token:
             self._answer(effects)
 
-    def _refusal(self, entry: Entry, status: Status) -> Reply:
+    def _refusal(self, run: object, status: Status) -> Reply:
         """An answer that shows nothing but the committed end."""
-        return Reply(run=entry.run, status=status, begin=self.committed_end, end=self.committed_end)
+        return Reply(run=run, status=status, begin=self.committed_end, end=self.committed_end)
 
     def _admits(self, length: int) -> Status:
         """Whether a new request is taken up at all."""
@@ -286,9 +283,7 @@ class Pipeline:
         status = self._admits(1)
         if status is not Status.OK:
             effects.append(Abort(stream=event.stream, status=status))
-            effects.append(
-                Reply(run=event.run, status=status, begin=self.committed_end, end=self.committed_end)
-            )
+            effects.append(self._refusal(event.run, status))
             return
         entry = Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
         if not self._tail.is_free:
@@ -313,6 +308,10 @@ class Pipeline:
         """Police the client: it earns time by sending, at most `flow_stall` ahead."""
         if self._tail.is_owned_by(event.stream) and not self._tail.staged(event.length, now):
             effects.append(Abort(stream=self._tail.stop_clock(), status=Status.TOO_LARGE))
+
+    def _on_stream_ended(self, event: StreamEnded, _now: Instant, _effects: list[Output]) -> None:
+        if self._tail.is_owned_by(event.stream):
+            self._tail.stop_clock()  # The disk has the word now, and its slowness is not the client's.
 
     def _on_stream_staged(self, event: StreamStaged, now: Instant, effects: list[Output]) -> None:
         if not self._tail.is_owned_by(event.stream):
@@ -339,14 +338,14 @@ class Pipeline:
             return
         hit("journal.pipeline.stream_failed")
         entry = self._tail.release()
-        effects.append(self._refusal(entry, event.status))
+        effects.append(self._refusal(entry.run, event.status))
         self._drain(now, effects)
 
     def _withdraw(self, stream: int, status: Status, effects: list[Output]) -> None:
         """A stream ended that never got the tail."""
         entry = self._queue.withdraw(stream)
         if entry is not None:
-            effects.append(self._refusal(entry, status))
+            effects.append(self._refusal(entry.run, status))
 
     def _drain(self, now: Instant, effects: list[Output]) -> None:
         """Evaluate what waited, up to the next streaming append."""
@@ -387,11 +386,11 @@ class Pipeline:
         self.state, self.closing_status, self._put_again_at = state, status, None
         for entry in self._queue.entries:
             outcome = Status.UNKNOWN if entry.token or entry.status is not Status.OK else status
-            effects.append(self._refusal(entry, outcome))
+            effects.append(self._refusal(entry.run, outcome))
         for entry in self._queue.waiting:
             if entry.stream is not None:
                 effects.append(Abort(stream=entry.stream, status=status))
-            effects.append(self._refusal(entry, status))
+            effects.append(self._refusal(entry.run, status))
         self._queue.clear()
         self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
         self.fragment_begin = min(self.fragment_begin, self.committed_end)

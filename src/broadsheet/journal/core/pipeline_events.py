@@ -66,6 +66,12 @@ class ChunkStaged(Event, frozen=True):
     length: int
 
 
+class StreamEnded(Event, frozen=True):
+    """The client has sent all of the stream's content; it is being synced."""
+
+    stream: int
+
+
 class StreamStaged(Event, frozen=True):
     """The whole content, `length` bytes, stands in the spool, synced."""
 
@@ -103,6 +109,7 @@ Input = (
     | RegistersPut
     | StreamOpened
     | ChunkStaged
+    | StreamEnded
     | StreamStaged
     | StreamFailed
     | Fullness
