@@ -106,6 +106,7 @@ class Methods:
             row("test.append", 208, Shape.RUN, self.append, Capability.APPEND),
             row("test.chat", 209, Shape.STREAM, self.chat, Capability.READ),
             row("test.append_later", 210, Shape.RUN, self.append_later, Capability.APPEND),
+            row("test.commit", 211, Shape.STREAM, self.commit, Capability.APPEND),
         ]
 
     @staticmethod
@@ -148,6 +149,12 @@ class Methods:
             count += 1
             size += len(message.payload)
         return Reply(Sum(count, size))
+
+    async def commit(self, call: Call, request: Echo, stream: WireStream) -> Reply:
+        reply = await self.sum(call, request, stream)
+        self.done += 1
+        await self.gate.wait()
+        return reply
 
     async def download(self, _call: Call, request: Echo, stream: WireStream) -> Reply:
         for number in range(request.number):

@@ -235,3 +235,20 @@ async def test_a_call_that_comes_while_the_node_ends_is_refused_and_not_begun() 
 
         assert told == ["the node shuts down: nothing was done"]
         await client.close()
+
+
+async def test_what_was_handed_over_before_the_peer_was_too_slow_is_unknown() -> None:
+    """The node had the first of these calls, and did it; that it was never sent made callers repeat it."""
+    limits = WireLimits(send_buffer_bytes_max=1 << 20)
+    async with world(WireLimits(in_flight_bytes_max=4 << 20)) as w:
+        client = await w.client(limits=limits)
+        first = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        rest = [
+            asyncio.create_task(client.call("test.wait", Echo(), (bytes(4_000_000),), reply=Echo))
+            for _ in range(8)
+        ]
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        await until(lambda: w.server.counts.calls > 0)
+
+        assert client.reason.startswith("slow peer")
+        assert [type(each) for each in found] == [Unknown] * 9

@@ -9,10 +9,10 @@ import pytest
 from broadsheet.access.capability import Capability
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.errors import ConfigError, Throttled, Unauthenticated, Unknown, Unsupported
+from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
-from tests.wire.harness import Echo, Empty, World, until, world
+from tests.wire.harness import Echo, Empty, Sum, World, until, world
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -213,6 +213,91 @@ async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> N
         assert (await streams[1].receive()) is not None
         await ends.close()
         await renewed.close()
+
+
+async def test_a_narrower_token_ends_the_streams_that_it_does_not_cover() -> None:
+    """Else who once could append to a journal could so for ever, by any token that is renewed."""
+    tokens = Tokens([KEY], audience="c1")
+    both = Capability.APPEND | Capability.READ
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+
+        def token(capabilities: Capability, *prefixes: str) -> str:
+            return tokens.sign(capabilities, prefixes=prefixes, now=now, lifetime=Duration(60 * SECOND))
+
+        client = await w.client(token=token(both))
+        chats = [await client.open("test.chat", Echo(name=name)) for name in ("a/b", "x/y")]
+        sums = await client.open("test.sum", Echo(name="x/y"))
+        _, run = await client.open_run("test.append", Echo(name="x/y"), reply=Empty)
+        _, later = await client.open_run("test.append_later", Echo(name="x/y"), reply=Empty)
+        await run.send([b"before"])
+        client.refresh_token(token(both))
+        await run.send([b"as wide"])
+        client.refresh_token(token(Capability.READ, "x/"))
+        await client.call("test.echo", Echo(name="x/y"), reply=Echo)
+
+        for each in (run, later):
+            with pytest.raises((NotAllowed, Unknown)):
+                await each.send([b"after"])
+        for stream in (chats[0], sums):
+            with pytest.raises(NotAllowed):
+                await stream.receive()
+        await chats[1].send(None, (b"still here",))
+        assert (await chats[1].receive()) is not None
+        assert w.methods.log.content == b"beforeas wide"
+        await client.close()
+
+
+async def test_a_run_stream_ends_when_its_token_does_and_not_at_the_next_ping() -> None:
+    """Nothing but the keepalive looked at the clock: records were taken for ten seconds more."""
+    tokens = Tokens([KEY], audience="c1")
+    never = Duration(3600 * SECOND)
+    limits = WireLimits(keepalive_interval=never, first_byte_timeout=never, greeting_timeout=never)
+    async with world(limits, tokens=tokens) as w:
+        now = w.ports.time.wall()
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
+        short = tokens.sign(Capability.APPEND, now=issued, lifetime=Duration(2 * SECOND))
+        long = tokens.sign(Capability.APPEND, now=now, lifetime=Duration(60 * SECOND))
+        clients = [await w.client(token=short), await w.client(token=short), await w.client(token=long)]
+        methods = ("test.append", "test.append_later", "test.append")
+        runs = [
+            (await client.open_run(method, Echo(), reply=Empty))[1]
+            for client, method in zip(clients, methods, strict=True)
+        ]
+        clients[2].refresh_token(short)
+        async with asyncio.timeout(10):
+            await until(lambda: not any(len(each.runs) for each in w.server.connections.values()))
+
+        for run in runs:
+            with pytest.raises((Unauthenticated, Unknown)):
+                await run.send([b"x"])
+        for client in clients:
+            await client.close()
+
+
+async def test_an_upload_that_was_taken_whole_is_answered_after_its_token_expired() -> None:
+    """To refuse it, for sure, what may be durable already would make its caller send it again."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
+        client = await w.client(
+            token=tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(2 * SECOND))
+        )
+        taken, half, chat = [
+            await client.open(method, Echo()) for method in ("test.commit", "test.commit", "test.chat")
+        ]
+        for stream in (taken, half):
+            await stream.send(None, (b"12345",))
+        taken.finish()
+        await until(lambda: w.methods.done == 1)
+        for stream in (chat, half):
+            with pytest.raises(Unauthenticated):
+                await stream.receive()
+        w.methods.gate.set()
+
+        assert await taken.reply(Sum) == Sum(1, 5)
+        await client.close()
 
 
 async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:

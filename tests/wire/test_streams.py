@@ -116,3 +116,25 @@ async def test_a_message_above_the_frame_limit_is_refused_and_nothing_is_sent() 
 
         assert await stream.reply(Sum) == Sum(1, 99_000)
         await client.close()
+
+
+async def test_a_stream_opened_while_much_was_in_flight_is_widened_when_it_is_not() -> None:
+    """Answered runs gave their bytes back, and nobody told the stream: its sender waited for ever."""
+    limits = WireLimits(frame_bytes_max=400_000, window_bytes=1 << 20, in_flight_bytes_max=1_000_000)
+    async with world(limits) as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        answers = [await run.submit([bytes(350_000)]) for _ in range(2)]
+        await until(lambda: len(w.methods.log.held) == 2)
+        stream = await client.open("test.sum", Echo())
+        sending = asyncio.create_task(stream.send(None, (bytes(300_000),)))
+        await client.call("test.echo", Echo(), reply=Echo)
+        assert not sending.done()
+        w.methods.log.release()
+        async with asyncio.timeout(5):
+            await sending
+
+            assert await stream.reply(Sum) == Sum(1, 300_000)
+        await asyncio.gather(*answers)
+        await client.close()

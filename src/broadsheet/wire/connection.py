@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from broadsheet.access.capability import Capability
 from broadsheet.base.machine import Event
 from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer
@@ -51,8 +52,8 @@ class StreamState:
     """One open stream."""
 
     __slots__ = (
-        "crcs", "granted", "has_peer_finished", "is_accepted", "kind", "received_count", "send_credit",
-        "unanswered_bytes",
+        "crcs", "grant", "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
+        "send_credit", "unanswered_bytes",
     )  # fmt: skip
 
     def __init__(self, kind: Kind) -> None:
@@ -70,6 +71,8 @@ class StreamState:
         """Record bytes received and not yet answered (RUN)."""
         self.crcs: dict[int, int] = {}
         """Verified RECORD headers by length."""
+        self.grant: tuple[Capability, str | None] | None = None
+        """What the caller's token must allow for as long as it is open."""
 
 
 UNARY: Final = StreamState(Kind.UNARY)

@@ -58,10 +58,26 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The deadline of a unary call that names none."""
 
     def __post_init__(self) -> None:
-        """Refuse relations that cannot work."""
-        assert self.greeting_bytes_max <= self.frame_bytes_max, "a greeting is a frame"
-        assert self.body_bytes_max < 1 << 24, "the header has 24 bits for it"
-        assert self.frame_bytes_max < 1 << 31, "the header has 32 bits, and sums must fit"
-        assert self.window_bytes >= 2 * self.frame_bytes_max + 128, "a frame must fit into half a window"
-        assert self.in_flight_bytes_max >= self.frame_bytes_max, "one whole frame must be allowed to work"
-        assert self.keepalive_interval >= MILLISECOND, "a timer that fires all the time"
+        """Refuse what cannot work."""
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1 and name != "drain_timeout":
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        frame, window = self.frame_bytes_max, self.window_bytes
+        if self.greeting_bytes_max > frame:
+            raise ValueError(f"greeting_bytes_max {self.greeting_bytes_max} is above frame_bytes_max {frame}")
+        if self.body_bytes_max >= 1 << 24:
+            raise ValueError(
+                f"body_bytes_max {self.body_bytes_max} does not fit into the 24 bits of a header"
+            )
+        if frame >= 1 << 31:
+            raise ValueError(f"frame_bytes_max {frame} is not below 2**31")
+        if window < 2 * frame + 128:
+            raise ValueError(f"window_bytes {window} is below 2 * frame_bytes_max + 128 = {2 * frame + 128}")
+        if self.in_flight_bytes_max < frame:
+            raise ValueError(
+                f"in_flight_bytes_max {self.in_flight_bytes_max} is below frame_bytes_max {frame}"
+            )
+        if self.keepalive_interval < MILLISECOND:
+            raise ValueError(
+                f"keepalive_interval is {self.keepalive_interval} ns, and must be a millisecond or more"
+            )

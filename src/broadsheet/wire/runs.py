@@ -118,6 +118,7 @@ class Runs:
         )
         connection.base.accept_run(stream, f.encode(opened.body))
         connection.mark_dirty()
+        connection.arm(connection.ports.time.now())  # Its token may expire before the next ping.
 
     def on_records(self, event: RecordsReceived) -> None:
         """Records came: hand them to the sink."""
@@ -151,6 +152,7 @@ class Runs:
         if not connection.is_lost:
             connection.base.answer_run(end.stream, size, answer)
             self._close(end)
+            connection.widen()
             connection.mark_dirty()
 
     def _close(self, end: RunEnd) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from broadsheet.access.claims import ANYONE
+from broadsheet.access.capability import Capability
+from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
 from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import Buffer, ConnectionId
@@ -54,6 +55,8 @@ from broadsheet.wire.works import Works
 if TYPE_CHECKING:
     from broadsheet.wire.server import Server
 
+LOOKS: Final = Capability.LIST | Capability.READ  # What changes nothing.
+
 
 class ServerConnection(Shell):
     """One connection that was accepted."""
@@ -68,6 +71,7 @@ class ServerConnection(Shell):
         self.peer = ""
         self.source = ""
         self.principal = ANYONE
+        self._expelled: Principal | None = None  # Its streams have ended with its token.
         self.pressure = Pressure(self, server.budget)
         self.works = Works(self)
         self._streams: dict[int, StreamEnd] = {}
@@ -126,7 +130,7 @@ class ServerConnection(Shell):
     def next_deadline(self) -> Instant | None:
         """When the token expires."""
         expires = self.principal.expires
-        if expires is None or self.base.phase is Phase.GREETING or not (self._streams or self.runs):
+        if expires is None or self._expelled is self.principal or not (self._streams or self.runs):
             return None
         time = self.ports.time
         return after(time.now(), Duration(max(0, expires - time.wall())))
@@ -138,8 +142,8 @@ class ServerConnection(Shell):
         expires = self.principal.expires
         if expires is None or self.ports.time.wall() < expires:
             return
-        for stream in [*self._streams, *self.runs]:
-            self._drop(stream, Unauthenticated("the token has expired: send a newer one in time"))
+        self._expelled = self.principal
+        self._judge_again()
 
     def leave(self) -> None:
         """Take no more streams, and close when the last has ended."""
@@ -180,6 +184,9 @@ class ServerConnection(Shell):
             self.server.counts.unauthenticated += 1
             self.base.fail(Status.UNAUTHENTICATED, str(error))
             self._take_failure(now)
+            return
+        self._judge_again()
+        self.arm(now)
 
     def _take_failure(self, now: Instant) -> None:
         for event in self.base.events:
@@ -215,6 +222,8 @@ class ServerConnection(Shell):
         start = self.works.open_run if event.is_run else self.works.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
+            if (state := self.base.streams.get(stream)) is not None:
+                state.grant = method.capability, method.name_of and method.name_of(request)
             if event.is_run:
                 result = method.handler(call, request)
                 if type(result) is RunOpened:
@@ -321,7 +330,7 @@ class ServerConnection(Shell):
         """The task of `stream` has ended, in whatever way."""
         self._streams.pop(stream, None)
         if not self.is_lost:
-            self._widen()
+            self.widen()
         if stream in self.base.streams and stream not in self.runs:
             self.refuse(stream, Unknown("the node stopped working on it"))
 
@@ -334,7 +343,28 @@ class ServerConnection(Shell):
             end.on_end(error)
         self.works.cancel(stream)
 
-    def _widen(self) -> None:
+    def _judge_again(self) -> None:
+        """End the streams that would not be opened now."""
+        for stream, state in list(self.base.streams.items()):
+            try:
+                if state.grant is not None:
+                    self.server.authorizer.authorize(self.principal, *state.grant)
+            except Refused as error:
+                self._expel(stream, error)
+
+    def _expel(self, stream: int, error: BroadsheetError) -> None:
+        """End a stream that its caller's token no longer covers.
+
+        A handler that changes something hears of it when it next receives or sends: it may have taken all by
+        now, and a refusal says that nothing was done.
+        """
+        end, state = self._streams.get(stream), self.base.streams.get(stream)
+        if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
+            end.on_end(error)
+        else:
+            self._drop(stream, error)
+
+    def widen(self) -> None:
         """Less is in flight: let streams that were opened narrow have their window."""
         window_bytes = self._window_bytes()
         if window_bytes > f.INITIAL_WINDOW_BYTES:

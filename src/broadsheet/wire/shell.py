@@ -143,12 +143,11 @@ class Shell:
             transport.write(pieces[0])
         else:
             transport.writelines(pieces)
+        self.on_flushed()  # Also where we give up on the peer now: it may have the first of these bytes.
         if transport.get_write_buffer_size() > self.limits.send_buffer_bytes_max:
             self.abort(
                 f"slow peer: more than {self.limits.send_buffer_bytes_max} bytes wait to be read by it"
             )
-            return
-        self.on_flushed()
 
     # ------------------------------------------------------------------ ByteProtocol
 
