@@ -189,7 +189,7 @@ def spool_name(directory: str, begin: ByteOffset) -> str:
     return f"{directory}/{begin:016x}.spool"
 
 
-def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool) -> SpoolFile:
+def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
     """Make the file that `plan` says, from what stands there and what the log has, and sync it. Blocking.
 
     Bytes above what was known synced are written again in place: reading them proves nothing (DESIGN 3).
