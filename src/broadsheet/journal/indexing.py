@@ -146,11 +146,11 @@ class Indexing:
         replica = self._replica
         last = next(reversed(self._points), ByteOffset(0))
         limit = ByteOffset(max(last, self._index.offset) + INDEX_BYTES_EVERY)
-        rolls = [*(each.end for each in replica.index.fragments()), *(each.end for each in replica.closed)]
         # A frame that goes across a roll has its boundary below it: that roll is served by the point there.
-        beyond = self._index.offset + len(self._rest)
-        target = min((end for end in rolls if end > beyond), default=limit)
-        target = ByteOffset(min(target, limit))
+        beyond = ByteOffset(self._index.offset + len(self._rest))
+        stored = replica.index.next_end(beyond)
+        closed = next((each.end for each in replica.closed if each.end > beyond), None)
+        target = min(each for each in (stored, closed, limit) if each is not None)
         return target if beyond < target <= replica.end else None
 
     async def _advance(self, target: ByteOffset) -> None:

@@ -5,7 +5,7 @@ replaces those that it covers. Equal ranges with different sums are a conflict, 
 never resolved here (journals.10). Source: reference/gazette.md 2.6; journals.10, journals.15.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from broadsheet.base.types import ByteOffset
@@ -14,6 +14,14 @@ from broadsheet.journal.core.fragment import Fragment
 
 def _by_begin(fragment: Fragment) -> tuple[int, int]:
     return fragment.begin, -fragment.end
+
+
+def _begin(fragment: Fragment) -> ByteOffset:
+    return fragment.begin
+
+
+def _end(fragment: Fragment) -> ByteOffset:
+    return fragment.end
 
 
 class Index:
@@ -49,34 +57,35 @@ class Index:
 
     def add(self, fragment: Fragment) -> None:
         """Take up a fragment; one that another covers changes nothing."""
-        for other in self._cover:
-            if (other.begin, other.end) == (fragment.begin, fragment.end):
-                if other.sum != fragment.sum:
-                    found = self._conflicts.setdefault((other.begin, other.end), [other])
-                    if fragment.sum not in [each.sum for each in found]:
-                        found.append(fragment)
-                return
-            if other.begin <= fragment.begin and fragment.end <= other.end:
-                return
-        self._cover = [
-            other
-            for other in self._cover
-            if not (fragment.begin <= other.begin and other.end <= fragment.end)
-        ]
-        insort(self._cover, fragment, key=_by_begin)
+        # Begins and ends rise together, so the last that begins at or below it reaches furthest.
+        at = bisect_right(self._cover, fragment.begin, key=_begin)
+        if at and fragment.end <= self._cover[at - 1].end:
+            other = self._cover[at - 1]
+            if (other.begin, other.end) == (fragment.begin, fragment.end) and other.sum != fragment.sum:
+                found = self._conflicts.setdefault((other.begin, other.end), [other])
+                if fragment.sum not in [each.sum for each in found]:
+                    found.append(fragment)
+            return
+        first = bisect_left(self._cover, fragment.begin, key=_begin)
+        stop = bisect_right(self._cover, fragment.end, lo=first, key=_end)
+        self._cover[first:stop] = [fragment]
 
     def covering(self, offset: ByteOffset) -> Fragment | None:
         """The fragment that holds `offset` and reaches furthest; None where no fragment holds it."""
-        at = bisect_right(self._cover, offset, key=lambda fragment: fragment.begin)
-        # Begins and ends rise together, so the last that begins at or below the offset reaches furthest.
+        at = bisect_right(self._cover, offset, key=_begin)
         if at and offset < self._cover[at - 1].end:
             return self._cover[at - 1]
         return None
 
     def next_begin(self, offset: ByteOffset) -> ByteOffset | None:
         """Where the first fragment above `offset` begins; None where there is none."""
-        at = bisect_right(self._cover, offset, key=lambda fragment: fragment.begin)
+        at = bisect_right(self._cover, offset, key=_begin)
         return self._cover[at].begin if at < len(self._cover) else None
+
+    def next_end(self, offset: ByteOffset) -> ByteOffset | None:
+        """Where the first fragment that reaches beyond `offset` ends; None where none does."""
+        at = bisect_right(self._cover, offset, key=_end)
+        return self._cover[at].end if at < len(self._cover) else None
 
     def conflict_at(self, offset: ByteOffset) -> tuple[Fragment, ...]:
         """The fragments that disagree about `offset`."""
