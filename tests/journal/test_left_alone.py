@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from broadsheet.base.types import JournalName
 from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import JournalSpec
@@ -89,3 +90,34 @@ async def test_no_clock_runs_against_a_client_while_its_content_is_synced(node: 
     assert replica.pipeline.deadline() is None
     await finishing
     assert (await append.answered)[0] is Status.OK
+
+
+async def test_a_reader_that_leaves_is_forgotten(node: Running) -> None:
+    """A client that asks an idle journal again every second left something behind each time."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    for _ in range(10):
+        reading = asyncio.ensure_future(replica.wait_beyond(replica.end))
+        await asyncio.sleep(0)
+        assert replica.waiting_count == 1
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert replica.waiting_count == 0
+
+
+async def test_pages_of_a_listing_make_the_whole_list(node: Running) -> None:
+    """Every journal once, in order; those being deleted are none."""
+    names = [JournalName(f"list/{n:02d}") for n in range(7)]
+    for name in names:
+        await node.broker.create(JournalSpec(name=name))
+    await node.broker.delete(names.pop(3), None)
+
+    for count in (1, 2, 3, 6, 7):
+        found, after, more = [], "", True
+        while more:
+            page, more = node.broker.list("list/", after=after, count_max=count)
+            assert len(page) == count or not more
+            found += [info.name for info in page]
+            after = found[-1]
+        assert found == names
+    assert node.broker.list("none/", after="", count_max=1) == ([], False)

@@ -276,10 +276,15 @@ class Broker:
 
     def list(self, prefix: str, *, after: str, count_max: int) -> tuple[Sequence[JournalInfo], bool]:
         """A page of journals by name, and whether there are more."""
-        pairs = self._context.keyspace.range(PREFIX + prefix)
-        infos = [info for pair in pairs if not (info := decode_info(pair)).spec.is_deleting]
-        rest = [info for info in infos if info.name > after]
-        return rest[:count_max], len(rest) > count_max
+        found: list[JournalInfo] = []
+        start = PREFIX + after
+        for pair in self._context.keyspace.range(PREFIX + prefix):
+            if pair.key <= start or (info := decode_info(pair)).spec.is_deleting:
+                continue
+            if len(found) == count_max:
+                return found, True
+            found.append(info)
+        return found, False
 
     def status(self, name: str, create_revision: Revision | None = None) -> JournalStatus:
         """Where a journal stands."""

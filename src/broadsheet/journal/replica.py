@@ -133,7 +133,7 @@ class Replica:
         self.fullness = ""  # Why appends are refused for want of space, with the remedy.
         self.is_closed = False
         self._is_refusing = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self.pipeline = Pipeline(
             head=opened.head,
             fragment_begin=opened.spool.begin,
@@ -175,12 +175,20 @@ class Replica:
         """Tell the pipeline what happened."""
         self.host.deliver(event)
 
+    @property
+    def waiting_count(self) -> int:
+        """Readers that wait for a commit."""
+        return len(self._waiters)
+
     async def wait_beyond(self, offset: ByteOffset) -> None:
         """Return once a byte at `offset` is committed, or the replica is closed."""
         while self.end <= offset and not self.is_closed:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            self._waiters[waiter] = None
+            try:
+                await waiter
+            finally:
+                self._waiters.pop(waiter, None)  # A reader that leaves is forgotten, not kept until a commit.
 
     def close(self, status: Status) -> None:
         """Answer everybody, and let go of the files. The log and the files hold what is durable."""
@@ -280,7 +288,7 @@ class Replica:
         self.on_advance()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
