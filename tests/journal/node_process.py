@@ -49,6 +49,11 @@ class NodeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         (root / "node.toml").write_text(CONFIG)
 
+    @property
+    def pid(self) -> int | None:
+        """The process that was started last."""
+        return self._process.pid if self._process is not None else None
+
     async def start(self, failpoint: str = "") -> bool:
         """Start it; False where it died before it was ready."""
         ready, write = os.pipe()

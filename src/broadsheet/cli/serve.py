@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -10,7 +11,7 @@ import msgspec
 import typer
 
 from broadsheet import __version__
-from broadsheet.cli.running import Running
+from broadsheet.cli.running import Running, ending_signals
 from broadsheet.config import load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Node, Settings
@@ -18,7 +19,7 @@ from broadsheet.observe.logs import Level, Logs
 from broadsheet.runtime.data_dir import claim, prepare
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.loop import run
-from broadsheet.runtime.process import end_process
+from broadsheet.runtime.process import end_process, lift_file_limit
 from broadsheet.runtime.system import system_ports
 
 app = typer.Typer(add_completion=False)
@@ -45,32 +46,32 @@ def serve(
 ) -> None:
     """Run one node in the foreground."""
     flags = {"node.data_dir": data_dir, "node.is_insecure": insecure}
-    loaded = load(Settings, path=config, environment=os.environ, flags=flags)
-    root = Path(loaded.config.node.data_dir)
-    if config is not None and loaded.origin("node.data_dir").startswith("file"):
-        root = config.parent / root  # So that a directory with its configuration may be moved.
-    run(_serve(loaded.config, root, ready_fd=ready_fd, lifeline_fd=lifeline_fd))
+    settings = load(Settings, path=config, environment=os.environ, flags=flags).config
+    lift_file_limit()
+    run(_serve(settings, Path(settings.node.data_dir), ready_fd=ready_fd, lifeline_fd=lifeline_fd))
 
 
 async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
     os.umask(UMASK)
     prepare(root)
-    disk = LocalDisk(root)
-    owned = claim(disk, root=str(root), node=settings.node.id, version=__version__)
+    with _usable(root):
+        disk = LocalDisk(root)
+        owned = claim(disk, root=str(root), node=settings.node.id, version=__version__)
     ports = system_ports(disk, crash=end_process)
     logs = Logs(
         wall=ports.time.wall,
-        level=_level(settings.node.log_level),
+        level=Level[settings.node.log_level.upper()],
         is_console={"json": False, "console": True}.get(settings.node.log_format),
         node=settings.node.id,
     )
     stop = _stop_requested(lifeline_fd)
     node = Node(settings, ports, logs=logs)
     running = Running(node=settings.node.id, pid=os.getpid(), addresses={})
-    running.write(root)
     try:
-        running = msgspec.structs.replace(running, addresses=dict(await node.start()))
-        running.write(root)
+        with _usable(root):
+            running.write(root)
+            running = msgspec.structs.replace(running, addresses=dict(await node.start()))
+            running.write(root)
         if ready_fd is not None:
             with os.fdopen(ready_fd, "wb") as pipe:
                 pipe.write(msgspec.json.encode(running) + b"\n")
@@ -82,11 +83,28 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
         disk.close()
 
 
+@contextmanager
+def _usable(root: Path) -> Iterator[None]:
+    """What the disk refuses while a node starts is the directory's fault, and nothing was started.
+
+    Raises:
+        ConfigError: with the disk's reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(
+            f"a node cannot start in data directory {root}: {error.strerror or error}{file}; "
+            "make room, or choose a directory that you may write"
+        ) from error
+
+
 def _stop_requested(lifeline_fd: int | None) -> asyncio.Event:
-    """Set by SIGTERM, SIGINT, or the end of the lifeline."""
+    """Set by SIGTERM, SIGINT, SIGHUP but under nohup, or the end of the lifeline."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         loop.add_signal_handler(number, stop.set)
     if lifeline_fd is not None:
 
@@ -96,11 +114,3 @@ def _stop_requested(lifeline_fd: int | None) -> asyncio.Event:
 
         loop.add_reader(lifeline_fd, ended)
     return stop
-
-
-def _level(name: str) -> Level:
-    try:
-        return Level[name.upper()]
-    except KeyError:
-        names = ", ".join(level.name.lower() for level in Level)
-        raise ConfigError(f"node.log_level {name!r} is none of {names}") from None

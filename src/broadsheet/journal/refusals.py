@@ -23,5 +23,5 @@ _MESSAGES: Final[dict[Status, str]] = {
 def refusal(status: Status, replica: Replica, begin: int) -> str:
     """What a caller reads of a refusal."""
     text = _MESSAGES.get(status, status.name)
-    fullness = replica.fullness or "the disk had no space left for it: free some"
+    fullness = replica.fullness or "the disk had no space left for it, or the process no open file: free some"
     return f"journal {replica.name}: " + text.format(begin=begin, reason=replica.reason, fullness=fullness)

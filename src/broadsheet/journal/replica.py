@@ -49,7 +49,8 @@ from broadsheet.observe.story import Story
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""The system refuses space, or another open file; nothing changed, and what is there is sound."""
 
 
 class AppendRun(Protocol):

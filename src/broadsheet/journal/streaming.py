@@ -107,6 +107,9 @@ class StreamedAppend:
         """The pipeline's last word."""
         self.stage = Stage.DONE
         self._replica.uploads.pop(self._stream, None)
+        if not self.granted.done():  # The tail was ours, but there was no room for another fragment's file.
+            self.granted.set_exception(self.refused(status))
+            self.granted.exception()
         if not self.answered.done():
             self.answered.set_result((status, Commit(begin=begin, end=end)))
 

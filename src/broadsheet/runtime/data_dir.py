@@ -8,6 +8,8 @@ anything is begun again. Layout: one subdirectory for each role, below the same 
 """
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,8 @@ FORMAT_FILE_NEW: Final = "broadsheet.json.new"
 LOCK_FILE: Final = "LOCK"
 OURS_BEFORE_FORMAT: Final = (LOCK_FILE, FORMAT_FILE_NEW)
 """What a first start may leave behind before it has written the format file: nothing that anyone needs."""
+LOCK_LOOKS: Final = 4
+LOCK_LOOK_SECONDS: Final = 0.005
 MODE: Final = 0o700
 FORMAT_BYTES_MAX: Final = 4096
 
@@ -89,12 +93,11 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
         )
     if FORMAT_FILE in names:
         _read(disk, root, node)  # Refuse before so much as a lock file changes.
-    try:
-        lock = disk.lock(LOCK_FILE)
-    except BlockingIOError as error:
+    lock = _lock(disk)
+    if lock is None:
         raise ConfigError(
             f"data directory {root} is locked by another process: stop that one first (broadsheet down)"
-        ) from error
+        )
     try:
         if not disk.exists(FORMAT_FILE):
             _write(disk, Format(format=FORMAT_VERSION, node=node, version=version))
@@ -109,11 +112,23 @@ def is_locked(disk: Disk) -> bool:
     """Whether a process owns the directory right now."""
     if not disk.exists(LOCK_FILE):
         return False
-    try:
-        disk.lock(LOCK_FILE).release()
-    except BlockingIOError:
-        return True
-    return False
+    lock = _lock(disk)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+def _lock(disk: Disk) -> DiskLock | None:
+    """The lock, or None where a process keeps it.
+
+    Whoever only looks whether it is held holds it for a moment, so one look is no proof.
+    """
+    for look in range(LOCK_LOOKS):
+        if look:
+            time.sleep(LOCK_LOOK_SECONDS)
+        with suppress(BlockingIOError):
+            return disk.lock(LOCK_FILE)
+    return None
 
 
 def _read(disk: Disk, root: str, node: str) -> Format:

@@ -35,6 +35,18 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def check_address(name: str, address: str) -> None:
+    """Refuse the setting `name` where it is no address, before anything listens there or dials it.
+
+    Raises:
+        ValueError: it is not `host:port`.
+    """
+    try:
+        split_address(address)
+    except InvalidArgument as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
 def join_address(host: str, port: int) -> str:
     """The opposite of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

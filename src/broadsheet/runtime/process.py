@@ -1,10 +1,11 @@
-"""The end of a process that found itself wrong: say why, with the machine's story, and exit (STYLE 7).
+"""What a process asks of the system at its start, and the end of one that found itself wrong (STYLE 7).
 
-Nothing is flushed or closed on the way: what was acknowledged is durable already, and code that is wrong
-must not write more.
+At the end nothing is flushed or closed on the way: what was acknowledged is durable already, and code that
+is wrong must not write more.
 """
 
 import os
+import resource
 import sys
 import traceback
 from typing import Final
@@ -25,3 +26,18 @@ def end_process(error: BaseException, story: Story | None = None) -> None:
         sys.stderr.flush()
     finally:
         os._exit(EXIT_WRONG)
+
+
+def lift_file_limit() -> int:
+    """Allow this process as many open files as its hard limit does; how many that are.
+
+    Every open journal, segment and connection is one, and the usual soft limit of 1,024 is meant for programs
+    that use `select`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return soft  # Some systems allow less than they say.
+    return hard

@@ -19,6 +19,8 @@ SEGMENT_PREFIX, SEGMENT_SUFFIX = "segment-", ".wal"
 QUARANTINE_PREFIX: Final = "quarantine-"
 FILL_STEP_BYTES: Final = 4 * MIB
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
+"""No more open files: nothing was made, and files that are open are sound."""
 
 
 def segment_name(index: int) -> str:

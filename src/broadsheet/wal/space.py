@@ -20,7 +20,7 @@ from broadsheet.wal.opening import set_aside
 from broadsheet.wal.record import LogFull
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.scan import frames
-from broadsheet.wal.segments import FILL_STEP_BYTES, NO_SPACE
+from broadsheet.wal.segments import FILL_STEP_BYTES, NO_FILE, NO_SPACE
 
 if TYPE_CHECKING:
     from broadsheet.wal.writer import Writer
@@ -159,7 +159,7 @@ class Space:
                     self._filled(index)
                 self.is_refused = False
             except OSError as error:
-                if error.errno not in NO_SPACE:
+                if error.errno not in NO_SPACE + NO_FILE:
                     writer.die(error)
                     return
                 self.is_refused = True

@@ -21,7 +21,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Submitted(Event, frozen=True):
+class Submitted(Event, frozen=True, gc=True):
     """A run of `count` appends with `length` bytes in all came; one with a condition is a run of one."""
 
     run: object
@@ -51,7 +51,7 @@ class RegistersPut(Event, frozen=True):
     is_known: bool
 
 
-class StreamOpened(Event, frozen=True):
+class StreamOpened(Event, frozen=True, gc=True):
     """A client wants to append content that it streams."""
 
     stream: int
@@ -118,7 +118,7 @@ Input = (
 )
 
 
-class Persist(Effect, frozen=True):
+class Persist(Effect, frozen=True, gc=True):
     """Write the content of `run` at `[begin, end)` and its proposal to the log, then report `Persisted`.
 
     The open fragment begins at `fragment_begin`: where that is not the spool's, close the spool first.
@@ -141,7 +141,7 @@ class PutRegisters(Effect, frozen=True):
     registers: RegisterState
 
 
-class Reply(Effect, frozen=True):
+class Reply(Effect, frozen=True, gc=True):
     """Answer `run`: `[begin, end)` is what all of it got; for a refusal, the head that it saw."""
 
     run: object
