@@ -78,7 +78,7 @@ class Bench:
         for _ in range(10_000):
             await asyncio.sleep(0)
             writer = self.log._writer
-            is_busy = writer._is_asked or (writer.space._is_filling and not writer.space.is_refused)
+            is_busy = writer.is_asked or (writer.space._is_filling and not writer.space.is_refused)
             if writer.is_dead or (writer.idle.is_set() and not is_busy):
                 return
         raise AssertionError("the log does not come to rest")

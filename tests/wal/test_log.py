@@ -10,6 +10,8 @@ from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, WALConfig
 from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, after_power_cut, opened, payloads, read_all
 
+ROOMY = WALConfig(segment_bytes=1 << 20, segments_initial=3, initial_fill_bytes=1 << 20)
+
 
 async def test_what_was_appended_is_there_after_a_restart() -> None:
     """The purpose of a log."""
@@ -63,6 +65,39 @@ async def test_an_acknowledgement_follows_all_before_it_in_the_log() -> None:
             o for s, o in bench.acknowledged if s == A
         )
         assert len(bench.acknowledged) == 20
+
+
+async def test_many_writers_are_told_in_slices_while_the_next_batch_is_written() -> None:
+    """Whoever appends again when told must not keep the disk waiting for the last of 300 (ADR 0033)."""
+    async with opened(SimDisk(), config=ROOMY) as bench:
+        told: list[tuple[int, int]] = []
+
+        def append(writer: int, left: int) -> None:
+            def done() -> None:
+                told.append((left, writer))
+                if left:
+                    append(writer, left - 1)
+
+            bench.log.append(LogStreamId(writer), [b"x"], done=done)
+
+        before = bench.log.status().batch_count
+        for writer in range(300):
+            append(writer, 5)
+        await bench.settled()
+
+        assert bench.log.status().batch_count > before + 6
+        assert [left for left, _ in told] == sorted((left for left, _ in told), reverse=True)
+        for left in range(6):
+            assert [writer for at, writer in told if at == left] == list(range(300))
+
+
+async def test_a_closed_log_has_told_everyone() -> None:
+    """Also where they are more than are told in a turn."""
+    async with opened(SimDisk()) as bench:
+        for n in range(300):
+            bench.send(LogStreamId(n), b"x")
+        await bench.log.close()
+        assert len(bench.acknowledged) == 300
 
 
 async def test_a_payload_of_many_parts_is_written_back_to_back_and_not_copied() -> None:

@@ -7,7 +7,7 @@ touched (so that the loss of one batch can be charged), and all streams where it
 segment or of a boot. It does no IO. Source: DESIGN 3.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
@@ -59,15 +59,30 @@ class Batch:
     """One write to be."""
 
     __slots__ = (
-        "at", "boot", "done", "frames", "frames_bytes", "index", "is_full", "is_sealed", "lap", "limit",
-        "named", "oldest", "payload_bytes", "releases", "row_count", "sequence", "table", "touched", "use",
+        "at", "boot", "bytes_max", "done", "frames", "index", "is_full", "is_sealed", "lap", "limit", "named",
+        "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table", "touched",
+        "use",
     )  # fmt: skip
 
     def __init__(
-        self, *, lap: int, use: Lap, at: int, limit: int, sequence: int, boot: int, is_full: bool
+        self,
+        *,
+        lap: int,
+        use: Lap,
+        at: int,
+        limit: int,
+        bytes_max: int,
+        sequence: int,
+        boot: int,
+        is_full: bool,
     ) -> None:
-        """Open at `at` of a segment's `use`, which may be written up to `limit`."""
+        """Open at `at` of a segment's `use`, which may be written up to `limit`.
+
+        Args:
+            bytes_max: above it a batch takes no frame but its first.
+        """
         self.lap, self.use, self.at, self.limit, self.sequence = lap, use, at, limit, sequence
+        self.bytes_max = bytes_max
         self.index = use.index
         self.boot, self.is_full = boot, is_full
         self.frames: list[Frame] = []
@@ -76,58 +91,60 @@ class Batch:
         """What may be unpinned once this batch is durable."""
         self.named: dict[int, None] = {}
         self.touched: dict[int, None] = {}
+        """The streams that have a row, and those of them that this batch changes."""
         self.table = b""
         """The rows, packed, once it is sealed."""
         self.row_count = 0
         self.oldest = 0
         """The lap below which all is free, as far as its rows and those before it tell."""
         self.is_sealed = False
-        self.frames_bytes = self.payload_bytes = 0
-
-    @property
-    def size(self) -> int:
+        self.payload_bytes = 0
+        self.size = BATCH_BYTES
         """Bytes up to the end of its last frame."""
-        return BATCH_BYTES + ROW.size * len(self.named) + self.frames_bytes
 
     @property
     def end(self) -> int:
         """Where the next batch may begin."""
         return aligned(self.at + self.size)
 
-    def name(self, streams: Sequence[int]) -> None:
+    def name(self, streams: Iterable[int]) -> None:
         """Have rows for `streams`, untouched."""
+        self.size -= ROW_BYTES * len(self.named)
         self.named.update(dict.fromkeys(streams))
-
-    def room_for(self, stream: int, length: int, *, batch_bytes_max: int) -> bool:
-        """Whether one more frame of `stream` fits into the segment and below the limit of a batch."""
-        frames_bytes = self.frames_bytes + FRAME_BYTES + length + -length % FRAME_ALIGN
-        size = BATCH_BYTES + ROW_BYTES * (len(self.named) + (stream not in self.named)) + frames_bytes
-        return self.at + size <= self.limit and (size <= batch_bytes_max or not self.frames)
+        self.size += ROW_BYTES * len(self.named)
 
     def touch(self, stream: int) -> None:
         """Something about `stream` changed: say where it stands."""
-        self.named[stream] = None
+        self.name((stream,))
         self.touched[stream] = None
 
-    def take(self, stream: int, frame: Frame, *, batch_bytes_max: int) -> bool:
+    def room_for(self, stream: int, length: int) -> bool:
+        """Whether one more frame of `stream` fits into the segment and below the limit of a batch."""
+        size = self.size + FRAME_BYTES + length + -length % FRAME_ALIGN
+        if stream not in self.named:
+            size += ROW_BYTES
+        return self.at + size <= self.limit and (size <= self.bytes_max or not self.frames)
+
+    def take(self, stream: int, frame: Frame) -> bool:
         """Place a frame; False, and nothing changed, where there is no room for it or the batch is sealed.
 
         All of it in one function: this is the path of every append.
         """
         length, named = frame[3], self.named
-        frames_bytes = self.frames_bytes + FRAME_BYTES + length + -length % FRAME_ALIGN
-        size = BATCH_BYTES + ROW_BYTES * (len(named) + (stream not in named)) + frames_bytes
-        if self.is_sealed or self.at + size > self.limit or (size > batch_bytes_max and self.frames):
+        size = self.size + FRAME_BYTES + length + -length % FRAME_ALIGN
+        if stream not in named:
+            size += ROW_BYTES
+        if self.is_sealed or self.at + size > self.limit or (size > self.bytes_max and self.frames):
             return False
         named[stream] = self.touched[stream] = None
         self.frames.append(frame)
-        self.frames_bytes = frames_bytes
+        self.size = size
         self.payload_bytes += length
         return True
 
     def add(self, stream: int, frame: Frame) -> None:
         """Place a frame, which `room_for` has granted."""
-        is_taken = self.take(stream, frame, batch_bytes_max=self.limit)
+        is_taken = self.take(stream, frame)
         assert is_taken, f"batch {self.sequence} has no room for {frame[3]} bytes, or is sealed"
 
     def seal(self, streams: dict[int, StreamState], *, oldest: int) -> None:
@@ -146,7 +163,7 @@ class Batch:
         """Its bytes, given what is durable now. Payloads above 1 KiB are passed on uncopied."""
         assert self.is_sealed
         table = self.table
-        size = BATCH_BYTES + len(table) + self.frames_bytes
+        size = self.size
         header = BatchHeader(
             flags=BatchFlag.FULL if self.is_full else 0,
             log_id=log_id,

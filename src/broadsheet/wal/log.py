@@ -27,6 +27,10 @@ Done = Callable[[], None]
 """Called on the loop once what was appended with it is durable; never if that does not happen."""
 
 COUNT_MAX: Final = (1 << 32) - 1
+KIND_RUN: Final = Kind.RUN
+PACK_RUN: Final = RUN.pack
+PACK_LINK: Final = LINK.pack
+"""Names of their own, because to look up a member of an enumeration takes as long as to pack a header."""
 
 
 class Log:
@@ -136,34 +140,37 @@ class Log:
         writer = self._writer
         state = writer.streams.get(stream)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        pending_bytes = writer.pending_bytes + length
         if (
             state is None
             or state.flags
             or count != 1
             or generation != state.generation
             or length > writer.record_bytes_max
-            or length + writer.pending_bytes > writer.pending_bytes_max
+            or pending_bytes > writer.pending_bytes_max
             or writer.is_dead
             or writer.is_closed
         ):
             state, generation = self._admitted(stream, state, length, count=count, generation=generation)
         offset, seed = state.next, state.crc
-        run = RUN.pack(offset, generation, count, length)
+        run = PACK_RUN(offset, generation, count, length)
         crc = crc32c(run, seed)
         for part in parts:
             crc = crc32c(part, crc)
-        frame = (Kind.RUN, state.packed + run + LINK.pack(seed, crc), parts, length)
+        frame = (KIND_RUN, state.packed + run + PACK_LINK(seed, crc), parts, length)
         batch = writer.last
         assert batch is not None
-        if not batch.take(stream, frame, batch_bytes_max=writer.batch_bytes_max):
+        if not batch.take(stream, frame):
             batch = writer.place(stream, length, keep=SEGMENTS_KEPT)
             batch.add(stream, frame)
         batch.done.append(done)
-        writer.streams[stream] = state
-        state.append(offset + count, generation=generation, crc=crc, length=length, lap=batch.lap)
+        if not offset:
+            writer.streams[stream] = state  # A new one.
+        state.append(offset + count, generation, crc, length, batch.lap)
         batch.use.pin(length)
-        writer.pending_bytes += length
-        writer.ask()
+        writer.pending_bytes = pending_bytes
+        if not writer.is_asked:
+            writer.ask()
         return Offset(offset)
 
     def _admitted(

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from broadsheet.wal.format import ROW, STREAM, RowFlag
+from broadsheet.wal.tale import Verdict
 
 
 class Release(NamedTuple):
@@ -48,6 +49,18 @@ class StreamState:
         self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, flags
         self.ends, self.crcs, self.lengths, self.laps = array("Q"), array("I"), array("I"), array("Q")
 
+    @classmethod
+    def restored(cls, stream: int, verdict: Verdict) -> "StreamState":
+        """As recovery judged it."""
+        point, held = verdict.point, verdict.held
+        base = held[0].offset if held else verdict.first
+        state = cls(stream, first=base, flags=verdict.flags, crc=held[0].seed if held else point.crc)
+        for run in held:
+            state.append(run.end, run.generation, run.crc, len(run.payload), run.lap)
+        state.first, state.next = verdict.first, point.next
+        state.generation, state.crc = point.generation, point.crc
+        return state
+
     @property
     def is_quarantined(self) -> bool:
         """Whether it lost durable records."""
@@ -57,7 +70,7 @@ class StreamState:
         """What a batch says of it, packed."""
         return ROW.pack(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
 
-    def append(self, end: int, *, generation: int, crc: int, length: int, lap: int) -> None:
+    def append(self, end: int, generation: int, crc: int, length: int, lap: int) -> None:
         """A run was placed at the end."""
         assert end > self.next, f"stream {self.stream}: a run must advance {self.next}, not to {end}"
         assert generation >= self.generation, f"stream {self.stream}: generation goes back"

@@ -19,6 +19,7 @@ from broadsheet.ports import Disk, Random, Time
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Rank, Turn
+from broadsheet.wal.acknowledgements import Acknowledgements
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
@@ -40,7 +41,6 @@ from broadsheet.wal.record import LogFull
 from broadsheet.wal.segments import NO_SPACE
 from broadsheet.wal.space import Space
 from broadsheet.wal.stream import StreamState
-from broadsheet.wal.tale import Verdict
 
 SHRINKING: Final = 0
 """Segments kept free by what makes a log less full: none."""
@@ -65,7 +65,6 @@ class Writer:
         """Begin where recovery ended; `start` must follow."""
         self.directory, self.config = directory, config
         self.record_bytes_max, self.pending_bytes_max = config.record_bytes_max, config.pending_bytes_max
-        self.batch_bytes_max = config.batch_bytes_max
         self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
         self.tasks = tasks
         self._lock, self.segments = opened.lock, opened.segments
@@ -79,13 +78,14 @@ class Writer:
         self._queue: deque[Batch] = deque()
         """Batches that wait; only the last one may be open."""
         self._writing: Batch | None = None
+        self._acknowledgements = Acknowledgements()
         self.last: Batch | None = None
         """The batch that was opened last."""
         self._chain = 0
         self._durable = 0
         self.durable_lap = self._oldest = self._told = self._advertised = 0
         self.pending_bytes = self.synced_bytes = self.batch_count = self.sync_ns = 0
-        self._is_asked = self.is_dead = self.is_closed = self.is_out_of_space = False
+        self.is_asked = self.is_dead = self.is_closed = self.is_out_of_space = False
         self.idle = asyncio.Event()
         self.idle.set()
         self.space = Space(self)
@@ -105,6 +105,11 @@ class Writer:
             assert use.pins >= pins[lap], f"lap {lap} has {pins[lap]} runs and {use.pins} pins"
         assert self._oldest <= self.durable_lap, "a lap that the last durable batch needs is not past"
         assert all(batch.is_sealed for batch in list(self._queue)[:-1]), "only the last batch is open"
+        waiting = [batch for batch in (self._writing, *self._queue) if batch is not None]
+        counted = sum(batch.payload_bytes for batch in waiting)
+        assert self.is_dead or self.pending_bytes == counted, (
+            f"{counted} bytes wait, not {self.pending_bytes}"
+        )
 
     async def close(self) -> None:
         """Write what waits, wait until it is durable, and release the files. Idempotent."""
@@ -129,7 +134,9 @@ class Writer:
             for lap, index in result.laps.items():
                 self.pool.adopt(lap, index, filled[index])
             for stream, verdict in result.verdicts.items():
-                self.streams[stream] = self._restored(stream, verdict)
+                self.streams[stream] = StreamState.restored(stream, verdict)
+                for run in verdict.held:
+                    self.pool.pin(run.lap, len(run.payload))
             self._chain = result.chain
             self.durable_lap = self._oldest = self._advertised = result.last.lap
             self._oldest = self._told = self._advertised = self.pool.oldest
@@ -139,26 +146,13 @@ class Writer:
             if filled[index] >= wanted[index]:
                 self.pool.add_free(index, filled[index])
 
-    def _restored(self, stream: int, verdict: Verdict) -> StreamState:
-        """A stream, as recovery judged it."""
-        point, held = verdict.point, verdict.held
-        base = held[0].offset if held else verdict.first
-        state = StreamState(stream, first=base, flags=verdict.flags, crc=held[0].seed if held else point.crc)
-        for run in held:
-            length = len(run.payload)
-            state.append(run.end, generation=run.generation, crc=run.crc, length=length, lap=run.lap)
-            self.pool.pin(run.lap, length)
-        state.first, state.next = verdict.first, point.next
-        state.generation, state.crc = point.generation, point.crc
-        return state
-
     async def start(self) -> None:
         """Write the boot frame, the first of this process, and wait until it is durable."""
         payload = BOOT.pack(self._boot, self._boot_id)
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
-        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), batch_bytes_max=batch.limit):
+        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload)):
             if not self.pool.free:
                 await self.space.first_segment()
             self.pool.roll()
@@ -169,7 +163,7 @@ class Writer:
         crc = crc32c(payload, crc32c(run, 0))
         body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
         batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
-        batch.frames_bytes += frame_bytes(len(payload))
+        batch.size += frame_bytes(len(payload))
         self._queue.append(batch)
         self.last = batch
         self.flush()
@@ -185,11 +179,12 @@ class Writer:
             use=use,
             at=at,
             limit=self.pool.rooms[use.index],
+            bytes_max=self.config.batch_bytes_max,
             sequence=sequence,
             boot=self._boot,
             is_full=is_full,
         )
-        batch.name([*self.streams] if is_full else [*self.changed])
+        batch.name(self.streams if is_full else self.changed)
         return batch
 
     # --- placing ------------------------------------------------------------------------------------------
@@ -213,15 +208,15 @@ class Writer:
         Raises:
             LogFull: there is no room. Nothing changed.
         """
-        last, limit = self.last, self.batch_bytes_max
+        last = self.last
         assert last is not None
-        if not last.is_sealed and last.room_for(stream, length, batch_bytes_max=limit):
+        if not last.is_sealed and last.room_for(stream, length):
             return last
         if self.is_out_of_space and keep:
             raise LogFull(f"the disk of {self.directory} has no space left. Free some; appends then go on")
         batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=False)
-        batch.name([*last.touched])
-        if not batch.room_for(stream, length, batch_bytes_max=limit):
+        batch.name(last.touched)
+        if not batch.room_for(stream, length):
             self._roll_for(length, keep)
             batch = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
         self._seal(last)
@@ -278,6 +273,7 @@ class Writer:
         batch.add(stream, (Kind.COPY, body, (payload,), len(payload)))
         batch.releases.append(old)
         batch.use.pin(len(payload))
+        self.pending_bytes += len(payload)
         self.ask()
         return True
 
@@ -301,26 +297,26 @@ class Writer:
     def advance_oldest(self) -> None:
         """Let the next batch say that older laps are free; have one where that frees any."""
         self._oldest = max(self._oldest, self.pool.past(self.durable_lap))
-        if self._oldest > self._advertised and not self._is_asked:
+        if self._oldest > self._advertised and not self.is_asked:
             self.ask()
 
     # --- writing ------------------------------------------------------------------------------------------
 
     def ask(self) -> None:
         """Flush at the end of this turn."""
-        if not self._is_asked:
-            self._is_asked = True
+        if not self.is_asked:
+            self.is_asked = True
             self._turn.at_end(Rank.LOG, self.flush)
 
     def flush(self) -> None:
         """Send the oldest waiting batch on its way, unless one is."""
-        self._is_asked = False
+        self.is_asked = False
         if self._writing is not None or self.is_dead:
             return
         if not self._queue and self._oldest > self._advertised and self.last is not None:
             self.mark_end()
         if not self._queue:
-            self.idle.set()
+            self._rest()
             return
         batch = self._queue.popleft()
         self._seal(batch)
@@ -355,9 +351,14 @@ class Writer:
         self.sync_ns = self._time.now() - begun
         passed("wal.batch.durable")
         self._written(batch, encoded)
+        await self._acknowledgements.tell()
+        passed("wal.batch.acknowledged")
+        self.space.look()
+        if self._oldest <= self._advertised:
+            self._rest()
 
     def _written(self, batch: Batch, encoded: Encoded) -> None:
-        """A batch is durable: free what it frees, then tell everyone who waits for it."""
+        """A batch is durable: free what it frees. Everyone who waits for it may be told."""
         self.batch_count += 1
         self.synced_bytes += encoded.size
         self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap
@@ -369,20 +370,21 @@ class Writer:
             hit("wal.segment_freed")
         self.advance_oldest()
         self._writing = None
-        done, batch.done = batch.done, []
-        for call in done:
-            call()
-        passed("wal.batch.acknowledged")
-        self.space.look()
+        self._acknowledgements.add(batch.done)
+        batch.done = []
         if self._queue:
             self.ask()
-        elif self._oldest <= self._advertised:
+
+    def _rest(self) -> None:
+        """Be idle where nothing is left to write and nobody to be told."""
+        if self._writing is None and not self._queue and self._acknowledgements.is_quiet:
             self.idle.set()
 
     def die(self, error: OSError) -> None:
         """A write or sync failed: what the disk has is unknown, and a retry would prove nothing."""
         self.is_dead = True
         self._queue.clear()
+        self._acknowledgements.forget()
         self.idle.set()
         self._crash(error)
 

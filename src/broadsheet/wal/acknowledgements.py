@@ -1,0 +1,51 @@
+"""Acknowledgements: those who wait for what is durable by now, told in order, some of them in each turn.
+
+QUIET --add, tell--> TELLING --all told--> QUIET. What those who were told append next is on its way to the
+disk while the others are being told, so that with many writers neither the loop nor the disk waits for the
+other. It does not know what is durable. Source: DESIGN 3 (group commit), ADR 0033.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+TOLD_PER_TURN: Final = 128
+"""Enough that a turn costs little beside them, few enough that the disk does not wait long."""
+
+
+class Acknowledgements:
+    """One log's."""
+
+    def __init__(self) -> None:
+        """Nobody waits."""
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_telling = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everyone was told."""
+        return not self._waiting and not self._is_telling
+
+    def add(self, waiting: Iterable[Callable[[], None]]) -> None:
+        """They may be told, after those who wait already."""
+        self._waiting.extend(waiting)
+
+    def forget(self) -> None:
+        """The process is ending, and promises nothing more."""
+        self._waiting.clear()
+
+    async def tell(self) -> None:
+        """Tell everyone, or leave it to who is telling already."""
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._waiting:
+                for _ in range(min(len(self._waiting), TOLD_PER_TURN)):
+                    if self._waiting:  # One who is told may end the log.
+                        self._waiting.popleft()()
+                if self._waiting:
+                    await asyncio.sleep(0)
+        finally:
+            self._is_telling = False
