@@ -115,7 +115,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         return True
 
 
-class RunOpened(msgspec.Struct, frozen=True, gc=False):
+class RunOpened(msgspec.Struct, frozen=True):
     """What a RUN handler returns: the reply to the opening, and who takes the runs."""
 
     body: msgspec.Struct
