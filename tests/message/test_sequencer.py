@@ -136,7 +136,7 @@ def test_spans_read_apart_give_each_message_once(script: str, data: st.DataObjec
     index, span = indexes[point], frames[point:end]
     wanted = replays(index, columns(span), start)
     if wanted:
-        first = min(wanted.values())
+        first = min(replay.begin for replay in wanted.values())
         span = [each for each in frames[:point] if each.begin >= first and each.id.producer in wanted] + span
     got = sequence(reopened(index, wanted), columns(span), start)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import LocalProtocolError, TooLarge
+from broadsheet.errors import LocalProtocolError
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.producer_state import ProducerIndex, begun, update
 from broadsheet.message.sequencer import Sequencer
@@ -16,7 +16,8 @@ from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
-from broadsheet.spark.read import META, Read, Shape, frame_around, rows_of
+from broadsheet.spark.read import META, Shape, frame_around, rows_of
+from broadsheet.spark.replay import Read
 
 ALL = pa.schema([("n", pa.int64()), *META.items()])
 message = st.tuples(st.integers(1, 3), st.integers(1, 20), st.sampled_from([0, 1, 1, 1, 2]))
@@ -47,23 +48,26 @@ def rows(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> list[dic
     return [row for batch in rows_of(index, read, span, shape) for row in batch.to_pylist()]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=30), st.data())
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=30), st.booleans(), st.data())
 def test_batches_together_give_what_one_reader_sees(
-    framing: Framing, messages: list[tuple[int, int, int]], data: st.DataObject
+    framing: Framing, messages: list[tuple[int, int, int]], is_rising: bool, data: st.DataObject
 ) -> None:
-    """Any cut, any index point, any block and any read size give each row once."""
+    """Any cut, any index point, any block, any read size and any memory give each row once."""
+    if is_rising:  # As producers do: many transactions, few duplicates.
+        messages = [(producer, n + 1, flags) for n, (producer, _, flags) in enumerate(messages)]
     content = content_of(framing, messages)
     sequencer, expected = Sequencer(begun(framing)), []
     for frame in scan(framing, content, ByteOffset(0)):
         expected += [each.begin for each in sequencer.step(frame)[1] if each.has_data]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 1 << 20]))
+    module.BLOCK_BYTES = data.draw(st.sampled_from([1, 200, 600, 1 << 20]))
     got: list[object] = []
     for begin, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
         index = update(begun(framing), content[: data.draw(st.integers(0, begin))])
         read = reader(content, data.draw(st.sampled_from([1, 37, 5000])))
-        found = rows(index, read, Span("t/j", begin, end), Shape(ALL))
+        bytes_max = data.draw(st.sampled_from([0, 150, 500, 1 << 30]))
+        found = rows(index, read, Span("t/j", begin, end), Shape(ALL, replay_bytes_max=bytes_max))
         got += [row["offset"] for row in found]
         for row in found:
             producer, clock, flags = messages[int(str(row["n"]))]
@@ -135,13 +139,69 @@ def test_an_offset_inside_a_frame_is_told_from_one_between_two(framing: Framing)
             assert frame_around(index, read, size + 5, len(torn)) == (size, -1)
 
 
-def test_what_was_pending_before_a_span_is_held_up_to_a_limit() -> None:
-    """A producer that sends for hours before it acknowledges must not end the worker by its memory."""
-    content = content_of(JSON_LINES, [(7, clock, 1) for clock in range(1, 200)])
-    ack = framed(JSON_LINES, pack(ProducerId(7), Clock(300), Flag.ACK), b"")
-    index, read = update(begun(JSON_LINES), content), reader(content + ack)
-    span, columns = Span("t/j", len(content), len(content + ack)), pa.schema([ALL.field("n")])
+class Measured:
+    """A reader that counts how often the journal is read."""
 
-    assert len(rows(index, read, span, Shape(columns, replay_bytes_max=len(content)))) == 199
-    with pytest.raises(TooLarge, match=rf"\[0, {len(content)}\) of t/j .* producer 000000000007"):
-        rows(index, read, span, Shape(columns, replay_bytes_max=len(content) - 1))
+    def __init__(self, content: bytes) -> None:
+        self.reads, self._read = 0, reader(content)
+
+    def read(self, begin: int, end: int) -> Iterator[bytes]:
+        self.reads += 1
+        return self._read(begin, end)
+
+
+def test_a_span_above_the_memory_streams_in_its_order() -> None:
+    """A producer that sends for hours before it acknowledges must not end the worker, nor the query."""
+    pending = [(7, clock, 1) for clock in range(1, 2000)]
+    content = content_of(JSON_LINES, [(3, 1, 1), *pending[:1000], (3, 2, 1), *pending[1000:]])
+    tail = content_of(JSON_LINES, [(4, 1, 0), (3, 9, 2), (7, 5000, 1), (7, 6000, 2), (4, 2, 0)])
+    index, columns = update(begun(JSON_LINES), content), pa.schema([ALL.field("n"), ALL.field("producer")])
+    span = Span("t/j", len(content), len(content + tail))
+
+    def found(bytes_max: int) -> tuple[list[tuple[object, object]], int, int]:
+        measured, got, largest = Measured(content + tail), [], 0
+        shape = Shape(columns, replay_bytes_max=bytes_max)
+        for batch in rows_of(index, measured.read, span, shape):
+            largest = max(largest, batch.num_rows)
+            got += [(row["producer"], row["n"]) for row in batch.to_pylist()]
+        return got, largest, measured.reads
+
+    whole, _, reads = found(len(content))
+    assert reads == 2
+    assert [each for each in whole if each[0] == 7][:3] == [(7, 1), (7, 2), (7, 3)]
+    assert [producer for producer, _ in whole] == [4, 3, 3, *[7] * 2000, 4]
+    for bytes_max in (len(content) - 100_000, 1000, 0):
+        streamed, largest, reads = found(bytes_max)
+        assert streamed == whole
+        assert largest < 100  # As much as one read brings.
+        assert reads <= 6
+
+
+def test_many_spans_above_the_memory_are_read_some_at_a_time() -> None:
+    """Each by itself fits: as many passes as their sum asks for, and not one for each."""
+    producers = range(1, 101)
+    content = content_of(JSON_LINES, [(each, clock, 1) for clock in range(1, 11) for each in producers])
+    tail = content_of(JSON_LINES, [(each, 20, 2) for each in reversed(producers)])
+    index, shape = update(begun(JSON_LINES), content), pa.schema([ALL.field("producer")])
+    span, measured = Span("t/j", len(content), len(content + tail)), Measured(content + tail)
+
+    limit = Shape(shape, replay_bytes_max=len(content) // 5)
+    found = [row["producer"] for row in rows(index, measured.read, span, limit)]
+    assert found == [each for each in reversed(producers) for _ in range(10)]
+    assert measured.reads <= 3 + 7
+
+
+@pytest.mark.parametrize("bytes_max", [0, 300, 1 << 20])
+@pytest.mark.parametrize("framing", [JSON_LINES, FIXED])
+def test_what_was_committed_before_an_open_span_is_not_replayed_with_it(
+    framing: Framing, bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One producer's long span made another's earlier transactions be read again: their rows came twice."""
+    first = [(9, 1, 1), (5, 1, 1), (5, 2, 2), (5, 3, 1), (5, 4, 2), (5, 5, 1)]
+    content, more = content_of(framing, first), content_of(framing, [(5, 6, 2), (9, 2, 2)])
+    monkeypatch.setattr(module, "BLOCK_BYTES", len(content))
+    span = Span("t/j", 0, len(content + more))
+
+    shape = Shape(pa.schema([ALL.field("n")]), replay_bytes_max=bytes_max)
+    found = rows(begun(framing), reader(content + more, len(content)), span, shape)
+    assert [row["n"] for row in found] == [1, 3, 5, 0]

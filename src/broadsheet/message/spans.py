@@ -9,6 +9,7 @@ journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; reference/gaz
 journals.29.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -207,13 +208,22 @@ def _is_first_of_group(runs: _Runs, run: int) -> bool:
     return at == 0 or bool(runs.group[at] != runs.group[at - 1])
 
 
-def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId, ByteOffset]:
-    """Which open spans of `index` the frames commit above `start`, and where each begins.
+class Replay(NamedTuple):
+    """An open span that is committed."""
 
-    The caller reads from the smallest of these up to `index.offset`, keeps the frames of these producers,
-    puts them in front and calls `sequence` with what `reopened` makes of `index`.
+    begin: ByteOffset
+    """Of its first message."""
+    at: int
+    """Position of the acknowledgement that commits it."""
+
+
+def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId, Replay]:
+    """Which open spans of `index` the frames commit above `start`, in the order of their acknowledgements.
+
+    The caller reads from the smallest begin up to `index.offset`, keeps the frames of these producers, puts
+    them in front and calls `sequence` with what `reopened` makes of `index`.
     """
-    wanted: dict[ProducerId, ByteOffset] = {}
+    wanted: dict[ProducerId, Replay] = {}
     undecided = {producer: state for producer, state in index.states.items() if state.begin != NOT_OPEN}
     if not undecided:
         return wanted
@@ -226,11 +236,11 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
             continue
         del undecided[producer]  # This message decides about the span, whatever comes later.
         if is_ack and clock > state.last_ack and frames.end[at] > start:
-            wanted[producer] = state.begin
+            wanted[producer] = Replay(state.begin, at)
     return wanted
 
 
-def reopened(index: ProducerIndex, producers: dict[ProducerId, ByteOffset]) -> ProducerIndex:
+def reopened(index: ProducerIndex, producers: Iterable[ProducerId]) -> ProducerIndex:
     """`index` as it was for `producers` just before their open spans began."""
     states = dict(index.states)
     for producer in producers:

@@ -2,27 +2,28 @@
 
 A pure function of (journal, begin, end) on immutable bytes: producer states come from the producer index at
 or below `begin`, the frames up to `end` are sequenced, and messages that were pending before what was read
-are read again when their acknowledgement comes. Blocks of a few MiB bound the memory. Meta columns: value,
-journal, offset, end, uuid, producer, clock, flags, malformed; any other column is parsed from the message.
-Units: byte offsets. Source: pipelines.1-3; journals.29; reference/spark.md 4.
+are read again when their acknowledgement comes (`replay`). Blocks of a few MiB bound the memory. Meta
+columns: value, journal, offset, end, uuid, producer, clock, flags, malformed; any other column is parsed
+from the message. Units: byte offsets. Source: pipelines.1-3; journals.29; reference/spark.md 4.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, LocalProtocolError, TooLarge
-from broadsheet.message.columns import Bool, Bytes, Frames, Int, frames_of, texts_of, uuids_of
+from broadsheet.errors import Corrupt, LocalProtocolError
+from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun, decode
-from broadsheet.message.spans import reopened, replays, sequence
-from broadsheet.message.uuid import UUID_BYTES, Flag, ProducerId
+from broadsheet.message.spans import sequence
+from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed, Values, parser
+from broadsheet.spark.replay import Read, Rows, committed
 
 META = {
     "value": pa.binary(),
@@ -44,10 +45,10 @@ BLOCK_BYTES = 4 << 20
 """How much of a journal is sequenced at a time."""
 ROWS_PER_BATCH = 65_536
 REPLAY_BYTES_MAX = 256 << 20
-"""How many bytes of messages that were pending before a span are held at once: option `maxReplayMemory`."""
+"""How many bytes of messages that were pending before a span are held at once: option `maxReplayMemory`.
 
-Read = Callable[[int, int], Iterator[bytes]]
-"""The bytes `[begin, end)` of the journal."""
+Above it they are read again more often, and a few MiB at a time.
+"""
 
 
 class Shape:
@@ -76,7 +77,6 @@ def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Ite
 
     Raises:
         LocalProtocolError: a message does not parse, and `malformed` is `fail`; names journal and offset.
-        TooLarge: more was pending before the span than `replay_bytes_max`.
         Corrupt, Trimmed: what is needed to know the producers' states is gone.
     """
 
@@ -120,51 +120,14 @@ def _block(  # noqa: PLR0917 - what one block is made of.
     index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the frames of one block, those included that were pending before it."""
-    raw, shift = np.frombuffer(content, np.uint8), np.full(len(frames.begin), -int(index.offset), np.int64)
-    if not shape.is_committed:
-        rows = np.flatnonzero((frames.end > span.begin) & frames.has_data & (frames.flags != Flag.ACK))
-        yield from _batches(index.framing, frames.take(rows), shift[rows], raw, span, shape)
+    if shape.is_committed:
+        found = committed(index, frames, content, read, span.begin, bytes_max=shape.replay_bytes_max)
+        for rows in found:
+            yield from _batches(index.framing, rows, span, shape)
         return
-    wanted = replays(index, frames, span.begin)
-    if wanted:
-        earlier, content_before = _pending(index, wanted, read, span.journal, shape.replay_bytes_max)
-        before = np.cumsum(earlier.end - earlier.begin) - (earlier.end - earlier.begin)
-        shift = np.concatenate((before - earlier.begin, shift + len(content_before)))
-        frames = Frames.joined([earlier, frames])
-        raw = np.frombuffer(content_before + content, np.uint8)
-    rows = sequence(reopened(index, wanted), frames, span.begin).rows
-    if len(rows):
-        yield from _batches(index.framing, frames.take(rows), shift[rows], raw, span, shape)
-
-
-def _pending(
-    index: ProducerIndex, wanted: Mapping[ProducerId, ByteOffset], read: Read, journal: str, bytes_max: int
-) -> tuple[Frames, bytes]:
-    """The frames of the wanted producers in front of `index.offset`, and their bytes back to back."""
-    producers, begin = np.array(list(wanted), np.int64), min(wanted.values())
-    kept: list[Frames] = []
-    contents: list[bytes] = []
-    at, rest, held_bytes = int(begin), bytearray(), 0
-    for data in read(begin, index.offset):
-        rest += data
-        frames = frames_of(index.framing, bytes(rest), at)
-        if not len(frames.begin):
-            continue
-        raw = np.frombuffer(bytes(rest), np.uint8)
-        ours = frames.take(np.isin(frames.producer, producers))
-        held_bytes += int((ours.end - ours.begin).sum())
-        if held_bytes > bytes_max:
-            earliest = min(wanted, key=lambda producer: (wanted[producer], producer))
-            raise TooLarge(
-                f"messages of {len(wanted)} producers were pending in [{begin}, {index.offset}) of {journal} "
-                f"and are acknowledged behind it, the earliest of producer {earliest:012x}: more than "
-                f"{bytes_max} bytes. Raise option maxReplayMemory, or let producers acknowledge more often"
-            )
-        kept.append(ours)
-        contents.append(Values(raw, ours.begin - at, ours.end - at).joined())
-        rest = rest[int(frames.end[-1]) - at :]
-        at = int(frames.end[-1])
-    return Frames.joined(kept), b"".join(contents)
+    chosen = frames.take((frames.end > span.begin) & frames.has_data & (frames.flags != Flag.ACK))
+    shift = np.full(len(chosen.begin), -int(index.offset), np.int64)
+    yield from _batches(index.framing, Rows(chosen, shift, np.frombuffer(content, np.uint8)), span, shape)
 
 
 def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tuple[int, int]:
@@ -189,10 +152,9 @@ def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tu
     return (at, -1) if at < offset else (offset, offset)
 
 
-def _batches(  # noqa: PLR0917 - what one block is made of.
-    framing: Framing, frames: Frames, shift: Int, raw: Bytes, span: Span, shape: Shape
-) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the chosen frames; `begin + shift` is where a frame stands in `raw`."""
+def _batches(framing: Framing, rows: Rows, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of the chosen frames."""
+    frames, shift, raw = rows
     is_json = framing.kind is Kind.JSON_LINES
     head = 0 if is_json else HEADER.size + np.where(frames.clock != 0, UUID_BYTES, 0)
     begins, ends = frames.begin + shift + head, frames.end + shift - (1 if is_json else 0)

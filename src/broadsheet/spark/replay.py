@@ -1,0 +1,166 @@
+"""Replay: messages that were pending before a block of a journal and are committed in it.
+
+They are read again: all together where they fit into the memory that is allowed; else those of some
+producers at a time, in the order of their acknowledgements, and those of one that does not fit by itself
+a few MiB at a time. The rows are those of one sequencer, in its order, whatever is allowed. Units: byte
+offsets of the journal. Source: pipelines.5; paper "Message UUIDs".
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from broadsheet.message.columns import Bytes, Frames, Int, frames_of
+from broadsheet.message.producer_state import ProducerIndex
+from broadsheet.message.spans import Replay, reopened, replays, sequence
+from broadsheet.message.uuid import Flag, ProducerId
+
+Read = Callable[[int, int], Iterator[bytes]]
+"""The bytes `[begin, end)` of the journal."""
+Wanted = Mapping[ProducerId, Replay]
+
+
+class Rows(NamedTuple):
+    """Committed messages, in order, and where they lie."""
+
+    frames: Frames
+    shift: Int
+    """A frame stands at `begin + shift` of `raw`."""
+    raw: Bytes
+
+
+def committed(
+    index: ProducerIndex, frames: Frames, content: bytes, read: Read, start: int, *, bytes_max: int
+) -> Iterator[Rows]:
+    """What the frames of a block commit above `start`, with what was pending before the block.
+
+    Args:
+        index: the producers' states at the block's begin.
+        content: the block's bytes.
+        bytes_max: how many bytes of pending messages are held at once.
+    """
+    block, start = _Block(index, frames, content, read), max(start, int(index.offset))
+    wanted = replays(index, frames, start)
+    held = block.held(wanted, bytes_max)
+    if held is not None:
+        yield block.rows(len(frames.begin), start, wanted, held)
+        return
+    for group, size in _groups(wanted, block.pending_bytes(wanted), bytes_max):
+        at = max(replay.at for replay in group.values())
+        held = block.held(group, bytes_max) if size <= bytes_max else None
+        if held is not None:
+            yield block.rows(at + 1, start, group, held)
+        else:
+            ((producer, replay),) = group.items()
+            yield block.rows(at, start)
+            yield from block.streamed(producer, replay)
+            yield block.rows(at + 1, max(start, block.end_before(at)))
+        start = int(frames.end[at])
+    yield block.rows(len(frames.begin), start)
+
+
+class _Block:
+    """A block of a journal's frames."""
+
+    def __init__(self, index: ProducerIndex, frames: Frames, content: bytes, read: Read) -> None:
+        self.index, self.frames, self.content, self.read = index, frames, content, read
+        self.shift = np.full(len(frames.begin), -int(index.offset), np.int64)
+
+    def end_before(self, at: int) -> int:
+        """Where the frame in front of frame `at` ends."""
+        return int(self.frames.end[at - 1]) if at else int(self.index.offset)
+
+    def held(self, wanted: Wanted, bytes_max: int) -> "list[tuple[Frames, bytes]] | None":
+        """What the wanted producers have pending in front of the block; None where it is too much."""
+        kept: list[tuple[Frames, bytes]] = []
+        held_bytes = 0
+        for ours, content in self._earlier(wanted):
+            held_bytes += len(content)
+            if held_bytes > bytes_max:
+                return None
+            kept.append((ours, content))
+        return kept
+
+    def rows(
+        self, count: int, start: int, wanted: Wanted | None = None, held: Sequence[tuple[Frames, bytes]] = ()
+    ) -> Rows:
+        """What the first `count` frames commit above `start`, with what is held of the wanted producers."""
+        frames, shift = self.frames.take(np.arange(count)), self.shift[:count]
+        if held:
+            before = Frames.joined([ours for ours, _ in held])
+            lengths = before.end - before.begin
+            frames = Frames.joined([before, frames])
+            shift = np.concatenate((np.cumsum(lengths) - lengths - before.begin, shift + int(lengths.sum())))
+        rows = sequence(reopened(self.index, wanted or {}), frames, start).rows
+        raw = np.frombuffer(b"".join([*(content for _, content in held), self.content]), np.uint8)
+        return Rows(frames.take(rows), shift[rows], raw)
+
+    def pending_bytes(self, wanted: Wanted) -> dict[ProducerId, int]:
+        """How many bytes of each producer are pending."""
+        sizes = dict.fromkeys(wanted, 0)
+        for ours, _ in self._earlier(wanted):
+            for producer in np.unique(ours.producer).tolist():
+                chosen = ours.producer == producer
+                sizes[ProducerId(producer)] += int((ours.end[chosen] - ours.begin[chosen]).sum())
+        return sizes
+
+    def streamed(self, producer: ProducerId, replay: Replay) -> Iterator[Rows]:
+        """What an acknowledgement commits of the messages in front of the block, as it is read."""
+        acknowledged = self.frames.clock[replay.at]
+        greatest = np.uint64(self.index.states[producer].last_ack)
+        for ours, content in self._earlier({producer: replay}):
+            lengths = ours.end - ours.begin
+            clock = np.where(ours.flags == Flag.CONTINUE, ours.clock, np.uint64(0))
+            running = np.maximum(np.maximum.accumulate(clock), greatest)
+            is_new = clock > np.concatenate((np.array([greatest]), running[:-1]))
+            greatest = running[-1]
+            rows = np.flatnonzero(is_new & (clock <= acknowledged) & ours.has_data)
+            shift = np.cumsum(lengths) - lengths - ours.begin
+            yield Rows(ours.take(rows), shift[rows], np.frombuffer(content, np.uint8))
+
+    def _earlier(self, wanted: Wanted) -> Iterator[tuple[Frames, bytes]]:
+        """The frames of the wanted producers in front of the block, and their bytes, as they are read."""
+        if not wanted:
+            return
+        producers = np.array(sorted(wanted), np.int64)
+        begins = np.array([wanted[ProducerId(each)].begin for each in producers.tolist()], np.int64)
+        at, rest = int(begins.min()), bytearray()
+        for data in self.read(at, self.index.offset):
+            rest += data
+            content = bytes(rest)
+            frames = frames_of(self.index.framing, content, at)
+            if not len(frames.begin):
+                continue
+            place = np.minimum(np.searchsorted(producers, frames.producer), len(producers) - 1)
+            # In front of its open span stands what a producer has settled: to see that twice would undo it.
+            ours = frames.take((producers[place] == frames.producer) & (frames.begin >= begins[place]))
+            if len(ours.begin):
+                yield ours, _taken(content, ours, at)
+            rest = rest[int(frames.end[-1]) - at :]
+            at = int(frames.end[-1])
+
+
+def _taken(content: bytes, frames: Frames, base: int) -> bytes:
+    """The bytes of frames back to back, neighbours in one slice."""
+    breaks = np.flatnonzero(frames.begin[1:] != frames.end[:-1]) + 1
+    lows = frames.begin[np.concatenate((np.zeros(1, np.int64), breaks))] - base
+    highs = frames.end[np.concatenate((breaks, np.array([len(frames.end)]))) - 1] - base
+    return b"".join([content[low:high] for low, high in zip(lows.tolist(), highs.tolist(), strict=True)])
+
+
+def _groups(wanted: Wanted, sizes: Mapping[ProducerId, int], bytes_max: int) -> Iterator[tuple[Wanted, int]]:
+    """Producers in the order of their acknowledgements, as many at a time as may be held, and their bytes.
+
+    What is above the limit is of one producer.
+    """
+    group: dict[ProducerId, Replay] = {}
+    size = 0
+    for producer, replay in wanted.items():
+        if group and size + sizes[producer] > bytes_max:
+            yield group, size
+            group, size = {}, 0
+        group[producer] = replay
+        size += sizes[producer]
+    if group:
+        yield group, size
