@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from broadsheet.spark import commits, sink, source
 from broadsheet.spark.commits import Plan
-from broadsheet.spark.connection import Target
 
 _armed = {"directory": ""}
 STALL_S_MAX = 120
@@ -31,6 +30,10 @@ class InjectedError(RuntimeError):
 
 def arm(options: Mapping[str, str]) -> None:
     _armed["directory"] = options.get("crashdir", "")
+
+
+def unarmed(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.lower() != "crashdir"}
 
 
 def reached(label: str) -> None:
@@ -77,7 +80,7 @@ sink.passed = reached  # type: ignore[attr-defined]  # As above.
 
 class CrashingReader(source.StreamReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
+        super().__init__(unarmed(options), schema)
         self.options = dict(options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,9 +99,13 @@ class CrashingReader(source.StreamReader):
 
 
 class CrashingWriter(sink.SinkWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(unarmed(options), schema)
+        self.crash = dict(options)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        arm(self.options)
+        arm(self.crash)
 
 
 class NaiveWriter(CrashingWriter):
@@ -109,7 +116,7 @@ class NaiveWriter(CrashingWriter):
         return self.__dict__
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        journals = Target.of(self.options).journals()
+        journals = self.target.journals()
         for message in messages:
             for intent in message.intents:
                 journals.append(intent.journal, intent.content())

@@ -64,6 +64,16 @@ def test_a_starting_point_is_explicit() -> None:
     """Spark asks again after a crash in the first batch; 'latest' would then be another place."""
     assert starting('{"a/1": 7}', {"a/1": 1, "a/2": 1}) == {"a/1": Position(7, 1), "a/2": Position(0, 1)}
     assert decoded(encoded(starting("earliest", {"a/1": 3}))) == {"a/1": Position(0, 3)}
-    for wrong in ("latest", "[]", '{"x/y": 1}', '{"a/1": -1}'):
+    wrongs = (
+        "latest",
+        "[]",
+        '{"x/y": 1}',
+        '{"a/1": -1}',
+        '{"a/1": 1.9}',
+        '{"a/1": "7"}',
+        '{"a/1": true}',
+        "7",
+    )
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match="startingOffsets"):
             starting(wrong, {"a/1": 1})

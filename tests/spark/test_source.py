@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+from pyspark.sql.types import LongType, StructField, StructType
 
 from broadsheet.base.time import WallTime
 from broadsheet.client import connect_sync
@@ -10,7 +12,9 @@ from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId
-from broadsheet.spark.source import Sources
+from broadsheet.spark.source import BatchReader, Sources, StreamReader
+
+X = StructType([StructField("x", LongType())])
 
 
 def test_an_explicit_offset_inside_a_frame_fails_or_moves_on(
@@ -40,3 +44,100 @@ def test_an_explicit_offset_inside_a_frame_fails_or_moves_on(
         start(999)
     with pytest.raises(ConfigError, match="startingInsideFrame is 'skip'"):
         start(0, startinginsideframe="skip")
+
+
+def test_a_journal_that_is_left_out_for_a_while_is_not_read_again(node: Any) -> None:
+    """Its position was forgotten with it: listed again, it began at 0, and every row came twice."""
+    with connect_sync(node.address) as client:
+        for name in ("left/a", "left/b"):
+            client.journals.create(name)
+            client.journals.append(name, b'{"x":1}\n')
+    both, one = (
+        StreamReader({"address": node.address, "journals": names}, X) for names in ("left/a,left/b", "left/a")
+    )
+    first = both.latestOffset(both.initialOffset(), ReadAllAvailable())
+
+    for limit in (ReadAllAvailable(), ReadMaxBytes(5)):
+        without = one.latestOffset(first, limit)
+        assert without["left/b"] == first["left/b"]
+        assert list(without) == sorted(without)
+        assert one.partitions(first, without) == []
+        assert both.latestOffset(without, ReadAllAvailable()) == first
+
+
+def test_a_logged_batch_is_read_whole_after_a_journal_was_left_out(node: Any) -> None:
+    """Spark runs the batch of its log again, whatever the options say by now."""
+    with connect_sync(node.address) as client:
+        for name in ("logged/a", "logged/b"):
+            client.journals.create(name)
+            client.journals.append(name, b'{"x":1}\n')
+    both, one = (
+        StreamReader({"address": node.address, "journals": names}, X)
+        for names in ("logged/a,logged/b", "logged/a")
+    )
+    begin = both.initialOffset()
+    end = both.latestOffset(begin, ReadAllAvailable())
+
+    def rows(reader: StreamReader) -> int:
+        return sum(batch.num_rows for each in reader.partitions(begin, end) for batch in reader.read(each))
+
+    assert rows(both) == rows(one) == 2
+
+
+def test_a_journal_made_again_while_a_task_reads_ends_the_task(node: Any) -> None:
+    """Its bytes are others, at the same offsets: between planning and reading nobody looked."""
+    options = {"address": node.address, "journals": "again/j"}
+    with connect_sync(node.address) as client:
+        client.journals.create("again/j")
+        client.journals.append("again/j", b'{"x":1}\n')
+        stream, batch = StreamReader(options, X), BatchReader(options, X)
+        begin = stream.initialOffset()
+        planned = stream.partitions(begin, stream.latestOffset(begin, ReadAllAvailable()))
+        asked = batch.partitions()
+        client.journals.delete("again/j")
+        client.journals.create("again/j")
+        client.journals.append("again/j", b'{"x":2}\n')
+
+    for reader, parts in ((stream, planned), (batch, asked)):
+        with pytest.raises(LocalProtocolError, match="again/j was deleted and made again"):
+            list(reader.read(parts[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "startingOffset",
+            "earliest",
+            r"options \['startingoffset'\] are none of the source's: .*startingOffsets",
+        ),
+        ("path", "some/journal", "'path'.*journals"),
+        ("tasks", "many", "option tasks is 'many', not a whole number"),
+        ("tasks", "-1", "option tasks is '-1'"),
+        ("maxBytesPerTrigger", "-5", "option maxBytesPerTrigger is '-5'"),
+        ("maxBytesPerTrigger", "10m", "option maxBytesPerTrigger is '10m'"),
+        ("maxReplayMemory", "1e9", "option maxReplayMemory is '1e9'"),
+        ("malformed", "ignore", "option malformed is 'ignore', not 'fail' or 'drop' or 'keep'"),
+        ("readCommitted", "no", "option readCommitted is 'no', not 'true' or 'false'"),
+        ("patience", "soon", "option patience is 'soon'"),
+        ("journals", " , ", "option 'journals' is missing"),
+        ("address", "", "option 'address' is missing"),
+    ],
+)
+def test_a_wrong_option_of_the_source_is_refused_by_name(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was ignored ran another query than the user meant, such as one of a single byte a batch."""
+    monkeypatch.delenv("BROADSHEET_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        StreamReader({"address": "127.0.0.1:1", "journals": "a/b", name: value}, X)
+
+
+def test_names_of_options_do_not_differ_by_case() -> None:
+    """As everywhere in Spark."""
+    reader = StreamReader(
+        {"ADDRESS": "h:1", "Journals": "b, a,b", "MAXBYTESPERTRIGGER": "7", "ReadCommitted": "False"}, X
+    )
+
+    assert (reader.sources.names, reader.sources.is_committed) == (["b", "a"], False)
+    assert reader.getDefaultReadLimit() == ReadMaxBytes(7)

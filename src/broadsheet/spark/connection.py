@@ -7,12 +7,13 @@ Units: seconds.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from broadsheet.client import connect_sync
 from broadsheet.client_sync import SyncClient, SyncJournals
 from broadsheet.errors import ConfigError, OffsetNotYetAvailable, Refused, Retry, Unknown
+from broadsheet.spark.options import Options
 
 T = TypeVar("T")
 PATIENCE_S = 120.0
@@ -30,17 +31,17 @@ class Target(NamedTuple):
     patience_s: float = PATIENCE_S
 
     @staticmethod
-    def of(options: Mapping[str, str]) -> "Target":
+    def of(options: Options) -> "Target":
         """The target that `options` name.
 
         Raises:
             ConfigError: there is no address.
         """
-        address = options.get("address") or os.environ.get("BROADSHEET_ADDRESS", "")
+        address = options.text("address") or os.environ.get("BROADSHEET_ADDRESS", "")
         if not address:
             raise ConfigError("option 'address' is missing: host:port of a node's native door")
-        token = options.get("token") or os.environ.get("BROADSHEET_TOKEN", "")
-        return Target(address, token, float(options.get("patience", PATIENCE_S)))
+        token = options.text("token") or os.environ.get("BROADSHEET_TOKEN", "")
+        return Target(address, token, options.seconds("patience", PATIENCE_S))
 
     def journals(self) -> SyncJournals:
         """The journals of the node, by this process's one client."""

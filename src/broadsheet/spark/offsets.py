@@ -7,11 +7,12 @@ acknowledgement, so any cut is exact, and an index point is only cheaper. It rea
 pipelines.2-5.
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import msgspec
 
 from broadsheet.errors import ConfigError, LocalProtocolError
 
@@ -63,16 +64,15 @@ def starting(option: str, revisions: Mapping[str, int]) -> Positions:
     if option == "earliest":
         return {journal: Position(0, revision) for journal, revision in revisions.items()}
     try:
-        wanted = json.loads(option)
-        offsets = {str(journal): int(offset) for journal, offset in wanted.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        offsets = msgspec.json.decode(option, type=dict[str, int])
+    except msgspec.MsgspecError as error:
         raise ConfigError(
             f"startingOffsets {option!r} is neither 'earliest' nor JSON of journal to byte offset. "
             f"'latest' and times "
             "must be pinned before the query starts: broadsheet.spark.read_stream_options(latest=True) "
             "does so"
         ) from error
-    if strangers := sorted(set(offsets) - set(revisions)) + [j for j, at in offsets.items() if at < 0]:
+    if strangers := [each for each, at in offsets.items() if each not in revisions or at < 0]:
         raise ConfigError(f"startingOffsets: {strangers} not read by this query, or below 0")
     return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
 

@@ -11,13 +11,13 @@ reference/spark.md 3.
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.spark.commits import CommitJournal, Fence, Plan
 from broadsheet.spark.connection import Target, patiently
 from broadsheet.spark.encode import bodies, frames
+from broadsheet.spark.options import Options
 from broadsheet.spark.session import freeze_once
 from broadsheet.spark.source import framing_of
 
@@ -45,11 +46,23 @@ APPEND_BYTES = 4 << 20
 JOURNALS_MAX = 10_000
 APPENDS_ON_WAY = 4
 """To as many journals at once: bounds memory and threads."""
+WAITING_BYTES_MAX = 64 << 20
+"""Of all journals together: above, the one with most waiting is appended to, small as it may be."""
 
 UNSTARTED = (
     "the exactly-once sink must be fenced before it starts: call broadsheet.spark.start(df.writeStream…, "
     "commit_journal=…), or set option mode to 'at-least-once'"
 )
+
+
+MODES = ("exactly-once", "at-least-once")
+KNOWN = (
+    "address", "token", "patience", "journal", "toJournals", "keyColumn", "createJournals", "mode",
+    "commitJournal", "fence", "checkpointLocation", "queryName",
+)  # fmt: skip
+"""The options of the sink. Spark adds the last two."""
+_LOCAL = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
+"""A checkpoint's path on this machine. Spark takes it as it is: `#`, `?` and `%` mean nothing in it."""
 
 
 class Done(WriterCommitMessage):
@@ -62,13 +75,16 @@ class Done(WriterCommitMessage):
 class Routing:
     """To which journal each row goes."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.to = options.get("journal", "")
-        self.names = [name.strip() for name in options.get("tojournals", "").split(",") if name.strip()]
-        self.key = options.get("keycolumn", "")
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self.to, self.key = options.text("journal"), options.text("keyColumn")
+        self.names = sorted(options.names("toJournals"))  # As each publisher has them: `message.mapping`.
         self.by_column = "journal" in schema.names and not self.to and not self.names
         self.leave_out = frozenset({"journal"}) if self.by_column else frozenset()
-        if not (self.to or self.by_column or (self.names and self.key)):
+        if (self.to and (self.names or self.key)) or bool(self.names) != bool(self.key):
+            raise ConfigError(
+                "option 'journal' stands alone, and options 'toJournals' and 'keyColumn' stand together"
+            )
+        if not (self.to or self.by_column or self.names):
             raise ConfigError(
                 "where do rows go? A column 'journal', option 'journal', or options 'toJournals' and "
                 "'keyColumn'"
@@ -90,10 +106,17 @@ class Routing:
             places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         else:
             column = batch.column(self.key).to_pylist()
-            keys = [b"" if key is None else str(key).encode() for key in column]
+            keys = [_key(value) for value in column]
             places, names = np.array(modulo_each(keys, len(self.names))), self.names
         for place in np.unique(places).tolist():
             yield names[place], batch.take(pa.array(np.flatnonzero(places == place)))
+
+
+def _key(value: object) -> bytes:
+    """The bytes that a key is mapped by."""
+    if isinstance(value, bytes):
+        return value
+    return b"" if value is None else str(value).encode()
 
 
 class Held:
@@ -137,11 +160,12 @@ class Appender:
     One append is on its way to each journal, so a producer's messages arrive in the order of their clocks.
     """
 
-    def __init__(self, target: Target, publisher: Publisher, flags: Flag, options: Mapping[str, str]) -> None:
-        self.target, self.publisher, self.flags = target, publisher, flags
-        self.creates = options.get("createjournals", "false").lower() == "true"
+    def __init__(self, target: Target, publisher: Publisher, flags: Flag, *, creates: bool) -> None:
+        self.target, self.publisher, self.flags, self.creates = target, publisher, flags, creates
         self.framings: dict[str, Framing] = {}
         self.waiting: dict[str, list[bytes]] = {}
+        self.waiting_bytes: dict[str, int] = {}
+        self.total_bytes = 0
         self.on_way: dict[str, Future[None]] = {}
         self.threads = ThreadPoolExecutor(APPENDS_ON_WAY, "broadsheet-append")
         self.row_count = 0
@@ -152,11 +176,14 @@ class Appender:
         wall = WallTime(time.time_ns())
         first = self.publisher.reserve(JournalName(journal), framing, len(column), wall)
         content = frames(framing, column, self.publisher.producer, first, self.flags)
-        waiting = self.waiting.setdefault(journal, [])
-        waiting.append(content)
+        self.waiting.setdefault(journal, []).append(content)
+        self.waiting_bytes[journal] = self.waiting_bytes.get(journal, 0) + len(content)
+        self.total_bytes += len(content)
         self.row_count += len(column)
-        if sum(map(len, waiting)) >= APPEND_BYTES:
+        if self.waiting_bytes[journal] >= APPEND_BYTES:
             self._flush(journal)
+        while self.total_bytes > WAITING_BYTES_MAX:
+            self._flush(max(self.waiting_bytes, key=self.waiting_bytes.__getitem__))
 
     def flush(self) -> None:
         """Append what is left; afterwards everything is durable."""
@@ -173,6 +200,7 @@ class Appender:
         while (before := self.on_way.pop(journal, None)) or len(self.on_way) >= APPENDS_ON_WAY:
             (before or self.on_way.pop(next(iter(self.on_way)))).result()
         content = b"".join(self.waiting.pop(journal))
+        self.total_bytes -= self.waiting_bytes.pop(journal)
         self.on_way[journal] = self.threads.submit(self._append, journal, content)
 
     def _append(self, journal: str, content: bytes) -> None:
@@ -202,14 +230,23 @@ class SinkWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("broadsheet")`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self.options = {key.lower(): value for key, value in options.items()}
-        self.target = Target.of(self.options)
-        self.routing = Routing(self.options, schema)
-        self.is_exact = self.options.get("mode", "exactly-once") != "at-least-once"
-        self.fence = Fence(self.options.get("fence", ""))
-        self.commit_journal = self.options.get("commitjournal", "")
+        given = Options(options, KNOWN, "sink")
+        self.target = Target.of(given)
+        self.routing = Routing(given, schema)
+        self.is_exact = given.choice("mode", MODES, "exactly-once") == "exactly-once"
+        self.fence = Fence(given.text("fence"))
+        self.commit_journal = given.text("commitJournal")
+        self.creates = given.flag("createJournals", default=False)
+        self.checkpoint = given.text("checkpointLocation")
         if self.is_exact and not (self.fence and self.commit_journal):
             raise ConfigError(UNSTARTED)
+        if self.is_exact and not self.checkpoint:
+            raise ConfigError(
+                "the exactly-once sink compares the checkpoint's offsets: give option 'checkpointLocation' "
+                "at writeStream, the session's setting is not enough"
+            )
+        if not self.is_exact and (self.fence or self.commit_journal):
+            raise ConfigError("mode at-least-once has no commit journal: do not start it by `start`")
         self.plan: Plan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,7 +294,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             self.fence,
             batch=batchId,
             query=query,
-            digest=digest_of(self.options.get("checkpointlocation", ""), batchId),
+            digest=digest_of(self.checkpoint, batchId),
             intents=[intent for message in done for intent in message.intents],
         )
         passed("sink.commit.end")
@@ -272,9 +309,13 @@ class SinkWriter(DataSourceStreamArrowWriter):
     def _append(
         self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag, query: str
     ) -> Done:
-        with closing(Appender(self.target, publisher, flags, self.options)) as appender:
+        with closing(Appender(self.target, publisher, flags, creates=self.creates)) as appender:
             for batch in iterator:
                 for journal, rows in self.routing.split(batch):
+                    if journal == self.commit_journal:
+                        raise LocalProtocolError(
+                            f"{journal} is the query's commit journal: rows go elsewhere"
+                        )
                     appender.add(journal, bodies(rows, self.routing.leave_out))
             passed("sink.task.framed")
             appender.flush()
@@ -292,10 +333,10 @@ def digest_of(checkpoint: str, batch: int) -> str:
     Raises:
         ConfigError: it cannot be read.
     """
-    place = urlparse(checkpoint)
+    local = _LOCAL.fullmatch(checkpoint)
     try:
-        if place.scheme in ("", "file"):
-            content = Path(place.path, "offsets", str(batch)).read_bytes()
+        if local is not None:
+            content = Path(local[1], "offsets", str(batch)).read_bytes()
         else:
             from pyarrow.fs import FileSystem
 

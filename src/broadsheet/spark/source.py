@@ -2,7 +2,7 @@
 
 `latestOffset` and its kin run in one process beside the driver, `read` in the workers; a reader crosses by
 pickling, and what a task needs is in its partition. Arrow batches only. Options: address, token, journals
-(names by comma), schema (DDL of parsed columns; or `.schema(…)` with exactly the wanted columns),
+(names by comma), schema (DDL of parsed columns; or `.schema(…)` with exactly the wanted columns), patience,
 startingOffsets, startingInsideFrame, maxBytesPerTrigger, maxReplayMemory, malformed, readCommitted, tasks.
 Source: pipelines.1-5; reference/spark.md 1.3-1.5.
 """
@@ -45,35 +45,42 @@ from broadsheet.spark.offsets import (
     starting,
     tasks,
 )
+from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.session import freeze_once
+
+KNOWN = (
+    "address", "token", "patience", "journals", "schema", "startingOffsets", "startingInsideFrame",
+    "maxBytesPerTrigger", "maxReplayMemory", "malformed", "readCommitted", "tasks",
+)  # fmt: skip
+"""The options of the source."""
 
 
 class SpanPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, spans: list[Span], framings: dict[str, Framing]) -> None:
+    def __init__(self, spans: list[Span], framings: dict[str, Framing], ends: Positions) -> None:
         super().__init__(None)
-        self.spans, self.framings = spans, framings
+        self.spans, self.framings, self.ends = spans, framings, ends
 
 
 class Sources:
     """The journals that a query reads, by one connection."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.target = Target.of(options)
-        self.names = [name.strip() for name in options.get("journals", "").split(",") if name.strip()]
+        given = Options(options, KNOWN, "source")
+        self.target = Target.of(given)
+        self.names = given.names("journals")
         if not self.names:
             raise ConfigError("option 'journals' is missing: names of journals, separated by commas")
-        self.task_count = int(options.get("tasks", 0)) or os.cpu_count() or 1
-        self.starting = options.get("startingoffsets", "earliest")
-        self.malformed = Malformed(options.get("malformed", Malformed.FAIL.value))
-        self.is_committed = options.get("readcommitted", "true").lower() != "false"
-        self.replay_bytes_max = int(options.get("maxreplaymemory", REPLAY_BYTES_MAX))
-        self.inside_frame = options.get("startinginsideframe", "fail")
-        if self.inside_frame not in ("fail", "next"):
-            raise ConfigError(f"option startingInsideFrame is {self.inside_frame!r}, not 'fail' or 'next'")
+        self.task_count = given.count("tasks", 0) or os.cpu_count() or 1
+        self.bytes_max = given.count("maxBytesPerTrigger", 0)
+        self.starting = given.text("startingOffsets", "earliest")
+        self.malformed = Malformed(given.choice("malformed", [each.value for each in Malformed], "fail"))
+        self.is_committed = given.flag("readCommitted", default=True)
+        self.replay_bytes_max = given.count("maxReplayMemory", REPLAY_BYTES_MAX)
+        self.inside_frame = given.choice("startingInsideFrame", ("fail", "next"), "fail")
 
     def shape(self, schema: StructType) -> Shape:
         """What rows `schema` asks for."""
@@ -89,10 +96,6 @@ class Sources:
         """The journals with their create revisions."""
         return {name: self._info(name).create_revision for name in self.names}
 
-    def framings(self) -> dict[str, Framing]:
-        """How messages stand in each journal, by its label."""
-        return {name: framing_of(self._info(name).spec.labels) for name in self.names}
-
     def start(self) -> Positions:
         """Where a new query begins: a frame's begin in each journal.
 
@@ -101,9 +104,10 @@ class Sources:
         """
         positions = starting(self.starting, self.revisions())
         if explicit := [name for name, position in positions.items() if position.offset]:
-            framings, heads = self.framings(), self.heads()
+            heads = self.heads()
             for name in explicit:
-                begin = self._frame_begin(name, positions[name].offset, heads[name].offset, framings[name])
+                framing = framing_of(self._info(name).spec.labels)
+                begin = self._frame_begin(name, positions[name].offset, heads[name].offset, framing)
                 positions[name] = positions[name]._replace(offset=begin)
         return positions
 
@@ -143,22 +147,42 @@ class Sources:
         }
 
     def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
-        """The tasks that read `[start, end)`."""
+        """The tasks that read `[start, end)`, of journals that may be left out by now.
+
+        Raises:
+            LocalProtocolError: one of them was made again.
+        """
         moved = [name for name in end if end[name].offset > (start[name].offset if name in start else 0)]
+        infos = {name: self._info(name) for name in moved}
+        revisions = {name: info.create_revision for name, info in infos.items()}
+        refuse_remade({name: start[name] for name in moved if name in start}, revisions)
+        refuse_remade({name: end[name] for name in moved}, revisions)
         if not moved:
             return []
-        framings = self.framings()
+        framings = {name: framing_of(info.spec.labels) for name, info in infos.items()}
         groups = tasks(start, end, self.points(moved), self.task_count)
         return [
-            SpanPartition(spans, {span.journal: framings[span.journal] for span in spans}) for spans in groups
+            SpanPartition(
+                spans,
+                {span.journal: framings[span.journal] for span in spans},
+                {span.journal: end[span.journal] for span in spans},
+            )
+            for spans in groups
         ]
 
     def read(self, partition: InputPartition | None, shape: Shape) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """The rows of one task.
+
+        Raises:
+            LocalProtocolError: a journal was made again since the task was planned.
+        """
         freeze_once()
         if isinstance(partition, SpanPartition):
             for span in partition.spans:
                 yield from read_span(self.target, partition.framings[span.journal], span, shape)
+                # Revisions rise, so what was read before this look was read of the planned journal.
+                now = {span.journal: self._info(span.journal).create_revision}
+                refuse_remade({span.journal: partition.ends[span.journal]}, now)
 
     def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda loses it.
         return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
@@ -175,7 +199,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.sources = Sources(options)
         self.shape = self.sources.shape(schema)
-        self.bytes_max = int(options.get("maxbytespertrigger", 0))
         self.bounds: Positions | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
@@ -184,7 +207,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
         """The option's bytes, or all."""
-        return ReadMaxBytes(self.bytes_max) if self.bytes_max else ReadAllAvailable()
+        bytes_max = self.sources.bytes_max
+        return ReadMaxBytes(bytes_max) if bytes_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
         """Go no further than what is there now."""
@@ -202,10 +226,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"journals {behind} end below where this query has read: another data directory, or bytes "
                 f"were lost"
             )
+        # What is left out for now keeps its place: listed again, it goes on there.
+        left_out = {name: position for name, position in begin.items() if name not in heads}
         if not isinstance(limit, ReadMaxBytes):
-            return encoded(heads)
+            return encoded(left_out | heads)
         moved = [name for name in heads if heads[name].offset > (begin[name].offset if name in begin else 0)]
-        return encoded(limited(begin, heads, self.sources.points(moved), limit.max_bytes))
+        ends = limited(begin, heads, self.sources.points(moved), limit.max_bytes)
+        return encoded(left_out | ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
         """The committed ends, from which progress shows the lag."""
@@ -213,9 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        begin, stop = decoded(start), decoded(end)
-        refuse_remade(begin | stop, self.sources.revisions())
-        return self.sources.partitions(begin, stop)
+        return self.sources.partitions(decoded(start), decoded(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

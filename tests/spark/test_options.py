@@ -1,0 +1,110 @@
+"""What a user writes at the sink is judged before anything is appended."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from broadsheet.client import connect_sync
+from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.message.mapping import modulo
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.uuid import Flag, ProducerId
+from broadsheet.spark import sink
+from broadsheet.spark.connection import Target
+from broadsheet.spark.options import Options
+from broadsheet.spark.sink import Appender, Routing, SinkWriter, digest_of
+
+ROWS = StructType([StructField("x", LongType()), StructField("k", BinaryType())])
+GOOD = {
+    "address": "h:1",
+    "fence": "f",
+    "commitJournal": "com/c",
+    "checkpointLocation": "/c",
+    "journal": "o/o",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"createJournal": "true"}, r"options \['createjournal'\] are none of the sink's: .*createJournals"),
+        ({"createJournals": "yes"}, "option createJournals is 'yes', not 'true' or 'false'"),
+        ({"mode": "atleastonce"}, "option mode is 'atleastonce', not 'exactly-once' or 'at-least-once'"),
+        ({"mode": "at-least-once"}, "mode at-least-once has no commit journal"),
+        ({"fence": ""}, r"broadsheet\.spark\.start"),
+        ({"checkpointLocation": ""}, "give option 'checkpointLocation' at writeStream"),
+        ({"patience": "-1"}, "option patience is '-1'"),
+        ({"patience": "inf"}, "option patience is 'inf'"),
+        ({"toJournals": "a/a,b/b"}, "option 'journal' stands alone"),
+        ({"keyColumn": "x"}, "option 'journal' stands alone"),
+        ({"journal": "", "keyColumn": "x"}, "'toJournals' and 'keyColumn' stand together"),
+        ({"journal": "", "toJournals": "a/a"}, "'toJournals' and 'keyColumn' stand together"),
+        ({"journal": "", "toJournals": "a/a", "keyColumn": "y"}, "keyColumn 'y' is none of"),
+        ({"journal": ""}, "where do rows go"),
+    ],
+)
+def test_a_wrong_option_of_the_sink_is_refused_by_name(changed: dict[str, str], words: str) -> None:
+    """One that was ignored sent rows elsewhere, or failed the first batch after its rows were appended."""
+    SinkWriter(GOOD, ROWS)
+    with pytest.raises(ConfigError, match=words):
+        SinkWriter(GOOD | changed, ROWS)
+
+
+def test_a_key_goes_where_every_publisher_sends_it() -> None:
+    """By its bytes, among the journals in the order of their names: another order is another journal."""
+    keys = [b"", b"a", b"b", b"\xff\0", b"some", b"more"]
+    batch = pa.record_batch({"x": range(6), "k": pa.array(keys, pa.binary())})
+    names = ["t/a", "t/b", "t/c"]
+    expected = {key: names[modulo(key, 3)] for key in keys}
+
+    for order in ("t/a,t/b,t/c", "t/c,t/a,t/b,t/a"):
+        routing = Routing(Options({"toJournals": order, "keyColumn": "k"}, sink.KNOWN, "sink"), ROWS)
+        found = {key: name for name, rows in routing.split(batch) for key in rows.column("k").to_pylist()}
+        assert found == expected
+
+
+def test_a_checkpoint_is_where_spark_puts_it(tmp_path: Path) -> None:
+    """A path with `#` was cut there: the offsets of a neighbour were compared, or none were found."""
+    for name in ("plain", "a#b", "a?b", "a%20b", "a b;c"):
+        offsets = tmp_path / name / "offsets"
+        offsets.mkdir(parents=True)
+        (offsets / "7").write_text(name)
+    digests = {name: digest_of(f"{tmp_path}/{name}", 7) for name in ("plain", "a#b", "a?b", "a%20b", "a b;c")}
+
+    assert len(set(digests.values())) == len(digests)
+    for scheme in ("file:", "file://"):
+        assert {name: digest_of(f"{scheme}{tmp_path}/{name}", 7) for name in digests} == digests
+    with pytest.raises(ConfigError, match="cannot read the offsets of batch 8"):
+        digest_of(f"{tmp_path}/plain", 8)
+
+
+def test_rows_for_the_commit_journal_are_refused(node: Any) -> None:
+    """They made it unreadable: the batch committed, and the query never started again."""
+    with connect_sync(node.address) as client:
+        client.journals.create("com/c")
+        writer = SinkWriter(GOOD | {"address": node.address, "journal": "com/c"}, ROWS)
+
+        with pytest.raises(LocalProtocolError, match="com/c is the query's commit journal"):
+            writer._append(iter([pa.record_batch({"x": [1]})]), Publisher(ProducerId(1)), Flag.CONTINUE, "q")
+        assert client.journals.status("com/c").end == 0
+
+
+def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task with rows for thousands of journals held megabytes of each until its end."""
+    monkeypatch.setattr(sink, "WAITING_BYTES_MAX", 100_000)
+    names = [f"bound/{number}" for number in range(10)]
+    row = pa.array([b'{"x":"%s"}' % bytes(2000).replace(b"\0", b"y")], pa.large_binary())
+    with connect_sync(node.address) as client:
+        for name in names:
+            client.journals.create(name)
+        appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+        for _ in range(40):
+            for name in names:
+                appender.add(name, row)
+                assert sum(len(each) for waits in appender.waiting.values() for each in waits) <= 100_000
+        appender.flush()
+        appender.close()
+        assert {client.journals.status(name).end for name in names} == {40 * (len(row[0].as_py()) + 57)}
