@@ -3,25 +3,44 @@
 Later sources win: default, TOML file, `BROADSHEET_SECTION__FIELD` in the environment, flag. A name that the
 tree does not have is refused, with the nearest one that it has. Each domain defines its own struct (units in
 the field names, bounds in `__post_init__` or `msgspec.Meta`); `node.py` composes them into the tree that is
-loaded here. This module knows no domain, keeps no settings, and reads the environment only where it is passed
-in. Source: STYLE 8.
+loaded here. A `Duration` is written with its unit, as in `"30s"` or `"1.5ms"`, or as nanoseconds. A `Place`
+that stands in a file is relative to that file. No integer is negative, or has more than 63 bits. This module
+knows no domain, keeps no settings, and reads the environment only where it is passed in.
+Source: STYLE 8, ADR 0001.
 """
 
 import contextlib
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from broadsheet.base.time import Duration
 from broadsheet.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "BROADSHEET_"
 ENVIRONMENT_SEPARATOR: Final = "__"
 FILE_BYTES_MAX: Final = 1 << 20
 SECRET_WORDS: Final = ("secret", "token", "password")
+INTEGER_END: Final = 1 << 63
+NANOSECONDS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+"""Of the units in which a duration may be written."""
+
+Place = Annotated[str, msgspec.Meta(extra={"is_place": True})]
+"""A path. One that a file names is relative to the file, so that both may be moved together; any other is
+relative to where the process runs."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -75,7 +94,7 @@ def load(
     """
     found = _Found(tree)
     if path is not None:
-        found.put_table(_read(path), "", f"file {path}")
+        found.put_table(_read(path), "", f"file {path}", path.parent)
     for variable, text in sorted(environment.items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and ENVIRONMENT_SEPARATOR in variable:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace(ENVIRONMENT_SEPARATOR, ".")
@@ -100,8 +119,13 @@ class _Found:
 
     def put(self, name: str, value: object, origin: str) -> None:
         """Set one value, after making sure that the tree has it."""
-        if _is_struct(self._kind(name, origin)):
+        kind = self._kind(name, origin)
+        if _is_struct(kind):
             raise ConfigError(f"{origin}: {name} is a section, not a value")
+        if kind is Duration and isinstance(value, str):
+            value = _nanoseconds(value, f"{origin}: {name}")
+        if isinstance(value, int) and not 0 <= value < INTEGER_END:
+            raise ConfigError(f"{origin}: {name} must be in 0..2**63 - 1, not {value}")
         table = self.values
         *sections, last = name.split(".")
         for section in sections:
@@ -109,30 +133,43 @@ class _Found:
         table[last] = value
         self.origins[name] = origin
 
-    def put_table(self, table: Mapping[str, Any], above: str, origin: str) -> None:
-        """Set what stands in a TOML table, section by section."""
+    def put_table(self, table: Mapping[str, Any], above: str, origin: str, beside: Path) -> None:
+        """Set what stands in a TOML table, section by section; places in it are relative to `beside`."""
         for key, value in table.items():
             name = f"{above}{key}"
-            if isinstance(value, dict) and _is_struct(self._kind(name, origin)):
-                self.put_table(value, f"{name}.", origin)
+            kind = self._kind(name, origin)
+            if isinstance(value, dict) and _is_struct(kind):
+                self.put_table(value, f"{name}.", origin, beside)
+            elif kind == Place and isinstance(value, str) and value:
+                self.put(name, str(beside / value), origin)
             else:
                 self.put(name, value, origin)
 
     def put_text(self, name: str, text: str, origin: str) -> None:
         """Set one value from the environment: as it stands for a string, else a TOML value."""
         value: object = text
-        if self._kind(name, origin) is not str:
+        if self._kind(name, origin) not in (str, Place):
             with contextlib.suppress(tomllib.TOMLDecodeError):  # Then the conversion says what it wanted.
                 value = tomllib.loads(f"value = {text}")["value"]
         self.put(name, value, origin)
 
     def explain(self, error: Exception) -> str:
-        """The message of msgspec, with our dotted name and the origin of the value that it complains of."""
-        message, _, where = str(error).partition(" - at `$.")
-        name = where.rstrip("`")
-        if not name:
-            return message
-        return f"{self.origins.get(name, 'default')}: {name}: {message[:1].lower()}{message[1:]}"
+        """The message of msgspec, with our dotted name and the origin of the value that it complains of.
+
+        A section's own check names the section and, in its words, the fields: who set one of those is meant.
+        """
+        message, _, where = str(error).partition(" - at `$")
+        name = where.strip(".`")
+        if name in self.origins:
+            return f"{self.origins[name]}: {name}: {message[:1].lower()}{message[1:]}"
+        inside = {
+            each: origin
+            for each, origin in self.origins.items()
+            if each.startswith(f"{name}." if name else "")
+        }
+        named = [origin for each, origin in inside.items() if _is_named(each.rpartition(".")[2], message)]
+        origins = " and ".join(dict.fromkeys(named or inside.values())) or "default"
+        return f"{origins}: {message}" if message.startswith(name) else f"{origins}: {name}: {message}"
 
     def _kind(self, name: str, origin: str) -> object:
         kind: Any = self._tree
@@ -164,14 +201,43 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
 
 
+def _nanoseconds(text: str, where: str) -> int:
+    """A duration as somebody wrote it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", text.strip())
+    if found is None or found[2] not in NANOSECONDS:
+        if text.isdigit():
+            return int(text)
+        raise ConfigError(
+            f"{where}: {text!r} is no duration: a number and one of {', '.join(NANOSECONDS)}, as in '30s'"
+        )
+    return int(Decimal(found[1]) * NANOSECONDS[found[2]])
+
+
+def _duration(nanoseconds: int) -> str:
+    """A duration as `_nanoseconds` reads it, in the largest unit up to seconds that it is a multiple of."""
+    unit = max(
+        (unit for unit in ("ns", "us", "ms", "s") if nanoseconds % NANOSECONDS[unit] == 0),
+        key=NANOSECONDS.__getitem__,
+    )
+    return f"{nanoseconds // NANOSECONDS[unit]}{unit}"
+
+
+def _is_named(field: str, message: str) -> bool:
+    return re.search(rf"\b{re.escape(field)}\b", message) is not None
+
+
 def _is_struct(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _leaves(config: msgspec.Struct, above: str) -> Iterator[tuple[str, Any]]:
-    for field in config.__struct_fields__:
-        value = getattr(config, field)
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
         if isinstance(value, msgspec.Struct):
-            yield from _leaves(value, f"{above}{field}.")
+            yield from _leaves(value, f"{above}{field.name}.")
         else:
-            yield f"{above}{field}", value
+            yield f"{above}{field.name}", _duration(value) if field.type is Duration else value

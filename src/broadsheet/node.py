@@ -14,6 +14,7 @@ from prometheus_client import Histogram
 import broadsheet
 from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import NodeId
+from broadsheet.config import Place
 from broadsheet.control.role import MetastoreConfig, MetastoreRole
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
@@ -23,10 +24,11 @@ from broadsheet.journal.refusing import RefusingJournals
 from broadsheet.journal.role import JournalsRole
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.local.role import KeyspaceRole
-from broadsheet.observe.logs import Logs
+from broadsheet.observe.logs import Level, Logs
 from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.lag import LoopLag
+from broadsheet.runtime.network import check_address
 from broadsheet.runtime.role import Ports, Role, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method
@@ -49,7 +51,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Unique in the cluster, and the same for the life of its data."""
     cluster: str = "local"
     """The cluster's name, the same on all its nodes; tokens are for one cluster."""
-    data_dir: str = ".broadsheet/n1"
+    data_dir: Place = ".broadsheet/n1"
     """Where everything is kept."""
     peers: dict[str, str] = {}
     """Every node of the cluster with the address of its native door; empty for a node alone."""
@@ -62,6 +64,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
+        if not self.data_dir:
+            raise ValueError("node.data_dir is empty: name a directory")
+        if self.log_level.upper() not in Level.__members__:
+            names = ", ".join(level.name.lower() for level in Level)
+            raise ValueError(f"node.log_level {self.log_level!r} is none of {names}")
+        for peer, address in self.peers.items():
+            check_address(f"node.peers.{peer}", address)
         if not self.id.isidentifier() and not self.id.replace("-", "_").replace(".", "_").isalnum():
             raise ValueError(f"node.id {self.id!r} is not made of letters, digits, dots, dashes")
         if self.peers and self.id not in self.peers:

@@ -9,6 +9,7 @@ from broadsheet.cli import checks
 from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
 from tests.cli.processes import broadsheet, cluster
+from tests.runtime.test_data_dir import take
 
 
 def test_a_sound_machine_has_nothing_bad(tmp_path: Path) -> None:
@@ -37,6 +38,30 @@ def test_a_foreign_directory_is_found(tmp_path: Path) -> None:
     finding = checks.directory_check(tmp_path)
 
     assert (finding.verdict, finding.remedy) == (Verdict.BAD, "name another --data-dir")
+
+
+def test_no_directory_and_a_damaged_one_are_findings_not_tracebacks(tmp_path: Path) -> None:
+    """Whoever asks the doctor has something broken already: every check still runs."""
+    (tmp_path / "file").write_text("x")
+    cluster_of = Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True)
+    (cluster_of.root / "n1.toml").unlink()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "cluster.json").write_text("{")
+
+    said = {name: broadsheet("doctor", "--data-dir", tmp_path / name) for name in ("file", "c", "d")}
+
+    assert [(done.returncode, done.stderr) for done in said.values()] == [(1, "")] * 3
+    assert [len(done.stdout.splitlines()) for done in said.values()] == [len(checks.CHECKS)] * 3
+    assert "BAD  data directory: " + str(tmp_path / "file") + " is no directory" in said["file"].stdout
+    assert "names no node.data_dir" in said["c"].stdout
+    assert "is damaged" in said["d"].stdout
+
+
+def test_the_directory_of_serve_is_known(tmp_path: Path) -> None:
+    """It is Broadsheet's, though `up` did not make it."""
+    take(tmp_path / "n1").release()
+
+    assert checks.directory_check(tmp_path / "n1").verdict is Verdict.GOOD
 
 
 def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) -> None:

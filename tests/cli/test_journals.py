@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +78,7 @@ def test_a_journal_from_its_making_to_its_end(address: str, tmp_path: Path) -> N
 def test_without_json_it_prints_text(address: str) -> None:
     """What somebody reads who tries it out."""
     assert b"cli/text: created at revision" in journals(address, "create", "cli/text").stdout
-    assert journals(address, "append", "cli/text", content=b"x").stdout == b"cli/text: [0, 1) in 1 appends\n"
+    assert journals(address, "append", "cli/text", content=b"x").stdout == b"cli/text: [0, 1) in 1 append\n"
     assert journals(address, "list", "cli/t").stdout == b"cli/text\n"
     assert b"state: open\n" in journals(address, "status", "cli/text").stdout
     assert journals(address, "delete", "cli/text", "--yes").stdout == b"cli/text: deleted\n"
@@ -95,6 +97,9 @@ def test_without_json_it_prints_text(address: str) -> None:
         (("append", "cli/none", "/no/such/file"), "/no/such/file"),
         (("read", "cli/none"), "cli/none does not exist"),
         (("read", "cli/none", "--json"), "needs --output"),
+        (("read", "cli/none", "--offset", "3", "--end", "1"), "--end 1 is below the offset 3"),
+        (("read", "cli/none", "--offset", "-2"), "--offset"),
+        (("append", "cli/none", "--offset", "-2"), "--offset"),
         (("status", "cli/none"), "cli/none does not exist"),
         (("delete", "cli/none", "--yes"), "cli/none does not exist"),
         (("list", "--address", "127.0.0.1:1"), "127.0.0.1:1"),
@@ -142,3 +147,96 @@ def test_progress_is_shown_on_a_terminal_only(address: str, tmp_path: Path) -> N
     assert b"append cli/big" in drawn
     assert b"5.0/5.0 MB" in drawn
     assert printed["end"] == 10_000_000
+
+
+def test_a_refused_read_leaves_the_file_that_was_there(address: str, tmp_path: Path) -> None:
+    """A mistyped offset must not cost somebody yesterday's copy; an empty journal is an empty file."""
+    journals(address, "create", "cli/kept")
+    (tmp_path / "kept").write_bytes(b"yesterday")
+
+    refused = journals(address, "read", "cli/kept", "--offset", "9", "--output", str(tmp_path / "kept"))
+    assert (refused.returncode, (tmp_path / "kept").read_bytes()) == (1, b"yesterday")
+    assert b"offset 9 is above the committed end 0" in refused.stderr
+    assert journals(address, "read", "cli/kept", "--output", str(tmp_path / "kept")).returncode == 0
+    assert (tmp_path / "kept").read_bytes() == b""
+
+
+def test_nothing_and_standard_input_by_name_are_appended(address: str) -> None:
+    """An empty append is an append; `-` is what other tools call standard input."""
+    journals(address, "create", "cli/nothing")
+
+    assert journals(address, "append", "cli/nothing").stdout == b"cli/nothing: [0, 0) in 1 append\n"
+    assert (
+        journals(address, "append", "cli/nothing", "--lines").stdout == b"cli/nothing: [0, 0) in 0 appends\n"
+    )
+    assert told(journals(address, "append", "cli/nothing", "-", "--json", content=b"x"))["end"] == 1
+    lines = told(journals(address, "append", "cli/nothing", "--lines", "--json", content=b"a\rb\n\nlast"))
+    assert (lines["begin"], lines["end"], lines["appends"]) == (1, 10, 3)
+
+
+def test_lines_are_appended_as_they_come(address: str) -> None:
+    """`tail -f log | broadsheet journals append … --lines`: what has come is on disk, not in a buffer."""
+    journals(address, "create", "cli/slow")
+    command = [*COMMAND, "journals", "append", "cli/slow", "--lines", "--json"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(BROADSHEET_ADDRESS=address)
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\ntw")
+        process.stdin.flush()
+        blocking = [*COMMAND, "journals", "read", "cli/slow", "--block", "--end", "4"]
+        read = subprocess.run(
+            blocking,
+            check=True,
+            capture_output=True,
+            timeout=SECONDS_MAX,
+            env=environment(BROADSHEET_ADDRESS=address),
+        )
+        process.stdin.write(b"o\n")
+        process.stdin.close()
+        said = json.loads(process.stdout.read())
+
+    assert read.stdout == b"one\n"
+    assert (said["begin"], said["end"], said["appends"]) == (0, 8, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("append", "cli/stopped"),
+        ("append", "cli/stopped", "--lines"),
+        ("read", "cli/stopped", "--block"),
+    ],
+)
+def test_ctrl_c_ends_a_command_that_waits(address: str, arguments: tuple[str, ...]) -> None:
+    """For a pipe that stays silent, or for content that does not come; nothing is appended or said."""
+    journals(address, "create", "cli/stopped", "--if-absent")
+    shown = environment(BROADSHEET_ADDRESS=address)
+    command = [*COMMAND, "journals", *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shown
+    ) as process:
+        try:
+            _until_it_waits(process.pid)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=SECONDS_MAX)
+        finally:
+            process.kill()
+
+    assert (process.returncode, said) == (130, (b"", b""))
+    assert told(journals(address, "status", "cli/stopped", "--json"))["end"] == 0
+
+
+def _until_it_waits(pid: int) -> None:
+    """Until it is connected, and has used no CPU for a while."""
+    before = ""
+    until = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < until:
+        used = " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        sockets = [each for each in Path(f"/proc/{pid}/fd").iterdir() if "socket:" in str(each.readlink())]
+        if sockets and used == before:
+            return
+        before = used
+        time.sleep(0.25)
+    raise AssertionError("it never came to wait")

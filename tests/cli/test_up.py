@@ -129,10 +129,14 @@ def test_up_refuses_another_number_of_nodes(standing: tuple[Path, dict[str, str]
 
 
 def test_up_refuses_a_foreign_directory_untouched(tmp_path: Path) -> None:
-    """A mistyped path must not fill somebody's home."""
+    """A mistyped path must not fill somebody's home; that is said before the ports are looked at."""
     (tmp_path / "thesis.tex").write_text("x")
 
-    done = broadsheet("up", "--data-dir", tmp_path, "--detach")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        offset = str(taken.getsockname()[1] - PORTS["native"])
+        done = broadsheet("up", "--data-dir", tmp_path, "--detach", "--port-offset", offset)
 
     assert done.returncode == 2
     assert "it holds thesis.tex" in done.stderr

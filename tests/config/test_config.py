@@ -6,8 +6,10 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from broadsheet.config import load
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.config import Place, load
 from broadsheet.errors import ConfigError
+from broadsheet.node import Settings
 
 
 class Spool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -17,6 +19,8 @@ class Spool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores: dict[str, str] = {}
     is_on: bool = False
     root_token: str = ""
+    keys_file: Place = ""
+    delay: Duration = Duration(100 * MILLISECOND)
 
     def __post_init__(self) -> None:
         if self.directory == "/":
@@ -85,7 +89,14 @@ def test_variables_without_a_section_are_not_ours_to_judge() -> None:
             "environment BROADSHEET_SPOOL__BYTES_MAX: spool.bytes_max: expected",
         ),
         ({"BROADSHEET_SPOOL__BYTES_MAX": "many"}, "got `str`"),
-        ({"BROADSHEET_SPOOL__DIRECTORY": "/"}, "spool.directory must not be the root"),
+        (
+            {"BROADSHEET_SPOOL__DIRECTORY": "/", "BROADSHEET_SPOOL__IS_ON": "true"},
+            "environment BROADSHEET_SPOOL__DIRECTORY: spool.directory must not be the root",
+        ),
+        ({"BROADSHEET_SPOOL__BYTES_MAX": "-1"}, "BYTES_MAX: spool.bytes_max must be in 0..2**63 - 1, not -1"),
+        ({"BROADSHEET_SPOOL__BYTES_MAX": f"{1 << 63}"}, "must be in 0..2**63 - 1"),
+        ({"BROADSHEET_SPOOL__DELAY": "-1s"}, "BROADSHEET_SPOOL__DELAY: spool.delay: '-1s' is no duration"),
+        ({"BROADSHEET_SPOOL__DELAY": "5 parsecs"}, "a number and one of ns, us, ms, s, m, h, as in '30s'"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_name_and_origin(environment: dict[str, str], said: str) -> None:
@@ -117,3 +128,83 @@ def test_secrets_are_not_shown() -> None:
 
     assert loaded.config.spool.root_token == "hunter2"
     assert "hunter2" not in str(loaded.settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds", "shown"),
+    [
+        ("30s", 30 * SECOND, "30s"),
+        ("1.5 ms", 1_500_000, "1500us"),
+        ("2m", 120 * SECOND, "120s"),
+        ("250000000", SECOND // 4, "250ms"),
+        ("0s", 0, "0s"),
+    ],
+)
+def test_a_duration_has_its_unit_beside_it(path: Path, text: str, nanoseconds: int, shown: str) -> None:
+    """`30000000000` is misread by a factor of a thousand sooner or later; what is shown can be written."""
+    path.write_text(f"[spool]\ndelay = '{text}'\n")
+
+    loaded = load(Tree, path=path, environment={}, flags={})
+    again = load(Tree, environment={"BROADSHEET_SPOOL__DELAY": shown}, flags={})
+
+    assert loaded.config.spool.delay == again.config.spool.delay == nanoseconds
+    assert {each.name: each.value for each in loaded.settings()}["spool.delay"] == shown
+
+
+def test_a_place_in_a_file_is_beside_the_file(path: Path) -> None:
+    """A directory with its configuration may be moved, and the node be started from anywhere."""
+    path.write_text("[spool]\nkeys_file = 'keys'\n")
+
+    assert load(Tree, path=path, environment={}, flags={}).config.spool.keys_file == str(path.parent / "keys")
+    path.write_text("[spool]\nkeys_file = '/etc/keys'\n")
+    assert load(Tree, path=path, environment={}, flags={}).config.spool.keys_file == "/etc/keys"
+    path.write_text("[spool]\nkeys_file = ''\n")
+    assert load(Tree, path=path, environment={}, flags={}).config.spool.keys_file == ""
+    environment = {"BROADSHEET_SPOOL__KEYS_FILE": "12"}
+    assert load(Tree, environment=environment, flags={}).config.spool.keys_file == "12"
+
+
+NUMBERS = [
+    each.name
+    for each in load(Settings, environment={}, flags={}).settings()
+    if type(each.value) is int or (isinstance(each.value, str) and each.value.endswith(("s", "m")))
+]
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-1", f"{(1 << 63) - 1}", f"{1 << 80}"])
+def test_no_number_of_any_setting_is_a_traceback(value: str) -> None:
+    """A relation that does not hold is said with the variable that broke it, not with an assertion."""
+    for name in NUMBERS:
+        variable = f"BROADSHEET_{name.upper().replace('.', '__')}"
+        said = _refusal(variable, value)
+        assert said == "" or said.startswith(f"environment {variable}: ")
+        assert said or not value.startswith("-")
+
+
+def _refusal(variable: str, value: str) -> str:
+    """What was said, where the value was refused."""
+    try:
+        load(Settings, environment={variable: value}, flags={})
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("NATIVE__ADDRESS", "127.0.0.1:70000", "native.address: address '127.0.0.1:70000' is not host:port"),
+        ("HTTP__ADDRESS", "foo", "http.address: address 'foo' is not host:port"),
+        ("NODE__PEERS", '{n1 = "x"}', "node.peers.n1: address 'x' is not host:port"),
+        ("NODE__LOG_LEVEL", "loud", "node.log_level 'loud' is none of debug, info, warning, error, critical"),
+        ("NODE__DATA_DIR", "", "node.data_dir is empty"),
+        ("NATIVE__LIMITS__STREAMS_MAX", "0", "native.limits: streams_max must be at least 1, not 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(variable: str, value: str, said: str) -> None:
+    """`config show` and `doctor` find it too, and a bad value leaves no data directory behind."""
+    with pytest.raises(ConfigError) as caught:
+        load(Settings, environment={f"BROADSHEET_{variable}": value}, flags={})
+
+    assert str(caught.value).startswith(f"environment BROADSHEET_{variable}: ")
+    assert said in str(caught.value)

@@ -1,6 +1,7 @@
 """The data directory is opened by its owner alone, in a format that the owner understands."""
 
 from pathlib import Path
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -54,6 +55,31 @@ def test_two_processes_never_own_one_directory(tmp_path: Path) -> None:
     first.release()
     take(tmp_path).release()
     assert not is_locked(LocalDisk(tmp_path))
+
+
+def test_looking_whether_it_is_locked_keeps_nobody_out(tmp_path: Path) -> None:
+    """`status` in a loop takes the lock for moments: a node that starts meanwhile starts."""
+    prepare(tmp_path)
+    is_over = Event()
+    seen: list[bool] = []
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(is_locked(LocalDisk(tmp_path)))
+
+    lookers = [Thread(target=look) for _ in range(2)]
+    take(tmp_path).release()
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(200):
+            take(tmp_path).release()
+    finally:
+        is_over.set()
+        for looker in lookers:
+            looker.join()
+
+    assert seen
 
 
 def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`broadsheet bench`: run a benchmark, or all, each in a process of its own."""
 
+import json
 import subprocess
 import sys
 from typing import Annotated
@@ -22,6 +23,9 @@ def bench(
     """Measure ratios within one run; further options go to the benchmark, such as --json."""
     found = scripts()
     if name == "list":
+        if "--json" in context.args:
+            print(json.dumps({"benchmarks": {each: summary(path) for each, path in found.items()}}))
+            return
         for each, path in found.items():
             print(f"{each:<16} {summary(path)}")
         return

@@ -23,6 +23,7 @@ from broadsheet.cli.running import is_running
 from broadsheet.config import load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Settings
+from broadsheet.runtime.data_dir import FORMAT_FILE
 
 FREE_BYTES_MIN: Final = 2 << 30
 """Four segments for each log, and room to append."""
@@ -78,24 +79,34 @@ def event_loop_check(_root: Path) -> Finding:
 
 def directory_check(root: Path) -> Finding:
     """Ours, readable, and whether its nodes run."""
-    if not (root / CLUSTER_FILE).exists():
-        if root.exists() and any(root.iterdir()):
-            return Finding(
-                "data directory", Verdict.BAD, f"{root} holds something else", "name another --data-dir"
-            )
-        return Finding("data directory", Verdict.GOOD, f"{root} is new: `broadsheet up` makes it")
+    name = "data directory"
     try:
+        if not (root / CLUSTER_FILE).exists():
+            return _without_cluster(root, name)
         cluster = Cluster.open(root)
         running = [node for node in cluster.nodes if is_running(cluster.data_dir(node))]
+        exposed = [node for node in cluster.nodes if _is_exposed(cluster.data_dir(node))]
     except ConfigError as error:
-        return Finding(
-            "data directory", Verdict.BAD, str(error), "restore it from a backup, or start a new one"
-        )
-    exposed = [node for node in cluster.nodes if _is_exposed(cluster.data_dir(node))]
+        return Finding(name, Verdict.BAD, str(error), "restore it from a backup, or start a new one")
+    except OSError as error:
+        text = f"{error.filename or root}: {error.strerror}"
+        return Finding(name, Verdict.BAD, text, "name another --data-dir, or let this user read it")
     if exposed:
         directories = " ".join(str(cluster.data_dir(node)) for node in exposed)
         return Finding("data directory", Verdict.WARNING, "others may read it", f"chmod 700 {directories}")
     return Finding("data directory", Verdict.GOOD, f"{len(cluster.nodes)} nodes, {len(running)} running")
+
+
+def _without_cluster(root: Path, name: str) -> Finding:
+    """A directory that `up` did not make, or none."""
+    if (root / FORMAT_FILE).exists():
+        text = f"{root} is the data directory of one node: `broadsheet serve` runs it"
+        return Finding(name, Verdict.GOOD, f"{text} ({'it does' if is_running(root) else 'it does not now'})")
+    if root.exists() and not root.is_dir():
+        return Finding(name, Verdict.BAD, f"{root} is no directory", "name another --data-dir")
+    if root.exists() and any(root.iterdir()):
+        return Finding(name, Verdict.BAD, f"{root} holds something else", "name another --data-dir")
+    return Finding(name, Verdict.GOOD, f"{root} is new: `broadsheet up` makes it")
 
 
 def configuration_check(root: Path) -> Finding:
@@ -164,13 +175,16 @@ def ports_check(root: Path) -> Finding:
     """The ports of nodes that do not run are free."""
     if not (root / CLUSTER_FILE).exists():
         return Finding("ports", Verdict.GOOD, "chosen when the directory is made")
-    cluster = Cluster.open(root)
     taken = []
-    for node in cluster.nodes:
-        if is_running(cluster.data_dir(node)):
-            continue
-        settings = load(Settings, path=root / f"{node}.toml", environment={}, flags={}).config
-        taken += [each for each in (settings.native.address, settings.http.address) if _is_taken(each)]
+    try:
+        cluster = Cluster.open(root)
+        for node in cluster.nodes:
+            if is_running(cluster.data_dir(node)):
+                continue
+            settings = load(Settings, path=root / f"{node}.toml", environment={}, flags={}).config
+            taken += [each for each in (settings.native.address, settings.http.address) if _is_taken(each)]
+    except (ConfigError, OSError):
+        return Finding("ports", Verdict.WARNING, "unknown: see above", "mend the directory first")
     if taken:
         remedy = "end whoever listens there, or change the address in the node's toml file"
         return Finding("ports", Verdict.BAD, f"taken by another process: {', '.join(taken)}", remedy)

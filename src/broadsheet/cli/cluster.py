@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from secrets import randbelow
+from threading import Event
 from typing import Final
 
 import msgspec
@@ -36,6 +37,7 @@ PORT_MAX: Final = 65_535
 PORT_ANY_MIN: Final = 10_000
 _PORT_TRIES: Final = 50
 READY_SECONDS_MAX: Final = 60
+READY_LOOK_SECONDS: Final = 0.1
 LOG_LINES_SHOWN: Final = 15
 
 
@@ -94,6 +96,10 @@ class Cluster:
         Raises:
             ConfigError: the directory holds something else, or a port is out of range or taken.
         """
+        if root.is_dir() and (strangers := sorted(path.name for path in root.iterdir())):
+            raise ConfigError(
+                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
+            )
         nodes = [f"n{number}" for number in range(1, count + 1)]
         addresses = {
             node: _addresses(number, port_offset=port_offset, has_any_port=has_any_port)
@@ -102,10 +108,6 @@ class Cluster:
         for doors in addresses.values():
             _must_be_free(doors)
         prepare(root)
-        if strangers := sorted(path.name for path in root.iterdir()):
-            raise ConfigError(
-                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
-            )
         peers = {node: found["native"] for node, found in addresses.items()} if count > 1 else {}
         for node in nodes:
             _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
@@ -127,11 +129,15 @@ class Cluster:
         """Every node with its process; None where there is none."""
         return {node: Running.read(self.data_dir(node)) for node in self.nodes}
 
-    def start(self, *, is_detached: bool) -> list[Process]:
+    def start(self, *, is_detached: bool, stop: Event | None = None) -> list[Process]:
         """Start every node that does not run, and wait until all are ready.
+
+        Args:
+            stop: set by somebody who has thought better of it.
 
         Raises:
             ConfigError: one ended, or took too long.
+            KeyboardInterrupt: `stop` was set before all were ready; those that were started have ended.
         """
         started = [
             self._spawn(node, is_detached=is_detached)
@@ -141,7 +147,7 @@ class Cluster:
         try:
             until = time.monotonic() + READY_SECONDS_MAX
             for process in started:
-                self._wait_ready(process, until)
+                self._wait_ready(process, until, stop)
         except BaseException:
             for process in started:
                 process.popen.terminate()
@@ -174,9 +180,13 @@ class Cluster:
             os.close(fd)
         return Process(node, popen, ready_read, lifeline_write, log_begin)
 
-    def _wait_ready(self, process: Process, until: float) -> None:
+    def _wait_ready(self, process: Process, until: float, stop: Event | None) -> None:
         with os.fdopen(process.ready, "rb") as pipe:
-            readable, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            readable: Sequence[object] = ()
+            while not readable and time.monotonic() < until:
+                if stop is not None and stop.is_set():
+                    raise KeyboardInterrupt
+                readable, _, _ = select.select([pipe], [], [], READY_LOOK_SECONDS)
             line = pipe.readline() if readable else b""
         if line:
             return

@@ -4,10 +4,13 @@ Progress goes to standard error, and only where that is a terminal; content and 
 The token comes from the environment, never from a flag (reliability S11).
 """
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, BinaryIO, Final, Self, cast
 
 import msgspec
@@ -18,11 +21,14 @@ from broadsheet.client import Client, connect
 from broadsheet.errors import Unreachable
 from broadsheet.runtime.loop import run
 
-app = typer.Typer(no_args_is_help=True, help="Journals: append-only byte sequences.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
 
 PIECE_BYTES: Final = 1 << 20
 LINES_BYTES_MAX: Final = 1 << 20
 """Lines that are sent together; each is an append of its own all the same."""
+LINE_BYTES_MAX: Final = 16 << 20
+STANDARD_INPUT: Final = Path("-")
+STANDARD_INPUT_DESCRIPTOR: Final = 0
 
 Address = Annotated[str, typer.Option(envvar="BROADSHEET_ADDRESS", help="The node's native door, host:port.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -92,32 +98,37 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
 @app.command()
 def append(
     name: Name,
-    file: Annotated[Path | None, typer.Argument(help="The content; standard input.", dir_okay=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="The content; - or none: standard input.", dir_okay=False)
+    ] = None,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int | None, typer.Option(help="Append exactly here, or not at all.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Append each line by itself.")] = False,
+    offset: Annotated[int | None, typer.Option(min=0, help="Append exactly here, or not at all.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Append each line by itself, as it comes.")] = False,
     json: AsJSON = False,
 ) -> None:
-    """Append a file or standard input, as one append or line by line."""
+    """Append a file or standard input, as one append or line by line.
+
+    One append holds the journal while it is sent: a source that is too slow for that is refused, and
+    belongs into a file first.
+    """
     if lines and offset is not None:
         raise typer.BadParameter("--lines makes many appends, and --offset is for one")
+    is_standard = file is None or file == STANDARD_INPUT
 
     async def work(client: Client) -> None:
-        source = _opened(file, "rb") if file is not None else sys.stdin.buffer
-        with (
-            source,
-            _Progress(f"append {name}", file.stat().st_size if file is not None else None) as progress,
-        ):
+        total = None if file is None or is_standard else file.stat().st_size
+        opened = nullcontext() if file is None or is_standard else _opened(file, "rb")
+        with opened as source, _Progress(f"append {name}", total) as progress:
+            descriptor = STANDARD_INPUT_DESCRIPTOR if source is None else source.fileno()
             if lines:
-                begin, end, count = await _append_lines(client, name, source, progress)
+                begin, end, count = await _append_lines(client, name, descriptor, progress)
             else:
-                commit = await client.journals.append(
-                    name, _pieces(source, progress), offset=offset, timeout=3600
-                )
+                pieces = _pieces(descriptor, progress)
+                commit = await client.journals.append(name, pieces, offset=offset, timeout=3600)
                 begin, end, count = commit.begin, commit.end, 1
         told = {"journal": name, "begin": begin, "end": end, "appends": count}
-        _print(told, json, f"{name}: [{begin}, {end}) in {count} appends")
+        _print(told, json, f"{name}: [{begin}, {end}) in {count} append{'s' if count != 1 else ''}")
 
     _run(address, work)
 
@@ -127,8 +138,8 @@ def read(
     name: Name,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int | None, typer.Option(help="From here on; -1: from the committed end on.")] = 0,
-    end: Annotated[int | None, typer.Option(help="Up to here.")] = None,
+    offset: Annotated[int, typer.Option(min=-1, help="From here on; -1: from the committed end on.")] = 0,
+    end: Annotated[int | None, typer.Option(min=0, help="Up to here.")] = None,
     block: Annotated[bool, typer.Option("--block", help="Wait for more.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write there; standard output.", dir_okay=False)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was read; needs --output.")] = False,
@@ -138,19 +149,23 @@ def read(
         raise typer.BadParameter("--json prints what was read: the content needs --output then")
 
     async def work(client: Client) -> None:
-        begin = None if offset is None or offset < 0 else offset
-        first = at = begin if begin is not None else (await client.journals.status(name)).end
+        first = at = offset if offset >= 0 else (await client.journals.status(name)).end
+        if end is not None and end < first:
+            raise typer.BadParameter(f"--end {end} is below the offset {first}")
         total = None
         if output is not None and not block:
             total = (end if end is not None else (await client.journals.status(name)).end) - first
-        sink = _opened(output, "wb") if output is not None else sys.stdout.buffer
+        sink = None if output is not None else sys.stdout.buffer
         with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):
+                # Not before: a file that is there already outlives a read that is refused.
+                sink = sink or _opened(cast(Path, output), "wb")
                 sink.write(chunk.data)
                 if block:
                     sink.flush()
                 progress.advance(len(chunk.data))
                 at = chunk.end
+        sink = sink or _opened(cast(Path, output), "wb")
         sink.flush()
         if output is not None:
             sink.close()
@@ -220,22 +235,74 @@ class _Progress:
             self._bar.stop()
 
 
-async def _pieces(source: BinaryIO, progress: _Progress) -> AsyncIterator[bytes]:
-    while piece := source.read(PIECE_BYTES):
-        yield piece
-        progress.advance(len(piece))
+def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
+    """Read in a thread, for a pipe may be silent for as long as it likes: the connection goes on meanwhile.
+
+    The thread is nobody's to wait for: Ctrl-C ends the process while it still reads.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(piece: bytes, error: OSError | None) -> None:
+        if found.done():
+            return
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(piece)
+
+    def work() -> None:
+        piece, failed = b"", None
+        try:
+            piece = os.read(descriptor, count)
+        except OSError as error:
+            failed = error
+        with suppress(RuntimeError):  # The loop is closed: nobody wants it any more.
+            loop.call_soon_threadsafe(settle, piece, failed)
+
+    Thread(target=work, daemon=True).start()
+    return found
+
+
+async def _pieces(descriptor: int, progress: _Progress) -> AsyncIterator[bytes]:
+    """Full pieces, so that a slow pipe holds the journal only once there is something to send."""
+    is_end = False
+    while not is_end:
+        piece = bytearray()
+        while len(piece) < PIECE_BYTES and not is_end:
+            some = await _read_beside(descriptor, PIECE_BYTES - len(piece))
+            piece += some
+            is_end = not some
+        if piece:
+            yield bytes(piece)
+            progress.advance(len(piece))
 
 
 async def _append_lines(
-    client: Client, name: str, source: BinaryIO, progress: _Progress
+    client: Client, name: str, descriptor: int, progress: _Progress
 ) -> tuple[int, int, int]:
-    """Append line by line; returns where the first began, where the last ended, and how many there were."""
+    """Append line by line; returns where the first began, where the last ended, and how many there were.
+
+    Raises:
+        BadParameter: a line is too long; those before it are appended.
+    """
     begin = end = count = 0
-    while some := source.readlines(LINES_BYTES_MAX):
-        commits = await client.journals.append_many(name, some)
-        begin = begin if count else commits[0].begin
-        end, count = commits[-1].end, count + len(commits)
-        progress.advance(sum(map(len, some)))
+    rest = b""
+    is_end = False
+    while not is_end:
+        some = await _read_beside(descriptor, LINES_BYTES_MAX)
+        is_end = not some
+        *whole, rest = (rest + some).split(b"\n")
+        lines = [line + b"\n" for line in whole]
+        if is_end and rest:
+            lines.append(rest)
+        if lines:
+            commits = await client.journals.append_many(name, lines)
+            begin = begin if count else commits[0].begin
+            end, count = commits[-1].end, count + len(commits)
+            progress.advance(sum(map(len, lines)))
+        if len(rest) > LINE_BYTES_MAX:
+            raise typer.BadParameter(f"line {count + 1} is above {LINE_BYTES_MAX} bytes: append it as a file")
     return begin, end, count
 
 

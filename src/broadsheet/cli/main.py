@@ -31,8 +31,10 @@ COMMANDS: Final = {
     "sim": "broadsheet.cli.sim",
     "bench": "broadsheet.cli.bench",
 }
-"""Each module offers a Typer application `app`: a group, or, with one command and no callback, that co
-mmand."""
+"""Each module offers a Typer application `app`.
+
+It is a group, or, with one command and no callback, that command.
+"""
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -87,6 +89,10 @@ def main() -> None:
     except BroadsheetError as error:
         print(f"broadsheet: {_kind(error)}: {error}", file=sys.stderr)
         sys.exit(_exit_status(error))
+    except OSError as error:
+        file = f": {error.filename}" if error.filename else ""
+        print(f"broadsheet: {error.strerror or error}{file}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
 

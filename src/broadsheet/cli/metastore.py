@@ -67,6 +67,7 @@ def replace(
     added_address: Annotated[str, typer.Option(help="Native door of the added node, if it is new.")] = "",
     data_dir: DataDir = Path(".broadsheet"),
     address: Address = None,
+    json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
     """Put acceptor ADDED in the place of REMOVED, which may be dead, wiped or only cut off."""
     door = address or _door(data_dir, other_than=removed.partition("#")[0])
@@ -80,7 +81,11 @@ def replace(
         raise InvalidArgument(f"{incarnation_text(new)} still has its state: there is nothing to replace")
     request = ReplaceRequest(removed=out, added=new, address=added_address)
     done = run(_call(door, "metastore.replace", request, VersionReply))
-    print(f"{incarnation_text(out)} was replaced by {incarnation_text(new)} at version {done.version}")
+    if json:
+        told = {"removed": incarnation_text(out), "added": incarnation_text(new), "version": done.version}
+        print(msgspec.json.encode(told).decode())
+    else:
+        print(f"{incarnation_text(out)} was replaced by {incarnation_text(new)} at version {done.version}")
 
 
 def _member(door: str, text: str) -> Acceptor:

@@ -57,6 +57,15 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
             return
 
 
+def ending_signals() -> list[signal.Signals]:
+    """What ends a node, or who started it, in good order.
+
+    A terminal that goes away sends SIGHUP; under `nohup` that is ignored, and stays so.
+    """
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if is_nohup else [signal.SIGHUP])]
+
+
 def is_running(root: Path) -> bool:
     """Whether a process holds the data directory."""
     if not root.is_dir():

@@ -55,16 +55,22 @@ def sim(
     forever: Annotated[bool, typer.Option(help="Run seed after seed until one fails.")] = False,
     jobs: Annotated[int, typer.Option(help="Processes; 0: one for each core.")] = 0,
     keep: Annotated[Path, typer.Option(help="Where plans of failures go.")] = KEEP,
-    json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print objects, one a line, instead of lines.")
+    ] = False,
 ) -> None:
     """Simulate a cluster under faults; the same seed or plan gives the same run, to the byte."""
     jobs = jobs or os.cpu_count() or 1
     if workload == "list":
+        if json:
+            rows = [{"workload": name, "tier": at.value} for name, at in WORKLOADS]
+            print(msgspec.json.encode({"workloads": rows}).decode())
+            return
         for name, at in WORKLOADS:
             print(f"{name} --tier {at.value}")
         return
     if workload == "fuzz":
-        _run_fuzz(seeds, seed)
+        _run_fuzz(seeds, seed, json=json)
         return
     if workload == "all":
         _run_all(seeds or 5_000, jobs=jobs, keep=keep, json=json)
@@ -119,20 +125,20 @@ def _run_one(
     if not json:
         print(result.violation)
     if shrink:
-        result, path = _shrink(result, keep)
-    print(reproduce_line(result, path), file=sys.stderr if json else sys.stdout)
+        result, path = _shrink(result, keep, json=json)
+    _tell(reproduce_line(result, path), json=json)
     raise typer.Exit(1)
 
 
-def _shrink(result: Result, keep: Path) -> tuple[Result, Path]:
+def _shrink(result: Result, keep: Path, *, json: bool) -> tuple[Result, Path]:
     """Shrink the failing plan and keep the small one."""
     shrinker = Shrinker(lambda candidate: run_plan(candidate).violation is not None)
     small = shrinker.shrink(result.plan)
     again = run_plan(small)
     before, after = len(result.plan.faults), len(small.faults)
-    print(f"shrunk from {before} to {after} faults in {shrinker.runs} runs:")
+    _tell(f"shrunk from {before} to {after} faults in {shrinker.runs} runs:", json=json)
     for fault in small.faults:
-        print(f"  {fault}")
+        _tell(f"  {fault}", json=json)
     path = keep / f"{small.workload}-tier{small.tier.value}-{small.seed}-shrunk.json"
     found = (again.violation or "").splitlines()[0]
     save(replace(small, found=found, digest=again.digest), path)
@@ -170,11 +176,16 @@ def _report(summary: Summary, *, json: bool) -> None:
     """Print what a campaign found; a failure ends the command."""
     print(msgspec.json.encode(summary).decode() if json else summary.line())
     if summary.failures:
-        print("\n".join(summary.failures), file=sys.stderr if json else sys.stdout)
+        _tell("\n".join(summary.failures), json=json)
         raise typer.Exit(1)
 
 
-def _run_fuzz(sessions: int, seed: int) -> None:
+def _tell(text: str, *, json: bool) -> None:
+    """Say something beside the result: on standard error where the result is JSON."""
+    print(text, file=sys.stderr if json else sys.stdout)
+
+
+def _run_fuzz(sessions: int, seed: int, *, json: bool) -> None:
     """Malformed sessions against a real server: what `make fuzz` runs.
 
     No simulation, but the same manners.
@@ -192,8 +203,11 @@ def _run_fuzz(sessions: int, seed: int) -> None:
                 rss = max(rss, resident)
                 bar.update(task, completed=min(done, sessions))
         except Failure as error:
-            print(f"{error}\nREPRODUCE  broadsheet sim fuzz --seeds {sessions} --seed {seed}")
+            _tell(f"{error}\nREPRODUCE  broadsheet sim fuzz --seeds {sessions} --seed {seed}", json=json)
             raise typer.Exit(1) from error
+    if json:
+        print(msgspec.json.encode({"sessions": sessions, "resident_bytes_max": rss}).decode())
+        return
     print(f"fuzz: {sessions} malformed sessions, server up, {rss >> 20} MiB resident at most")
 
 
@@ -202,15 +216,18 @@ def _run_all(counting: int, *, jobs: int, keep: Path, json: bool) -> None:
     caught = sum(
         run_plan(plan_of("canary", Tier.MACHINES, seed)).violation is not None for seed in range(CANARY_SEEDS)
     )
-    print(f"canary: caught in {caught} of {CANARY_SEEDS} seeds")
+    _tell(f"canary: caught in {caught} of {CANARY_SEEDS} seeds", json=json)
     if caught < CANARY_CAUGHT_MIN:
-        print(f"the simulator is broken: the canary must be caught in {CANARY_CAUGHT_MIN} seeds or more")
+        _tell(
+            f"the simulator is broken: the canary must be caught in {CANARY_CAUGHT_MIN} seeds or more",
+            json=json,
+        )
         raise typer.Exit(1)
     targets = list(WORKLOADS)
     different = differences(targets, seeds=200)
-    print(f"determinism: {len(different)} of 200 runs differ between two hash seeds")
+    _tell(f"determinism: {len(different)} of 200 runs differ between two hash seeds", json=json)
     if different:
-        print("\n".join(different))
+        _tell("\n".join(different), json=json)
         raise typer.Exit(1)
     measured = [target for target in targets if target[0] in MEASURED]
     for name, tier in measured:

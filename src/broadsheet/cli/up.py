@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from broadsheet.cli.cluster import CLUSTER_FILE, NODES_MAX, Cluster, Process
+from broadsheet.cli.running import ending_signals
 from broadsheet.errors import ConfigError
 
 app = typer.Typer(add_completion=False)
@@ -44,7 +45,7 @@ def up(
     else:
         cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)
     stop = _on_signal()
-    started = cluster.start(is_detached=detach)
+    started = cluster.start(is_detached=detach, stop=stop)
     _announce(cluster, is_json=json, is_detached=detach)
     if not detach and started:
         _attend(started, stop)
@@ -66,7 +67,7 @@ def _announce(cluster: Cluster, *, is_json: bool, is_detached: bool) -> None:
 
 def _on_signal() -> threading.Event:
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending_signals():
         signal.signal(number, lambda *_: stop.set())
     return stop
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.types import ClusterId, Generation, Incarnation, LogStreamId, NodeId
+from broadsheet.config import Place
 from broadsheet.control.core.acceptor import AcceptorMachine, Memory, encoded, remembered
 from broadsheet.control.core.document import Document
 from broadsheet.control.core.document import encoded as encoded_document
@@ -44,7 +45,7 @@ class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     provider: str = "auto"
     """file, majority, or auto: file for a node alone, majority otherwise."""
-    token_file: str = ""
+    token_file: Place = ""
     """A token with the capability REPLICATE, for peers that want one; empty for none."""
     wal: WALConfig = WALConfig(segment_bytes=32 * MIB, initial_fill_bytes=4 * MIB)
     """The role's log. A record holds the whole document."""

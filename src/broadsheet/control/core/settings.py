@@ -26,8 +26,18 @@ class ProposerConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Hold the relations between the knobs."""
-        assert 0 < self.backoff_min <= self.backoff_max < self.operation_timeout
-        assert 0 < self.resend_after < self.operation_timeout
+        if not 0 < self.backoff_min <= self.backoff_max < self.operation_timeout:
+            raise ValueError(
+                "0 < backoff_min <= backoff_max < operation_timeout does not hold: "
+                f"{self.backoff_min}, {self.backoff_max}, {self.operation_timeout} ns"
+            )
+        if not 0 < self.resend_after < self.operation_timeout:
+            raise ValueError(
+                "0 < resend_after < operation_timeout does not hold: "
+                f"{self.resend_after}, {self.operation_timeout} ns"
+            )
+        if self.queue_max < 1:
+            raise ValueError(f"queue_max must be at least 1, not {self.queue_max}")
 
 
 class Founding(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from broadsheet.errors import ConfigError
 from broadsheet.observe.metrics import CONTENT_TYPE, Metrics
 from broadsheet.ports import ByteProtocol, Timer, Timers, Transport
 from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.network import check_address
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 
@@ -31,6 +32,10 @@ class HTTPConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     address: str = "127.0.0.1:6680"
     """Where to listen; port 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        check_address("http.address", self.address)
 
 
 class HTTPDoor:

@@ -11,11 +11,13 @@ from prometheus_client.registry import Collector
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.tokens import Tokens, parse_keys
+from broadsheet.config import Place
 from broadsheet.doors.status import Status
 from broadsheet.errors import ConfigError
 from broadsheet.observe.logs import Logs
 from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.network import check_address
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.limits import WireLimits
@@ -28,10 +30,14 @@ class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     address: str = "127.0.0.1:6640"
     """Where to listen; port 0 takes a free one."""
-    keys_file: str = ""
+    keys_file: Place = ""
     """Keys that sign tokens, base64, the first signs and any verifies; empty: no token is wanted."""
     limits: WireLimits = WireLimits()
     """Bounds of connections, frames, streams and time."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        check_address("native.address", self.address)
 
 
 class NativeDoor:

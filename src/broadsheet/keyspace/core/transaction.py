@@ -102,9 +102,21 @@ class Limits(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Hold the relations between the limits."""
-        assert self.operations_max >= 4096, "control.17 promises 4,096 operations"
-        assert self.transaction_bytes_max <= self.map_bytes_max, "a transaction must fit into the map"
-        assert self.key_bytes_max + self.value_bytes_max <= self.transaction_bytes_max, "a pair must fit"
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.operations_max < 4096:
+            raise ValueError(f"operations_max must be at least 4096 (control.17), not {self.operations_max}")
+        if self.transaction_bytes_max > self.map_bytes_max:
+            raise ValueError(
+                f"transaction_bytes_max {self.transaction_bytes_max} is above "
+                f"map_bytes_max {self.map_bytes_max}"
+            )
+        if self.key_bytes_max + self.value_bytes_max > self.transaction_bytes_max:
+            raise ValueError(
+                f"a pair of key_bytes_max {self.key_bytes_max} and value_bytes_max {self.value_bytes_max} "
+                f"does not fit into transaction_bytes_max {self.transaction_bytes_max}"
+            )
 
 
 def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits) -> Refused | None:

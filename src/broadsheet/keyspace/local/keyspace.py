@@ -69,6 +69,8 @@ class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Hold the relations between the knobs."""
+        if self.snapshot_chunk_bytes < 1:
+            raise ValueError(f"snapshot_chunk_bytes must be at least 1, not {self.snapshot_chunk_bytes}")
         largest = max(
             self.limits.transaction_bytes_max + 16 * self.limits.operations_max,
             self.snapshot_chunk_bytes + self.limits.key_bytes_max + self.limits.value_bytes_max + KIB,

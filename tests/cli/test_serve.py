@@ -1,0 +1,152 @@
+"""`serve` in the foreground: how it ends, and what it says where it cannot start."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broadsheet.cli.running import FILE, is_running
+from broadsheet.runtime.data_dir import FORMAT_FILE
+from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, environment, free_ports, pids
+
+
+@contextlib.contextmanager
+def served(root: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A node in the foreground that is ready; `prefix` stands before the command."""
+    ready, theirs = os.pipe()
+    command = [*prefix, *COMMAND, "serve", "--data-dir", str(root), "--ready-fd", str(theirs)]
+    with subprocess.Popen(
+        command, pass_fds=[theirs], env=environment(**free_ports()), stdout=subprocess.DEVNULL
+    ) as process:
+        os.close(theirs)
+        try:
+            with os.fdopen(ready, "rb") as pipe:
+                assert json.loads(pipe.readline())["pid"] > 0
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    """A supervisor, Ctrl-C, or the end of the terminal: doors close, and nothing says that it still runs."""
+    with served(tmp_path / "n1") as process:
+        process.send_signal(number)
+
+        assert process.wait(SECONDS_MAX) == 0
+    assert not (tmp_path / "n1" / FILE).exists()
+
+
+def test_under_nohup_the_end_of_the_terminal_is_ignored(tmp_path: Path) -> None:
+    """Who says so means it."""
+    with served(tmp_path / "n1", "nohup") as process:
+        process.send_signal(signal.SIGHUP)
+        assert is_running(tmp_path / "n1")
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(SECONDS_MAX) == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--detach"]])
+def test_up_that_is_ended_before_its_nodes_are_ready_leaves_none(tmp_path: Path, flags: list[str]) -> None:
+    """Ctrl-C in the first second is an end, not a wish to wait; also of what would have been detached."""
+    root = tmp_path / "c"
+    command = [*COMMAND, "up", "--data-dir", str(root), "--any-port", *flags]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        while not (root / "n1.log").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=SECONDS_MAX)
+
+    assert (process.returncode, out, error) == (130, b"", b"")
+    assert pids(root) == {}
+
+
+def test_up_ends_with_its_terminal_in_good_order(tmp_path: Path) -> None:
+    """Its nodes are asked to end, and it waits for them."""
+    root = tmp_path / "c"
+    command = [*COMMAND, "up", "--data-dir", str(root), "--any-port"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ready: n1 ")
+        process.send_signal(signal.SIGHUP)
+
+        assert process.wait(SECONDS_MAX) == 0
+    assert not is_running(root / "n1")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A data directory of an earlier run on a file system that takes nothing any more."""
+    root = tmp_path / "n1"
+    with served(root) as process:
+        process.send_signal(signal.SIGTERM)
+        process.wait(SECONDS_MAX)
+    subprocess.run(["mount", "--bind", root, root], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", root], check=True)
+    yield root
+    subprocess.run(["umount", root], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_read_only_directory_is_said_and_not_a_traceback(read_only: Path) -> None:
+    """A file system that an error has made read-only is found by the first restart."""
+    done = broadsheet("serve", "--data-dir", read_only, **free_ports())
+
+    assert done.returncode == 2
+    assert f"a node cannot start in data directory {read_only}: Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system that is too small for a node's logs."""
+    (tmp_path / "tiny").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path / "tiny"], check=True)
+    yield tmp_path / "tiny"
+    subprocess.run(["umount", tmp_path / "tiny"], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_at_the_first_start_is_said_and_not_a_traceback(tiny: Path) -> None:
+    """With what to do; `doctor` says the same before."""
+    done = broadsheet("serve", "--data-dir", tiny / "n1", **free_ports())
+
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "make room, or choose a directory that you may write" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_place_in_the_file_is_beside_the_file(tmp_path: Path) -> None:
+    """The directory, and the keys: `serve` may be started from anywhere."""
+    (tmp_path / "b.toml").write_text(
+        '[node]\ndata_dir = "here"\n[native]\naddress = "127.0.0.1:0"\nkeys_file = "keys"\n'
+    )
+    done = broadsheet("serve", "--config", tmp_path / "b.toml")
+
+    assert done.returncode == 2
+    assert f"cannot read native.keys_file {tmp_path / 'keys'}" in done.stderr
+    assert (tmp_path / "here" / FORMAT_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("sim", "list", "--json"), "workloads"),
+        (("bench", "list", "--json"), "benchmarks"),
+        (("config", "show", "--json"), "node.id"),
+        (("sim", "register", "--seed", "1", "--json"), "plan"),
+        (("doctor", "--data-dir", "/nowhere/at/all", "--json"), "findings"),
+    ],
+)
+def test_json_is_json(arguments: tuple[str, ...], kind: str) -> None:
+    """Whoever writes a script around a command parses what it prints."""
+    assert kind in json.loads(broadsheet(*arguments).stdout)
