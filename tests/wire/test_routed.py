@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.errors import NotFound, NotLeader, Refused, Throttled, Unknown, Unreachable
+from broadsheet.errors import (
+    InvalidArgument,
+    NotFound,
+    NotLeader,
+    Refused,
+    Throttled,
+    Unknown,
+    Unreachable,
+)
 from broadsheet.wire.method import Call, Reply
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed
@@ -149,3 +157,31 @@ async def test_back_off_is_jittered_and_bounded() -> None:
 
         assert all(0 <= pause <= QUICK.pause_max for each in pauses for pause in each)
         assert len(set(pauses[11])) > 40
+
+
+@pytest.mark.parametrize("address", ["a..b:1", "x" * 70 + ".test:1", "nowhere"])
+async def test_an_address_that_can_be_none_is_refused(address: str) -> None:
+    """A name that cannot be looked up ended the dial without a word: its caller waited for ever."""
+    async with world() as w, routed(w, addresses=(address,)) as caller, asyncio.timeout(5):
+        with pytest.raises(InvalidArgument, match="address"):
+            await caller.call("test.echo", Echo(), reply=Echo)
+
+
+async def test_whoever_waits_for_a_dial_hears_of_its_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's crash handler cannot know who waits."""
+    async with world() as w, routed(w) as caller, asyncio.timeout(5):
+        monkeypatch.setattr(w.ports.network, "dial", None)
+        with pytest.raises(TypeError):
+            await caller.call("test.echo", Echo(), reply=Echo)
+        await until(lambda: bool(w.ports.crashed))
+        w.ports.crashed.clear()
+
+
+async def test_a_node_that_does_not_greet_takes_no_more_than_the_calls_time() -> None:
+    """A caller with a deadline of its own waited for the dial's."""
+    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    host, port = silent.sockets[0].getsockname()[:2]
+    async with world() as w, routed(w, addresses=(f"{host}:{port}",)) as caller, asyncio.timeout(3):
+        with pytest.raises(Unreachable):
+            await caller.call("test.echo", Echo(), reply=Echo, timeout=Duration(100 * MILLISECOND))
+    silent.close()

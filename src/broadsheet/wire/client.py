@@ -18,6 +18,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import (
     BroadsheetError,
     DeadlineExceeded,
+    InvalidArgument,
     ShuttingDown,
     Status,
     TooLarge,
@@ -341,7 +342,7 @@ async def dial(
 
     Raises:
         Unreachable: it did not answer within `limits.dial_timeout`, or turned the connection away.
-        Unauthenticated: it does not like the token.
+        Unauthenticated: it does not like the token. InvalidArgument: `address` can be no address.
     """
     slabs = SlabPool(large_slab_bytes(limits)) if pool is None else pool
     made: list[ClientConnection] = []
@@ -361,6 +362,8 @@ async def dial(
         raise Unreachable(f"{address} did not answer in {limits.dial_timeout // MILLISECOND} ms") from error
     except OSError as error:
         raise Unreachable(f"{address} cannot be reached: {error}") from error
+    except UnicodeError as error:
+        raise InvalidArgument(f"address {address!r} names no host: {error}") from error
     except BaseException:
         _abort(made)
         raise

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from broadsheet.base.time import Duration, in_seconds
 from broadsheet.errors import BroadsheetError, Unreachable
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.client import ClientConnection, dial
@@ -47,8 +48,11 @@ class Pool:
         self._is_closed = False
         scope.defer(self.close)
 
-    async def connection(self, address: str) -> ClientConnection:
+    async def connection(self, address: str, *, within: Duration | None = None) -> ClientConnection:
         """A connection to `address` that takes requests.
+
+        Args:
+            within: how long to wait for a dial, which goes on for others; None for as long as it takes.
 
         Raises:
             Unreachable: it cannot be made. Nothing was sent.
@@ -65,7 +69,13 @@ class Pool:
         if future is None:
             future = self._dials[address] = asyncio.get_running_loop().create_future()
             self._scope.spawn(self._dial(address, future), name="dial")
-        return await asyncio.shield(future)
+        if within is None:
+            return await asyncio.shield(future)
+        try:
+            async with asyncio.timeout(in_seconds(within)):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise Unreachable(f"{address} was not reached in time: nothing was sent") from None
 
     async def close(self) -> None:
         """Close every connection; what is not answered is `Unknown`. Idempotent."""
@@ -90,6 +100,12 @@ class Pool:
             future.exception()  # Whoever asked may be gone.
         except asyncio.CancelledError:
             future.set_exception(Unreachable(f"the client was closed while it dialled {address}"))
+            future.exception()
+            raise
+        except Exception as error:
+            future.set_exception(
+                error
+            )  # A bug: ours to crash with, and whoever asked must not wait for ever.
             future.exception()
             raise
         else:

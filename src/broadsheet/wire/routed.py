@@ -177,7 +177,7 @@ class _Attempts:
     async def connection(self) -> ClientConnection:
         """A connection to whom the next attempt goes to."""
         self._count += 1
-        return await self._routed.pool.connection(self._address)
+        return await self._routed.pool.connection(self._address, within=self.left())
 
     def succeeded(self) -> None:
         """Remember who served the route."""
