@@ -47,7 +47,7 @@ from broadsheet.journal.messages import (
     Registers,
 )
 from broadsheet.journal.requests import codec_of, condition_of, is_repeatable, pieces_of
-from broadsheet.journal.runs import Runs
+from broadsheet.journal.runs import RunsByJournal
 from broadsheet.wire.client import Caller
 from broadsheet.wire.method import Empty
 
@@ -80,13 +80,11 @@ class Journals:
     def __init__(self, caller: Caller) -> None:
         """Ask `caller`, which connects again where it must."""
         self._caller = caller
-        self._runs: dict[str, Runs] = {}
+        self._runs = RunsByJournal(caller)
 
     async def close(self) -> None:
         """End the run streams; what was sent is still answered. Idempotent."""
-        runs, self._runs = list(self._runs.values()), {}
-        for each in runs:
-            await each.close()
+        await self._runs.close()
 
     async def create(
         self,
@@ -190,7 +188,7 @@ class Journals:
         condition = condition_of(offset, check, union, subtract)
         within = TIMEOUT_SECONDS if timeout is None else timeout
         if condition is None and isinstance(content, Buffer) and 0 < len(content) <= INLINE_BYTES_MAX:
-            return await self._runs_of(name).append(content, within)
+            return await self._runs.of(name).append(content, within)
         request = AppendRequest(journal=JournalName(name), condition=condition)
         source = (content,) if isinstance(content, Buffer) else content
         if isinstance(source, list | tuple) and is_repeatable(condition):
@@ -206,7 +204,7 @@ class Journals:
             contents: each at most 64 KiB.
 
         Raises:
-            Unknown: a prefix may have been appended.
+            Refused: none was appended. Unknown: some were, or may have been.
         """
         for content in contents:
             if len(content) > INLINE_BYTES_MAX:
@@ -214,7 +212,7 @@ class Journals:
                     f"{len(content)} bytes in one of many: {INLINE_BYTES_MAX} at most; use append"
                 )
         within = TIMEOUT_SECONDS if timeout is None else timeout
-        return await self._runs_of(name).append_many(contents, within)
+        return await self._runs.of(name).append_many(contents, within)
 
     async def read(
         self, name: str, offset: int | None = 0, *, end: int | None = None, block: bool = False
@@ -361,12 +359,6 @@ class Journals:
             return await stream.reply(Commit)
         finally:
             stream.cancel()
-
-    def _runs_of(self, name: str) -> Runs:
-        runs = self._runs.get(name)
-        if runs is None:
-            runs = self._runs[name] = Runs(self._caller, JournalName(name))
-        return runs
 
     async def _call(
         self,

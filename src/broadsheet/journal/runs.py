@@ -7,7 +7,7 @@ reference/performance.md E3, F ("Run frames"); journals.21 (tried once).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
@@ -18,20 +18,70 @@ from broadsheet.wire.client import Acknowledged, Caller, RunStream
 FRAME_BYTES_MAX: Final = 1 << 20
 FRAME_COUNT_MAX: Final = 16_384
 
+STREAMS_KEPT: Final = 128
+"""Run streams that stay open while nothing is on its way; a connection has some hundreds for everything."""
+
 Waiter = tuple[Buffer, "asyncio.Future[Commit]"]
+
+
+class RunsByJournal:
+    """The run streams of one client, each opened when it is needed, and few of them while they are not."""
+
+    def __init__(self, caller: Caller) -> None:
+        """Append through `caller`."""
+        self._caller = caller
+        self._runs: dict[str, Runs] = {}
+        """Least lately asked for first."""
+        self._closing: dict[asyncio.Task[None], None] = {}
+
+    def of(self, journal: str) -> "Runs":
+        """Those of `journal`. To be used at once: idle ones are closed when there are many."""
+        runs = self._runs.pop(journal, None) or Runs(self._caller, JournalName(journal), self._rest)
+        self._runs[journal] = runs
+        self._thin(but=runs)
+        return runs
+
+    async def close(self) -> None:
+        """End the streams; what was sent is still answered. Idempotent."""
+        runs, self._runs = list(self._runs.values()), {}
+        for each in runs:
+            await each.close()
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+
+    def _rest(self, _runs: "Runs") -> None:
+        self._thin(but=None)
+
+    def _thin(self, *, but: "Runs | None") -> None:
+        """Close what is idle, the longest idle first, while there are too many."""
+        if len(self._runs) <= STREAMS_KEPT:
+            return
+        idle = [name for name, runs in self._runs.items() if runs.is_idle and runs is not but]
+        for name in idle[: len(self._runs) - STREAMS_KEPT]:
+            task = asyncio.get_running_loop().create_task(self._runs.pop(name).close())
+            self._closing[task] = None
+            task.add_done_callback(lambda done: self._closing.pop(done, None))
 
 
 class Runs:
     """Unconditional small appends to one journal."""
 
-    def __init__(self, caller: Caller, journal: JournalName) -> None:
-        """Append to `journal` through `caller`."""
-        self._caller, self._journal = caller, journal
+    def __init__(
+        self, caller: Caller, journal: JournalName, on_idle: "Callable[[Runs], None]" = lambda _: None
+    ) -> None:
+        """Append to `journal` through `caller`; tell `on_idle` when nothing is on its way any more."""
+        self._caller, self._journal, self._on_idle = caller, journal, on_idle
+        self._user_count = 0
         self._stream: RunStream | None = None
         self._ready: list[Waiter] = []
         self._sender: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answering: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not (self._ready or self._sender or self._answering or self._user_count)
 
     async def append(self, content: Buffer, within: float) -> Commit:
         """Append `content`, with whatever else is ready now.
@@ -52,26 +102,56 @@ class Runs:
             ) from None
 
     async def append_many(self, contents: Sequence[Buffer], within: float) -> Sequence[Commit]:
-        """Append all of `contents` in order.
+        """Append all of `contents` in order, in frames of up to 1 MiB.
 
         Raises:
-            Refused: some were not, and none after them. Unknown: some may have been.
+            Refused: none was appended. Unknown: some were, or may have been: a frame may be refused for want
+            of room, and one behind it be taken.
         """
-        commits: list[Commit] = []
+        answers: list[Acknowledged | BaseException] = []
+        frames = _frames(contents)
+        self._user_count += 1
         try:
             async with asyncio.timeout(within):
-                stream = await self._open()
-                on_way = [(frame, await stream.submit(frame)) for frame in _frames(contents)]
-                for frame, future in on_way:
-                    commits += _commits(frame, (await future).begin)
+                answers = await self._submit_all(frames)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; some may be appended"
             ) from None
-        except BroadsheetError:
+        finally:
+            self._user_count -= 1
+            self._look_idle()
+        told = [answer for answer in answers if isinstance(answer, Acknowledged)]
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        if not failed:
+            pairs = zip(frames, told, strict=True)
+            return [commit for frame, each in pairs for commit in _commits(frame, each.begin)]
+        if any(isinstance(error, Unknown | ShuttingDown | NotFound) for error in failed):
             self._stream = None
-            raise
-        return commits
+        if not told and not any(isinstance(error, Unknown) for error in failed):
+            raise failed[0]
+        raise Unknown(
+            f"journal {self._journal}: {len(told)} of {len(frames)} frames are appended, and the others are"
+            f" not, or may be: {failed[0]}"
+        ) from failed[0]
+
+    async def _submit_all(self, frames: Sequence[Sequence[Buffer]]) -> list[Acknowledged | BaseException]:
+        """The answer to each frame; that of one that could not be sent stands for the rest."""
+        stream = await self._open()
+        on_way: list[asyncio.Future[Acknowledged]] = []
+        unsent: list[BaseException] = []
+        try:
+            for frame in frames:
+                future = await stream.submit(frame)
+                future.add_done_callback(_looked_at)
+                on_way.append(future)
+        except BroadsheetError as error:
+            unsent.append(error)
+        return [*await asyncio.gather(*on_way, return_exceptions=True), *unsent]
+
+    def _look_idle(self) -> None:
+        if self.is_idle:
+            self._on_idle(self)
 
     async def close(self) -> None:
         """End the stream once everything is answered."""
@@ -102,6 +182,8 @@ class Runs:
         try:
             while self._ready:
                 batch = self._take()
+                if not batch:
+                    break
                 try:
                     stream = await self._open()
                     future = await stream.submit([content for content, _ in batch])
@@ -115,12 +197,18 @@ class Runs:
                     raise
                 task = asyncio.get_running_loop().create_task(self._answer(batch, stream, future))
                 self._answering[task] = None
-                task.add_done_callback(lambda done: self._answering.pop(done, None))
+                task.add_done_callback(self._answered)
         finally:
             self._sender = None
+            self._look_idle()
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answering.pop(task, None)
+        self._look_idle()
 
     def _take(self) -> list[Waiter]:
-        """What is ready, up to a frame."""
+        """What is ready, up to a frame. That whose caller has left was not sent, and will not be."""
+        self._ready = [each for each in self._ready if not each[1].done()]
         size = count = 0
         for content, _ in self._ready:
             if count and (size + len(content) > FRAME_BYTES_MAX or count >= FRAME_COUNT_MAX):
@@ -184,6 +272,12 @@ def _commits(frame: Sequence[Buffer], begin: int) -> list[Commit]:
         commits.append(Commit(begin=ByteOffset(begin), end=ByteOffset(end)))
         begin = end
     return commits
+
+
+def _looked_at(future: "asyncio.Future[Acknowledged]") -> None:
+    """Nobody may be there any more to ask what became of it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _fail(batch: Sequence[Waiter], error: BroadsheetError) -> None:

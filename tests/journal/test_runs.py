@@ -1,0 +1,95 @@
+"""Runs of appends from one client: what its caller is told of them, and how many streams they take."""
+
+import asyncio
+from pathlib import Path
+
+import broadsheet
+from broadsheet.client import Client
+from broadsheet.errors import Refused, Throttled, Unknown
+from broadsheet.journal.runs import STREAMS_KEPT
+from tests.journal.node_process import CONFIG, NodeProcess
+
+NAME = "runs/a"
+LENGTH = 50_000
+FRAMES_OF = 200
+
+
+def marks(content: bytes) -> list[int]:
+    """Which of the appends stand there."""
+    return [content[at] for at in range(0, len(content), LENGTH)]
+
+
+async def content_of(client: Client, offset: int) -> bytes:
+    return b"".join([chunk.data async for chunk in client.journals.read(NAME, offset)])
+
+
+async def test_many_appends_of_which_some_were_taken_are_never_called_refused(tmp_path: Path) -> None:
+    """C2: Refused is certain. A frame was refused for want of room, those beside it were appended."""
+    node = NodeProcess(tmp_path)
+    config = CONFIG.replace(
+        "[journals.wal]\nsegment_bytes = 1048576", "[journals.wal]\nsegment_bytes = 8388608"
+    )
+    (tmp_path / "node.toml").write_text(f"{config}\n[journals.limits]\npending_bytes_max = 2100000\n")
+    contents = [bytes([n]) * LENGTH for n in range(FRAMES_OF)]
+    partial = 0
+    try:
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            for _ in range(4):
+                begin = (await client.journals.append(NAME)).end
+                try:
+                    commits = await client.journals.append_many(NAME, contents)
+                except Refused:
+                    assert await content_of(client, begin) == b""
+                except Unknown as error:
+                    partial += isinstance(error.__cause__, Throttled)
+                    assert marks(await content_of(client, begin))
+                else:
+                    assert len(commits) == FRAMES_OF
+            assert partial, "nothing was refused: the limit is not met"
+            assert len(await client.journals.append_many(NAME, contents[:10])) == 10, "the stream is sound"
+    finally:
+        node.kill()
+
+
+async def test_one_client_appends_to_more_journals_than_a_connection_has_streams(tmp_path: Path) -> None:
+    """Each journal kept its stream open for ever: after the last one, every call waited for its deadline."""
+    node, count = NodeProcess(tmp_path), 1_100
+    (tmp_path / "node.toml").write_text(CONFIG[: CONFIG.index("[keyspace]")])
+    try:
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            journals = client.journals
+            await asyncio.gather(*(journals.create(f"many/{n}") for n in range(count)))
+            appends = (journals.append(f"many/{n}", b"%d" % n, timeout=60) for n in range(count))
+            commits = await asyncio.gather(*appends)
+            assert all(commit.begin == 0 for commit in commits)
+            assert (await journals.append("many/7", b"again")).begin == 1
+            assert len(journals._runs._runs) <= STREAMS_KEPT
+            assert (await journals.status("many/1099")).end == 4
+    finally:
+        node.kill()
+
+
+async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path: Path) -> None:
+    """It stood in a queue without end, and was appended minutes after its caller had given up."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            runs = client.journals._runs.of(NAME)
+            async with runs._opening:  # Nothing can be sent meanwhile.
+                first = asyncio.ensure_future(client.journals.append(NAME, b"first "))
+                await asyncio.sleep(0.01)
+                gone = [asyncio.ensure_future(client.journals.append(NAME, b"gone")) for _ in range(5)]
+                kept = asyncio.ensure_future(client.journals.append(NAME, b"kept"))
+                await asyncio.sleep(0)
+                for each in gone:
+                    each.cancel()
+                await asyncio.gather(*gone, return_exceptions=True)
+            await asyncio.gather(first, kept)
+            assert await content_of(client, 0) == b"first kept"
+    finally:
+        node.kill()
