@@ -1,6 +1,7 @@
 """Routes: the right node is found, a refusal is repeated, the unknown only where that is harmless."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -179,9 +180,8 @@ async def test_whoever_waits_for_a_dial_hears_of_its_bug(monkeypatch: pytest.Mon
 
 async def test_a_node_that_does_not_greet_takes_no_more_than_the_calls_time() -> None:
     """A caller with a deadline of its own waited for the dial's."""
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    host, port = silent.sockets[0].getsockname()[:2]
-    async with world() as w, routed(w, addresses=(f"{host}:{port}",)) as caller, asyncio.timeout(3):
-        with pytest.raises(Unreachable):
-            await caller.call("test.echo", Echo(), reply=Echo, timeout=Duration(100 * MILLISECOND))
-    silent.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with world() as w, routed(w, addresses=(address,)) as caller, asyncio.timeout(3):
+            with pytest.raises(Unreachable):
+                await caller.call("test.echo", Echo(), reply=Echo, timeout=Duration(100 * MILLISECOND))
