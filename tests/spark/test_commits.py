@@ -11,7 +11,7 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.client import connect_sync
 from broadsheet.client_sync import SyncJournals
-from broadsheet.errors import Corrupt, Fenced, LocalProtocolError, Unknown
+from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, Unknown
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent, Publisher
@@ -266,3 +266,37 @@ def test_a_foreign_journal_is_not_taken_for_a_commit_journal(bench: Bench) -> No
 
     with pytest.raises(Corrupt, match="not ours"):
         journal.begin(Fence("f1"))
+
+
+def test_a_journal_that_holds_data_is_not_taken_for_a_commit_journal(bench: Bench) -> None:
+    """The names of output and commit journal are easily exchanged, and a fence among rows stays for good."""
+    bench.journals.append(bench.output, b'{"somebody":"reads this"}\n')
+    journal = CommitJournal(Target("unused", patience_s=5), bench.output, bench.journals)
+
+    with pytest.raises(ConfigError, match=rf"{bench.output} holds \d+ bytes and no query's registers"):
+        journal.begin(Fence("f1"))
+    assert bench.journals.status(bench.output).end == 26
+
+
+@pytest.mark.parametrize("foreign", [b"torn", b"{}\n", b"\xff\n", b'{"type":1}\n'])
+def test_foreign_bytes_in_a_commit_journal_are_named(bench: Bench, foreign: bytes) -> None:
+    """An assertion's words help nobody to find out who wrote there."""
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    commit(journal, "f1", 0, [])
+    bench.journals.append(bench.name, foreign)
+
+    with pytest.raises(Corrupt, match=f"commit journal {bench.name} holds"):
+        journal.plan(Fence("f1"))
+
+
+def test_registers_that_point_to_no_record_are_named(bench: Bench) -> None:
+    """As above: it ended by a StopIteration."""
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    head = bench.journals.status(bench.name).end
+    bench.journals.append(bench.name, b"\n", union={"at": str(head + 1)})
+
+    for look in (journal.plan, journal.begin):
+        with pytest.raises(Corrupt, match=f"offset {head + 1} of {bench.name} holds no commit"):
+            look(Fence("f1"))

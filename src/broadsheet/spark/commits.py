@@ -14,7 +14,7 @@ reference/spark.md 3.2.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NewType, TypeVar
 
@@ -22,6 +22,7 @@ import msgspec
 
 from broadsheet.client_sync import SyncJournals
 from broadsheet.errors import (
+    ConfigError,
     Corrupt,
     Fenced,
     LocalProtocolError,
@@ -102,7 +103,7 @@ class CommitJournal:
         """START: become the author, then finish what the last author had committed.
 
         Raises:
-            Fenced: another START keeps winning.
+            Fenced: another START keeps winning. ConfigError: the journal holds data.
         """
         self._patiently(lambda: self.journals.create(self.name, if_absent=True))
         for _ in range(_ATTEMPTS_MAX):
@@ -111,6 +112,7 @@ class CommitJournal:
                 break
             union = {"author": str(fence)}
             if old.author is None:
+                self._refuse_data()
                 union |= {"batch": str(NO_BATCH), "query": "", "at": str(NO_BATCH)}
             try:
                 # A check of what was just read: a fence whose answer was lost must not land after a newer
@@ -131,6 +133,15 @@ class CommitJournal:
         if now.at >= 0:
             self.acknowledge(self.record(now), fence)
         return now
+
+    def _refuse_data(self) -> None:
+        """Refuse a journal with bytes and without registers: a fence sets them for good."""
+        end = self._patiently(lambda: self.journals.append(self.name, b"")).end
+        if end and self.standing().author is None:
+            raise ConfigError(
+                f"journal {self.name} holds {end} bytes and no query's registers: name another for the "
+                "commits"
+            )
 
     def standing(self) -> Standing:
         """The registers, behind every append acknowledged before."""
@@ -154,7 +165,7 @@ class CommitJournal:
         now = self._ours(fence)
         reusable: dict[ProducerId, Clock] = {}
         if now.at >= 0:
-            newest, *later = self._records(now.at)
+            newest, *later = self._newest(now)
             if newest.fence == fence:
                 retired = dict.fromkeys(p for each in later if each.type == "retire" for p in each.producers)
                 for intent in newest.intents:
@@ -205,10 +216,18 @@ class CommitJournal:
         Raises:
             Corrupt: it is not what the registers say.
         """
-        newest = next(self._records(now.at))
-        if newest.type != "commit" or newest.batch != now.batch:
+        return self._newest(now)[0]
+
+    def _newest(self, now: Standing) -> list[Record]:
+        """The newest commit record, and what came after it.
+
+        Raises:
+            Corrupt: it is not what the registers say, or a foreign line follows.
+        """
+        records = self._records(now.at)
+        if not records or records[0].type != "commit" or records[0].batch != now.batch:
             raise Corrupt(f"offset {now.at} of {self.name} holds no commit of batch {now.batch}")
-        return newest
+        return records
 
     def acknowledge(self, record: Record, fence: Fence) -> None:
         """Append the record's acknowledgements, perhaps again: its producers are retired first (pipelines.8).
@@ -292,22 +311,22 @@ class CommitJournal:
             "or start with a new checkpoint and a new commit journal"
         )
 
-    def _records(self, at: int) -> Iterator[Record]:
-        rest = bytearray()
-
+    def _records(self, at: int) -> list[Record]:
         def content() -> bytes:
             return b"".join(chunk.data for chunk in self.journals.read(self.name, at))
 
-        rest += self._patiently(content)
-        *lines, torn = bytes(rest).split(b"\n")
-        assert not torn, "records are appended whole"
-        for line in lines:
+        *lines, torn = self._patiently(content).split(b"\n")
+        records = []
+        for line in [*lines, torn] if torn else lines:
             try:
-                yield msgspec.json.decode(line, type=Record)
-            except msgspec.DecodeError as error:
+                records.append(msgspec.json.decode(line, type=Record))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise Corrupt(
                     f"commit journal {self.name} holds a foreign line after {at}: {line[:80]!r}"
                 ) from error
+        if torn:
+            raise Corrupt(f"commit journal {self.name} holds half a line after {at}: {torn[:80]!r}")
+        return records
 
     def _patiently(self, call: Callable[[], T]) -> T:
         return patiently(call, self.target.patience_s)
