@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 
 import pytest
@@ -106,6 +107,33 @@ def test_the_real_world_is_out_of_reach() -> None:
 
     assert 99.9 < run_alone(work, World(1, Trace()), Life("n", 1)) < 100.1
     assert os.urandom(8)
+
+
+def test_a_thread_that_was_there_before_is_no_part_of_the_simulation() -> None:
+    """A library's own may sleep and look at the clock meanwhile: it decides nothing here."""
+    begin, end = threading.Event(), threading.Event()
+    seen: list[float] = []
+
+    def other() -> None:
+        begin.wait()
+        time.sleep(0.001)
+        seen.append(time.time())
+        end.set()
+
+    async def work(_loop: SimLoop, _life: Life) -> None:
+        begin.set()
+        assert end.wait(10)
+        with pytest.raises(AssertionError, match="a thread in a simulation"):
+            threading.Thread(target=other).start()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    now = time.time()
+    run_alone(work, World(1, Trace()), Life("n", 1))
+    thread.join()
+
+    assert seen
+    assert seen[0] - now < 60, "it saw its own clock"
 
 
 def test_a_wait_without_end_is_found() -> None:

@@ -7,6 +7,7 @@ that sends no reset. Bounds on time, number and size are the wire's.
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from broadsheet.errors import InvalidArgument
@@ -134,4 +135,9 @@ class Buffered(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        if isinstance(transport, asyncio.WriteTransport):
+            # The selector loop's own, since Python 3.12, never tells the protocol to pause, so that nobody is
+            # held back, and fails on a connection that was just lost. The one that it inherits does neither.
+            joining = partial(asyncio.WriteTransport.writelines, transport)
+            transport.writelines = joining  # type: ignore[method-assign]
         self.inner.connection_made(cast(Transport, transport))  # uvloop's inherits from none of asyncio's.

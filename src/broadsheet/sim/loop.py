@@ -253,13 +253,23 @@ def run_alone(work: Callable[[SimLoop, Life], Coroutine[Any, Any, T]], world: Wo
 
 @contextmanager
 def _no_real_world(loop: SimLoop) -> Generator[None, None, None]:
-    """Clocks that are asked behind the ports' back show virtual time; the rest refuses by name."""
+    """Clocks that are asked behind the ports' back show virtual time; the rest refuses by name.
+
+    Threads that were there before, such as those of a library, are no part of the simulation, and go on.
+    """
+    simulating = threading.get_ident()
 
     def refused(name: str) -> Callable[..., NoReturn]:
         def refuse(*_: object, **__: object) -> NoReturn:
             raise AssertionError(f"{name} in a simulation: use the port")
 
         return refuse
+
+    def here_only(stand_in: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        def chosen(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the real one takes.
+            return (stand_in if threading.get_ident() == simulating else real)(*arguments, **named)
+
+        return chosen
 
     replaced: list[tuple[Any, str, Any]] = [
         (time, "time", lambda: 1_750_000_000 + loop.world.now / SECOND),
@@ -278,8 +288,8 @@ def _no_real_world(loop: SimLoop) -> Generator[None, None, None]:
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     try:
-        for owner, name, stand_in in replaced:
-            setattr(owner, name, stand_in)
+        for (owner, name, stand_in), (_, _, real) in zip(replaced, before, strict=True):
+            setattr(owner, name, here_only(stand_in, real))
         yield
     finally:
         for owner, name, real in before:

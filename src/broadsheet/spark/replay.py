@@ -125,7 +125,7 @@ class _Block:
             return
         producers = np.array(sorted(wanted), np.int64)
         begins = np.array([wanted[ProducerId(each)].begin for each in producers.tolist()], np.int64)
-        at, rest = int(begins.min()), bytearray()
+        at, rest = int(np.min(begins)), bytearray()
         for data in self.read(at, self.index.offset):
             rest += data
             content = bytes(rest)
