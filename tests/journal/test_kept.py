@@ -1,5 +1,6 @@
 """What a start must not delete: bytes of which nobody knows that they are not the acknowledged ones."""
 
+import asyncio
 import shutil
 from hashlib import sha1
 from pathlib import Path
@@ -13,7 +14,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Write
-from tests.journal.crash_histories import NAME, Running, Shelf, running
+from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.journal.node_process import NodeProcess
 
 SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
@@ -120,8 +121,10 @@ async def test_a_start_reads_a_fragment_back_before_its_spool_file_goes(tmp_path
         assert await node.start()
         async with broadsheet.connect(node.address) as client:
             await client.journals.append(name, b"more")
-            found = b"".join([chunk.data async for chunk in client.journals.read(name)])
-        assert found == content + b"more"
+            for _ in range(20):  # Before it was read back, and after.
+                found = b"".join([chunk.data async for chunk in client.journals.read(name)])
+                assert found == content + b"more"
+                await asyncio.sleep(0.02)
         node.kill()
         file.unlink()
         assert await node.start()
@@ -131,3 +134,35 @@ async def test_a_start_reads_a_fragment_back_before_its_spool_file_goes(tmp_path
     finally:
         node.kill()
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
+
+
+class Forgetful(Shelf):
+    """A store that gives back something else than it was given."""
+
+    asked = 0
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        self.asked += name.endswith(".raw")
+        return bytes(len(await super().get(name, begin, end)))
+
+
+async def test_a_store_that_gives_back_something_else_does_not_make_the_good_copy_unreadable() -> None:
+    """J2, J10: the spool file was marked damaged for it, and its bytes were refused."""
+    crashes: list[BaseException] = []
+    shelf, disk = Forgetful(None, {}), SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"x" * 2000)
+        await append(node, b"more")
+        for _ in range(TURNS_MAX):
+            await asyncio.sleep(0)
+            if shelf.asked:
+                break
+        for _ in range(100):
+            await asyncio.sleep(0)
+        replica, content = await node.content()
+        assert content == b"x" * 2000 + b"more"
+        assert [spool.trouble != "" for spool in replica.closed] == [True]
+        assert "not its own" in node.broker.status(NAME).reason
+        assert shelf.asked == 1, "it is not asked without end"
+    assert not crashes

@@ -298,7 +298,8 @@ class Broker:
                 create_revision=info.create_revision,
                 reason=slot.trouble if slot is not None else "",
             )
-        state, pipeline, reason = replica.pipeline.state.value, replica.pipeline, replica.reason
+        state, pipeline = replica.pipeline.state.value, replica.pipeline
+        reason = replica.reason or next((each.trouble for each in replica.closed if each.trouble), "")
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
             reason = replica.fullness

@@ -57,12 +57,11 @@ class FragmentStore:
         return found
 
     async def put(self, journal: JournalName, spool: SpoolFile, codec: Codec) -> Fragment:
-        """Store `spool`'s content, and read it back.
+        """Store `spool`'s content. It counts as stored once `read_back` has returned.
 
         Raises:
             OSError: the store does not answer: repeat it.
-            Corrupt: the spool's content is damaged, or the store gives back something else. Nothing may be
-            deleted.
+            Corrupt: the spool's content is damaged. Nothing may be deleted.
         """
         fragment = spool.fragment(codec)
         body = await self._run(lambda: compress(codec, contents(spool, PIECE_BYTES)))
@@ -71,9 +70,17 @@ class FragmentStore:
         passed("journal.roll.before_put")
         await self._objects.put_if_absent(name, body)
         passed("journal.roll.after_put")
+        return fragment
+
+    async def read_back(self, journal: JournalName, fragment: Fragment) -> None:
+        """Make sure that the store has `fragment`, with its length and sum.
+
+        Raises:
+            OSError: the store does not answer: repeat it.
+            Corrupt: it gives back something else. Nothing may be deleted.
+        """
         await self._fetch(journal, fragment)
         passed("journal.roll.after_read_back")
-        return fragment
 
     async def read(self, journal: JournalName, fragment: Fragment, offset: ByteOffset, length: int) -> bytes:
         """The bytes of `[offset, offset + length)` of `fragment`.

@@ -149,9 +149,9 @@ class Housekeeping:
             self._context.log.trim(self._replica.stream, below)
 
     def _next_upload(self) -> SpoolFile | None:
-        """The first closed spool that is wholly committed, and not damaged."""
+        """The first closed spool that is wholly committed, and that it makes sense to store."""
         for spool in self._replica.closed:
-            if spool.end <= self._replica.end and not spool.damage:
+            if spool.end <= self._replica.end and not spool.damage and not spool.trouble:
                 return spool
         return None
 
@@ -181,8 +181,14 @@ class Housekeeping:
         except OSError:
             return False
         except Corrupt as error:
-            if not spool.damage:
-                spool.damage = str(error)
+            spool.damage = spool.damage or str(error)
+            return True
+        try:
+            await replica.store.read_back(replica.name, fragment)
+        except OSError:
+            return False
+        except Corrupt as error:
+            spool.trouble = str(error)  # The store's copy is bad, ours is not.
             return True
         if replica.is_closed:
             return True

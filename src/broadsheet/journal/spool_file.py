@@ -68,6 +68,8 @@ class SpoolFile:
         self.is_dir_synced = False
         self.damage = ""
         """Why nothing of it may be served."""
+        self.trouble = ""
+        """Why the store does not have it, though it took it: it stays, and is served from here."""
         self._sha: Hash = sha1(usedforsecurity=False)
         self._block_crcs: list[int] = []
         self._tail_crc = 0
