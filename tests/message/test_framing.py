@@ -103,6 +103,15 @@ def test_a_frame_above_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         list(scan(JSON_LINES, b"x" * 101, ByteOffset(5)))
     with pytest.raises(Corrupt, match="offset 5"):
         frames_of(JSON_LINES, b"x" * 101, 5)
+    first = framed(FIXED, UUID, b"")
+    for framing, content, place in (
+        (JSON_LINES, b"{}\n" + b"x" * 100 + b"\n", 8),
+        (JSON_LINES, b"{}\n" + b"x" * 101, 8),
+        (FIXED, first + b"x" * 101, 5 + len(first)),
+    ):
+        for look in (frames_of, lambda *given: list(scan(*given))):
+            with pytest.raises(Corrupt, match=f"offset {place}:"):
+                look(framing, content, ByteOffset(5))
     with pytest.raises(InvalidArgument, match="limit"):
         framed(FIXED, UUID, b"x" * 100)
 

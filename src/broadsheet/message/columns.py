@@ -120,7 +120,9 @@ def texts_of(uuids: Bytes) -> Bytes:
 def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     ends = np.flatnonzero(raw == ord("\n")) + 1
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if len(ends) else ends
-    _refuse_longest(ends - begins, base)
+    if len(ends):
+        longest = int(np.argmax(ends - begins))
+        refuse_long(int(ends[longest] - begins[longest]), base + int(begins[longest]))
     refuse_long(len(raw) - (int(ends[-1]) if len(ends) else 0), base + (int(ends[-1]) if len(ends) else 0))
     prefix, closing = framing.prefix(), framing.closing()
     head = len(prefix) + TEXT_BYTES + 1
@@ -145,13 +147,8 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     return Frames(begins + base, ends + base, producer, clock, flags, has_data)
 
 
-def _refuse_longest(lengths: Int, base: int) -> None:
-    if len(lengths):
-        refuse_long(int(np.max(lengths)), base)
-
-
 def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
-    begins, ends = _fixed_bounds(content, raw)
+    begins, ends = _fixed_bounds(content, raw, base)
     has_uuid = np.flatnonzero(ends - begins >= HEADER.size + UUID_BYTES)
     uuids = np.zeros((len(begins), UUID_BYTES), np.uint8)
     if len(has_uuid):
@@ -162,7 +159,7 @@ def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
     return Frames(begins + base, ends + base, producer, clock, flags, ends - begins > bare)
 
 
-def _fixed_bounds(content: bytes, raw: Bytes) -> tuple[Int, Int]:
+def _fixed_bounds(content: bytes, raw: Bytes, base: int) -> tuple[Int, Int]:
     """Every magic word, as far as they make one chain; from there one frame after the other."""
     begins, ends = _chain(raw)
     at = int(ends[-1]) if len(ends) else 0
@@ -174,7 +171,7 @@ def _fixed_bounds(content: bytes, raw: Bytes) -> tuple[Int, Int]:
         more.append((begin, end))
         at = end
     if begin < 0:
-        refuse_long(len(content) - at, at)
+        refuse_long(len(content) - at, base + at)
     if more:
         rest = np.array(more, np.int64)
         begins, ends = np.concatenate((begins, rest[:, 0])), np.concatenate((ends, rest[:, 1]))
