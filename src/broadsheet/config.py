@@ -70,7 +70,10 @@ class Loaded(Generic[T]):
         """Every value of the tree in its order; secrets are not shown."""
         found = []
         for name, value in _leaves(self.config, ""):
-            is_secret = bool(value) and any(word in name.rpartition(".")[2] for word in SECRET_WORDS)
+            last = name.rpartition(".")[2]
+            is_secret = (
+                bool(value) and any(word in last for word in SECRET_WORDS) and not last.endswith("_file")
+            )
             shown = "(set)" if is_secret else value
             found.append(Setting(name, shown, self.origin(name)))
         return found

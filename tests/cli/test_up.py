@@ -238,6 +238,25 @@ def test_config_show_says_where_each_value_comes_from(tmp_path: Path) -> None:
     assert "# default\n" in done.stdout
 
 
+def test_what_config_show_prints_is_a_configuration(tmp_path: Path) -> None:
+    """The way to a file of one's own: print it, keep the lines that differ."""
+    path = tmp_path / "x.toml"
+    settings = {
+        "BROADSHEET_NODE__PEERS": '{n1 = "127.0.0.1:1", "n-2" = "127.0.0.1:2"}',
+        "BROADSHEET_JOURNALS__STORES": '["file:///a/", "file:///b/"]',
+        "BROADSHEET_METASTORE__TOKEN_FILE": "/a/token",
+        "BROADSHEET_NODE__DATA_DIR": "/a/n1",
+    }
+
+    path.write_text(broadsheet("config", "show", "--origin", **settings).stdout)
+    again = broadsheet("config", "show", "--config", path)
+
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == broadsheet("config", "show", **settings).stdout
+    assert 'metastore.token_file = "/a/token"' in again.stdout
+    assert 'native.limits.call_timeout = "30s"' in again.stdout
+
+
 def test_a_mistyped_setting_stops_the_node(tmp_path: Path) -> None:
     """Better no node than one with half of its configuration."""
     done = broadsheet("serve", "--data-dir", tmp_path / "n1", BROADSHEET_NODE__LOGLEVEL="debug")

@@ -25,12 +25,25 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
-    """Print every value that `serve` would use here."""
+    """Print every value that `serve` would use here, as a file that `--config` takes."""
     found = load(Settings, path=config, environment=os.environ, flags={}).settings()
     if json:
         rows = {each.name: {"value": each.value, "origin": each.origin} for each in found}
         print(msgspec.json.encode(rows).decode())
         return
     for each in found:
-        shown = msgspec.json.encode(each.value).decode()
-        print(f"{each.name} = {shown}" + (f"    # {each.origin}" if origin else ""))
+        print(f"{each.name} = {_toml(each.value)}" + (f"    # {each.origin}" if origin else ""))
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it, on one line."""
+    match value:
+        case dict():
+            pairs = ", ".join(
+                f"{msgspec.json.encode(name).decode()} = {_toml(each)}" for name, each in value.items()
+            )
+            return f"{{{pairs}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:
+            return msgspec.json.encode(value).decode()
