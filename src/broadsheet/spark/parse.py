@@ -167,7 +167,7 @@ def _is_possible(kind: pa.DataType) -> bool:
         pj.read_json(
             pa.BufferReader(b"{}\n"), parse_options=pj.ParseOptions(explicit_schema=pa.schema([("x", kind)]))
         )
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowException:
         return False
     return not _holds_bytes(kind)
 
