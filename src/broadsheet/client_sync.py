@@ -38,6 +38,7 @@ class SyncJournals:
         fragment_length: int | None = None,
         codec: str | None = None,
         store: str | None = None,
+        flush_interval: float | None = None,
         labels: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> JournalInfo:
@@ -48,6 +49,7 @@ class SyncJournals:
                 fragment_length=fragment_length,
                 codec=codec,
                 store=store,
+                flush_interval=flush_interval,
                 labels=labels,
                 if_absent=if_absent,
             )

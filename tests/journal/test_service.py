@@ -172,6 +172,15 @@ async def test_producer_index_points_are_frame_boundaries(client: Client) -> Non
     assert (await journals.producer_index("index/a", 1599)).encoded == b""
 
 
+async def test_a_flush_interval_is_kept_with_the_journal_and_checked(client: Client) -> None:
+    """A minute at least, as Gazette has it; what is no time is refused before it is sent."""
+    info = await client.journals.create("flush/a", flush_interval=90)
+    assert info.spec.fragment.flush_interval == 90_000_000_000
+    for seconds in (59, -1, float("nan"), float("inf"), 1e8):
+        with pytest.raises(InvalidArgument, match="flush_interval"):
+            await client.journals.create("flush/b", flush_interval=seconds)
+
+
 def test_the_synchronous_client_does_the_same(node: NodeProcess) -> None:
     """Spark workers use it."""
     with broadsheet.connect_sync(node.address) as client:

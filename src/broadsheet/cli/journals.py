@@ -46,6 +46,9 @@ def create(
     ] = None,
     codec: Annotated[str | None, typer.Option(help="none, gzip, zstandard or snappy.")] = None,
     store: Annotated[str | None, typer.Option(help="URL of the fragment store; the node's own.")] = None,
+    flush_interval: Annotated[
+        float | None, typer.Option(help="Seconds; a fragment is closed at its multiples too.")
+    ] = None,
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     if_absent: Annotated[bool, typer.Option(help="Succeed where it exists.")] = False,
     json: AsJSON = False,
@@ -59,6 +62,7 @@ def create(
             fragment_length=fragment_length,
             codec=codec,
             store=store,
+            flush_interval=flush_interval,
             labels=labels,
             if_absent=if_absent,
         )

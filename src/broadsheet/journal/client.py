@@ -65,6 +65,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 _read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
 
+FLUSH_SECONDS_BELOW: Final = 1e9
+"""What a node takes is less; more would not be a number that can be sent."""
+
+
 class ProducerIndex(msgspec.Struct, frozen=True):
     """A journal's producer index at an index point."""
 
@@ -93,6 +97,7 @@ class Journals:
         fragment_length: int | None = None,
         codec: str | None = None,
         store: str | None = None,
+        flush_interval: float | None = None,
         labels: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> JournalInfo:
@@ -102,6 +107,7 @@ class Journals:
             fragment_length: bytes after which a fragment is closed; 64 MiB.
             codec: `none`, `gzip`, `zstandard` or `snappy`.
             store: URL of the fragment store; the node's own.
+            flush_interval: seconds, 60 at least: a fragment is closed at the multiples of it as well.
             if_absent: return the journal that is there instead of raising.
 
         Raises:
@@ -114,6 +120,12 @@ class Journals:
             fragment = msgspec.structs.replace(fragment, codec=codec_of(codec))
         if store is not None:
             fragment = msgspec.structs.replace(fragment, store=store)
+        if flush_interval is not None:
+            if not 0 <= flush_interval < FLUSH_SECONDS_BELOW:
+                raise InvalidArgument(f"flush_interval of {flush_interval} s: 0, or a minute to 366 days")
+            fragment = msgspec.structs.replace(
+                fragment, flush_interval=Duration(int(flush_interval * SECOND))
+            )
         spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
         try:
             return await self._call("journal.create", CreateRequest(spec), JournalInfo)

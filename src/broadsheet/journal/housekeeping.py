@@ -1,4 +1,4 @@
-"""Housekeeping: what a replica does beside its appends: checkpoints of its spool, uploads of fragments.
+"""Housekeeping: what a replica does beside its appends: checkpoints, uploads, and rolls by the clock.
 
 Offsets are bytes. Two restartable procedures for each open journal, at most one of each at a time; both end
 without an event, since nothing is decided by them. The log is trimmed only below what a checkpoint says is
@@ -10,16 +10,21 @@ reference/gazette.md 2.7.
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
+from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
+
+FLUSH_RETRY: Final = Duration(1 * SECOND)
+"""Pause before a fragment that could not be closed at its interval is tried again."""
 
 
 class Housekeeping:
@@ -39,11 +44,14 @@ class Housekeeping:
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
         replica.on_persisted = self.consider_checkpoint
         replica.on_advance = self._on_advance
+        self._timer: Timer | None = None
         self._context.log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
 
     async def settle(self) -> None:
         """Return once nothing of a closed replica is on its way any more."""
         assert self._replica.is_closed, "a live replica never settles"
+        if self._timer is not None:
+            self._timer.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -56,7 +64,29 @@ class Housekeeping:
         """Take up what the last life of this journal left: checkpoint its log, store its closed spools."""
         if not self._replica.reason:
             self.checkpoint()
+            self._flush_later()
         self._on_advance()
+
+    def _flush_later(self) -> None:
+        """Look again at the next multiple of the journal's `flush_interval`."""
+        interval = self._replica.info.spec.fragment.flush_interval
+        if interval:
+            wait = Duration(interval - self._context.time.wall() % interval)
+            self._timer = self._context.timers.call_after(wait, self._flush)
+
+    def _flush(self) -> None:
+        """Have the open fragment closed where it is of an earlier interval. C3 stands."""
+        replica, spool = self._replica, self._replica.spool
+        if replica.is_closed:
+            return
+        interval = replica.info.spec.fragment.flush_interval
+        this = self._context.time.wall() // interval
+        if spool.length and spool.first_append // interval != this:
+            replica.deliver(RollAsked())
+            if replica.spool is spool:  # Somebody streams into it, or there is no room for another file.
+                self._timer = self._context.timers.call_after(FLUSH_RETRY, self._flush)
+                return
+        self._flush_later()
 
     def _on_advance(self) -> None:
         if self._replica.closed:

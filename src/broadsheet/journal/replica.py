@@ -34,6 +34,7 @@ from broadsheet.journal.core.pipeline_events import (
     PutRegisters,
     RegistersPut,
     Reply,
+    Roll,
     Rollback,
     StreamFailed,
 )
@@ -153,6 +154,7 @@ class Replica:
                 Grant: self._grant,
                 Abort: self._abort,
                 Rollback: self._rollback,
+                Roll: self._roll,
             },
             time=context.time,
             timers=context.timers,
@@ -337,3 +339,12 @@ class Replica:
     def _rollback(self, effect: Rollback) -> None:
         assert self.spool.end == effect.end, "what was refused was not staged"
         self._is_refusing = False
+
+    def _roll(self, effect: Roll) -> None:
+        try:
+            self._spool_from(effect.fragment_begin)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                self.context.crash(error)
+            return  # The next append makes the file.
+        self.on_advance()  # What is closed may be committed already.

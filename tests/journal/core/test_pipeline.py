@@ -25,6 +25,8 @@ from broadsheet.journal.core.pipeline_events import (
     PutRegisters,
     RegistersPut,
     Reply,
+    Roll,
+    RollAsked,
     Rollback,
     StreamEnded,
     StreamFailed,
@@ -224,6 +226,23 @@ def test_a_fragment_rolls_when_it_is_strictly_longer_than_its_length() -> None:
     assert m.step(submitted("c", 5), T0) == [persist(3, "c", 15, 20, fragment=15)]
 
 
+def test_an_old_fragment_is_closed_where_it_has_anything_and_nobody_streams_into_it() -> None:
+    """`flush_interval`: a journal that gets little is stored too, and no empty fragment is made."""
+    m = pipeline()
+    assert m.step(RollAsked(), T0) == []
+    m.step(submitted("a", 10), T0)
+
+    assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(10))]
+    assert m.step(RollAsked(), T0) == []
+    assert m.step(submitted("b", 1), T0) == [persist(2, "b", 10, 11, fragment=10)]
+    m.step(StreamOpened(stream=7, run="s"), T0)
+    assert m.step(RollAsked(), T0) == []
+    m.step(StreamStaged(stream=7, length=5), T0)
+    assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(16))]
+    m.step(Closed(status=Status.SHUTTING_DOWN), T0)
+    assert m.step(RollAsked(), T0) == []
+
+
 def test_a_streaming_append_owns_the_tail_and_the_rest_waits_behind_it() -> None:
     """All or nothing: spans never interleave."""
     m = pipeline()
@@ -364,6 +383,7 @@ STEPS = st.one_of(
     st.tuples(st.just("finish"), st.booleans()),
     st.tuples(st.just("sync"), st.integers(1, 4)),
     st.tuples(st.just("put"), st.booleans()),
+    st.tuples(st.just("roll"), st.none()),
 )
 
 
@@ -397,6 +417,9 @@ class World:
                         inbox.append(PersistRefused(token=effect.token))
                 elif isinstance(effect, Rollback):
                     refusing = False
+                elif isinstance(effect, Roll):
+                    assert not self.staging, "nobody's content is cut in two"
+                    assert effect.fragment_begin == self.machine.adopted_end
                 elif isinstance(effect, Grant):
                     if refusing:
                         self.failed[effect.stream] = Status.STORE_UNHEALTHY
@@ -439,6 +462,8 @@ class World:
             token = self.log[count - 1]
             del self.log[:count]
             self.step(Persisted(token=token))
+        elif kind == "roll":
+            self.step(RollAsked())
         elif kind == "put" and self.puts:
             self.step(RegistersPut(version=self.puts.popleft(), is_known=bool(how)))
             self.now = Instant(self.now + SECOND // 10)

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, validate_spec
@@ -22,6 +23,8 @@ def test_a_legal_spec_is_itself() -> None:
         (replace(SPEC, name=JournalName(".broadsheet/x")), "where a store keeps its own"),
         (replace(SPEC, name=JournalName(".partial/x")), "where a store keeps its own"),
         (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
+        (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(59 * SECOND))), "0, or a minute to 366"),
+        (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(-1))), "0, or a minute to 366"),
         (replace(SPEC, labels={"x": "y"}), "2 to 64 characters"),
         (replace(SPEC, labels={"colour": "rosé"}), "characters of"),
         (replace(SPEC, labels={"name": "c"}), "selectors"),

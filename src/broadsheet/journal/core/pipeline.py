@@ -41,6 +41,8 @@ from broadsheet.journal.core.pipeline_events import (
     PutRegisters,
     RegistersPut,
     Reply,
+    Roll,
+    RollAsked,
     Rollback,
     State,
     StreamEnded,
@@ -97,6 +99,7 @@ class Pipeline:
             StreamEnded: self._on_stream_ended,
             StreamStaged: self._on_stream_staged,
             StreamFailed: self._on_stream_failed,
+            RollAsked: self._on_roll_asked,
             Fullness: self._on_fullness,
             EpochLost: self._on_epoch_lost,
             Closed: self._on_closed,
@@ -131,8 +134,6 @@ class Pipeline:
         assert not self._tail.is_free or not self._queue.waiting, "nobody waits without an owner"
         if self.state is not State.OPEN:
             assert self.state is State.BEHIND or not self._queue.entries, "a closed pipeline owes no answer"
-
-    # Appends that are at hand whole.
 
     def _on_submitted(self, event: Submitted, _now: Instant, effects: list[Output]) -> None:
         status = self._admits(event.length)
@@ -205,8 +206,6 @@ class Pipeline:
         if self.adopted_end - self.fragment_begin > self.fragment_length:
             self.fragment_begin = self.adopted_end
 
-    # Durability and answers.
-
     def _on_persisted(self, event: Persisted, _now: Instant, effects: list[Output]) -> None:
         if event.token <= self._persisted:
             return  # Tokens are cumulative: an older one says nothing new.
@@ -276,8 +275,6 @@ class Pipeline:
             entry.begin = entry.end = self.adopted_end
             self._queue.entries.append(entry)
         self._answer(effects)
-
-    # Streaming appends.
 
     def _on_stream_opened(self, event: StreamOpened, now: Instant, effects: list[Output]) -> None:
         status = self._admits(1)
@@ -357,7 +354,11 @@ class Pipeline:
                 self._evaluate(entry, effects)
         self._answer(effects)
 
-    # The world.
+    def _on_roll_asked(self, _event: RollAsked, _now: Instant, effects: list[Output]) -> None:
+        """Who owns the tail is in the fragment already: it is asked again when that is over."""
+        if self.state is State.OPEN and self._tail.is_free and self.adopted_end > self.fragment_begin:
+            self.fragment_begin = self.adopted_end
+            effects.append(Roll(fragment_begin=self.fragment_begin))
 
     def _on_fullness(self, event: Fullness, _now: Instant, _effects: list[Output]) -> None:
         self.is_full = event.is_full

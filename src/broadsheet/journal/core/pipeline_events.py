@@ -86,6 +86,10 @@ class StreamFailed(Event, frozen=True):
     status: Status
 
 
+class RollAsked(Event, frozen=True):
+    """The open fragment is old: close it where it has anything (`flush_interval`)."""
+
+
 class Fullness(Event, frozen=True):
     """The disk passed its watermark, one way or the other."""
 
@@ -112,6 +116,7 @@ Input = (
     | StreamEnded
     | StreamStaged
     | StreamFailed
+    | RollAsked
     | Fullness
     | EpochLost
     | Closed
@@ -178,4 +183,10 @@ class Rollback(Effect, frozen=True):
     fragment_begin: ByteOffset
 
 
-Output = Persist | PutRegisters | Reply | Advance | Grant | Abort | Rollback
+class Roll(Effect, frozen=True):
+    """The next fragment begins at `fragment_begin`, the head: close the one before, if that can be."""
+
+    fragment_begin: ByteOffset
+
+
+Output = Roll | Persist | PutRegisters | Reply | Advance | Grant | Abort | Rollback

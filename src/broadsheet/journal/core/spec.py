@@ -12,12 +12,16 @@ import msgspec
 
 from broadsheet.base.labels import LEGACY_PREFIX, META_NAME, label_set
 from broadsheet.base.names import PARTIAL_SEGMENT, journal_name
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
 
+DAY: Final = 86_400 * SECOND
 FRAGMENT_BYTES_MIN: Final = 1 << 10
 FRAGMENT_BYTES_MAX: Final = 1 << 34
+FLUSH_INTERVAL_MIN: Final = Duration(60 * SECOND)
+FLUSH_INTERVAL_MAX: Final = Duration(366 * DAY)
 SIDE_DIRECTORY: Final = ".broadsheet"
 """Where a store keeps index files, beside the journals (journals.25)."""
 
@@ -35,6 +39,9 @@ class FragmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """How stored fragments are compressed, from the next roll on."""
     store: str = ""
     """URL of the fragment store; empty: the node's own."""
+    flush_interval: Duration = Duration(0)
+    """A fragment with content from before the last multiple of it (since 1970, UTC) is closed, so that what a
+    slow journal gets is stored too. 0: only by length."""
 
 
 class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -71,6 +78,11 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
     if not FRAGMENT_BYTES_MIN <= length <= FRAGMENT_BYTES_MAX:
         raise InvalidArgument(
             f"fragment.length {length}: {FRAGMENT_BYTES_MIN} to {FRAGMENT_BYTES_MAX} bytes allowed"
+        )
+    interval = spec.fragment.flush_interval
+    if interval and not FLUSH_INTERVAL_MIN <= interval <= FLUSH_INTERVAL_MAX:
+        raise InvalidArgument(
+            f"fragment.flush_interval of {interval} ns: 0, or a minute to {FLUSH_INTERVAL_MAX // DAY} days"
         )
     for reserved in (META_NAME, LEGACY_PREFIX):
         if reserved in spec.labels:

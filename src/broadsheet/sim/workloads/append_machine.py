@@ -27,6 +27,8 @@ from broadsheet.journal.core.pipeline_events import (
     PutRegisters,
     RegistersPut,
     Reply,
+    Roll,
+    RollAsked,
     Rollback,
     StreamFailed,
     StreamOpened,
@@ -43,6 +45,8 @@ from broadsheet.sim.workload import MachineWorkload, Run, Violation
 NODE: Final = NodeId("n1")
 JOURNAL: Final = "sim/j"
 TIMEOUT: Final = Duration(400 * MILLISECOND)
+ROLLS_EVERY: Final = 7
+"""After so many appends the open fragment is called old."""
 UNDECIDED: Final = (Status.UNKNOWN,)
 
 
@@ -132,6 +136,7 @@ class JournalNode:
             Grant: self._grant,
             Abort: self._abort,
             Rollback: self._rollback,
+            Roll: self._roll,
         }
         self.host = seat.host(self.machine, performers, name="pipeline")
         seat.on_message = self._on_message
@@ -162,6 +167,8 @@ class JournalNode:
             if key not in self.asked:
                 self.asked[key] = None
                 self._submit(Job(sender, message))
+                if len(self.asked) % ROLLS_EVERY == 0:
+                    self.host.deliver(RollAsked())
 
     def _submit(self, job: Job) -> None:
         put, wanted = job.put, job.put.wanted
@@ -190,6 +197,9 @@ class JournalNode:
             return
         assert len(self.adopted) == effect.begin, "the log is what the pipeline says"
         self.adopted += content
+
+    def _roll(self, effect: Roll) -> None:
+        assert effect.fragment_begin == len(self.adopted), "a fragment begins at the head"
 
     def _rollback(self, effect: Rollback) -> None:
         self.is_refusing = False

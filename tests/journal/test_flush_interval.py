@@ -1,0 +1,100 @@
+"""A slow journal's fragments are closed by the clock too, and stored."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.errors import Status
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
+from tests.support.hand import HandClock
+
+MINUTE = Duration(60 * SECOND)
+SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(flush_interval=MINUTE))
+
+
+async def append(node: Running, content: bytes) -> None:
+    replica = await node.broker.replica(NAME)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content)))
+    assert (await run.answered)[0] is Status.OK
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(TURNS_MAX):
+        if is_so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never comes to this")
+
+
+@asynccontextmanager
+async def clocked(disk: SimDisk, shelf: Shelf, clock: HandClock, *, seed: int) -> AsyncIterator[Running]:
+    """A node whose journals have their time from `clock`."""
+    crashes: list[BaseException] = []
+    async with running(disk, shelf, seed=seed, crashes=crashes, is_last=False) as node:
+        context = node.broker._context
+        context.time = context.timers = clock
+        yield node
+    assert not crashes
+
+
+async def test_a_fragment_of_an_earlier_interval_is_closed_and_stored_without_another_append() -> None:
+    """Gazette's rule: at the multiples of the interval, where the first append is from before it."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"slow")
+        clock.advance(Duration(MINUTE // 2))
+        await append(node, b" one")
+        assert not shelf.objects
+        clock.advance(Duration(MINUTE // 2))
+        await until(lambda: bool(shelf.objects))
+        assert list(shelf.objects.values()) == [b"slow one"]
+
+        clock.advance(Duration(10 * MINUTE))
+        assert len(shelf.objects) == 1, "nothing came, so nothing is stored"
+        await append(node, b" more")
+        clock.advance(Duration(MINUTE - clock.wall() % MINUTE))
+        await until(lambda: len(shelf.objects) == 2)
+        await append(node, b" and more")
+    async with clocked(disk, shelf, clock, seed=2) as node:
+        _, content = await node.content()
+        assert content == b"slow one more and more"
+        clock.advance(MINUTE)
+        await until(lambda: len(shelf.objects) == 3)
+
+
+async def test_a_fragment_that_somebody_streams_into_is_closed_after_that() -> None:
+    """An append is never split; what it holds up is asked for again."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"before ")
+        clock.advance(Duration(MINUTE - clock.wall() % MINUTE - SECOND))
+        stream = StreamedAppend(await node.broker.replica(NAME), 1, None)
+        await stream.granted
+        stream.put(b"x" * 200_000)
+        clock.advance(SECOND)
+        await stream.finish()
+        assert (await stream.answered)[0] is Status.OK
+        assert not shelf.objects
+        clock.advance(Duration(2 * SECOND))
+        await until(lambda: bool(shelf.objects))
+        assert list(shelf.objects.values()) == [b"before " + b"x" * 200_000]
+
+
+async def test_a_deleted_journal_is_not_looked_at_again() -> None:
+    """Its timer goes with it."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"content")
+        assert clock.pending()
+        await node.broker.delete(NAME, None)
+        assert not clock.pending()
