@@ -156,7 +156,7 @@ class World:
     def abort(self, intents: list[Intent], batch: int) -> None:
         writer: Any = object.__new__(sink.SinkWriter)
         writer.target = self
-        writer.abort([sink.Done("q", intents, 1)], batch)
+        writer.abort([sink.Done("q", batch, intents, 1)], batch)
 
     def happen(self, dead: list[bool]) -> None:
         """Perhaps die here; perhaps sleep here while another driver goes on."""

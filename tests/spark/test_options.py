@@ -15,7 +15,7 @@ from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import sink
 from broadsheet.spark.connection import Target
 from broadsheet.spark.options import Options
-from broadsheet.spark.sink import Appender, Routing, SinkWriter, digest_of
+from broadsheet.spark.sink import Appender, Done, Routing, SinkWriter, digest_of, task_of
 
 ROWS = StructType([StructField("x", LongType()), StructField("k", BinaryType())])
 GOOD = {
@@ -88,7 +88,7 @@ def test_rows_for_the_commit_journal_are_refused(node: Any) -> None:
         writer = SinkWriter(GOOD | {"address": node.address, "journal": "com/c"}, ROWS)
 
         with pytest.raises(LocalProtocolError, match="com/c is the query's commit journal"):
-            writer._append(iter([pa.record_batch({"x": [1]})]), Publisher(ProducerId(1)), Flag.CONTINUE, "q")
+            writer._append(iter([pa.record_batch({"x": [1]})]), Publisher(ProducerId(1)), Flag.CONTINUE)
         assert client.journals.status("com/c").end == 0
 
 
@@ -108,3 +108,30 @@ def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.
         appender.flush()
         appender.close()
         assert {client.journals.status(name).end for name in names} == {40 * (len(row[0].as_py()) + 57)}
+
+
+def test_what_tasks_did_for_another_batch_is_not_committed(tmp_path: Path) -> None:
+    """Rows that a task drained for a committed batch would be lost as those of another."""
+    writer = SinkWriter(GOOD | {"checkpointLocation": str(tmp_path)}, ROWS)
+    (tmp_path / "offsets").mkdir()
+    for batch in ("4", "5"):
+        (tmp_path / "offsets" / batch).touch()
+
+    for messages in (
+        [Done("q", 5, [], 3), Done("q", 4, [], 3)],
+        [Done("q", 5, [], 1), Done("r", 5, [], 1)],
+        [],
+    ):
+        with pytest.raises(LocalProtocolError, match="batch 5 is committed with what tasks did for"):
+            writer.commit(list(messages), 5)
+
+
+@pytest.mark.parametrize("missing", ["streaming.sql.batchId", "sql.streaming.queryId"])
+def test_a_task_that_is_not_told_its_batch_writes_nothing(missing: str) -> None:
+    """It took itself for one of batch 0, which most often is committed: its rows were drained."""
+    properties = {"streaming.sql.batchId": "7", "sql.streaming.queryId": "q"}
+
+    assert task_of(properties.get) == (7, "q")
+    del properties[missing]
+    with pytest.raises(LocalProtocolError, match=missing):
+        task_of(properties.get)

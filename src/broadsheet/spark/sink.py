@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -55,6 +55,7 @@ UNSTARTED = (
 )
 
 
+BATCH_PROPERTY, QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.queryId"
 MODES = ("exactly-once", "at-least-once")
 KNOWN = (
     "address", "token", "patience", "journal", "toJournals", "keyColumn", "createJournals", "mode",
@@ -68,8 +69,8 @@ _LOCAL = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.D
 class Done(WriterCommitMessage):
     """What a task of the sink did."""
 
-    def __init__(self, query: str, intents: list[Intent], row_count: int) -> None:
-        self.query, self.intents, self.row_count = query, intents, row_count
+    def __init__(self, query: str, batch: int, intents: list[Intent], row_count: int) -> None:
+        self.query, self.batch, self.intents, self.row_count = query, batch, intents, row_count
 
 
 class Routing:
@@ -226,6 +227,21 @@ class Appender:
         return self.framings[journal]
 
 
+def task_of(local_property: Callable[[str], str | None]) -> tuple[int, str]:
+    """The batch and the query that a task is of, as Spark tells it.
+
+    Raises:
+        LocalProtocolError: it does not.
+    """
+    batch, query = (local_property(name) for name in (BATCH_PROPERTY, QUERY_PROPERTY))
+    if batch is None or query is None:
+        raise LocalProtocolError(
+            f"Spark gives a task no {BATCH_PROPERTY if batch is None else QUERY_PROPERTY}: this is no task "
+            "of a streaming query, or another version of Spark"
+        )
+    return int(batch), query
+
+
 class SinkWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("broadsheet")`."""
 
@@ -260,10 +276,10 @@ class SinkWriter(DataSourceStreamArrowWriter):
         freeze_once()
         context = TaskContext.get()
         assert context is not None, "a task has a context"
-        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        query = str(context.getLocalProperty("sql.streaming.queryId"))
+        batch, query = task_of(context.getLocalProperty)
         if not self.is_exact:
-            return self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE, query)
+            intents, row_count = self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE)
+            return Done(query, batch, [], row_count)
         assert self.plan is not None, "PLAN ran"
         if self.plan.query not in ("", query):
             raise LocalProtocolError(
@@ -273,11 +289,11 @@ class SinkWriter(DataSourceStreamArrowWriter):
         if batch <= self.plan.committed:
             # Committed before a crash: what is upstream must still move on, and nothing may be written.
             row_count = sum(rows.num_rows for rows in iterator)
-            return Done(query, [], row_count)
+            return Done(query, batch, [], row_count)
         publisher = _held.take(self.plan)
-        done = self._append(iterator, publisher, Flag.CONTINUE, query)
-        _held.keep(self.plan, publisher, done.intents)
-        return done
+        intents, row_count = self._append(iterator, publisher, Flag.CONTINUE)
+        _held.keep(self.plan, publisher, intents)
+        return Done(query, batch, intents, row_count)
 
     def commit(
         self,
@@ -289,11 +305,13 @@ class SinkWriter(DataSourceStreamArrowWriter):
             return
         passed("sink.commit.begin")
         done = [message for message in messages if isinstance(message, Done)]
-        query = next((message.query for message in done), "")
+        whose = sorted({(each.query, each.batch) for each in done})
+        if len(whose) != 1 or whose[0][1] != batchId:
+            raise LocalProtocolError(f"batch {batchId} is committed with what tasks did for {whose}: refused")
         self._journal().commit(
             self.fence,
             batch=batchId,
-            query=query,
+            query=whose[0][0],
             digest=digest_of(self.checkpoint, batchId),
             intents=[intent for message in done for intent in message.intents],
         )
@@ -307,8 +325,8 @@ class SinkWriter(DataSourceStreamArrowWriter):
         """ABORT writes nothing: the commit may have happened, or be on its way (pipelines.10)."""
 
     def _append(
-        self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag, query: str
-    ) -> Done:
+        self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag
+    ) -> tuple[list[Intent], int]:
         with closing(Appender(self.target, publisher, flags, creates=self.creates)) as appender:
             for batch in iterator:
                 for journal, rows in self.routing.split(batch):
@@ -320,8 +338,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             passed("sink.task.framed")
             appender.flush()
         passed("sink.task.appended")
-        intents = publisher.intents()
-        return Done(query, intents if flags is Flag.CONTINUE else [], appender.row_count)
+        return publisher.intents(), appender.row_count
 
     def _journal(self) -> CommitJournal:
         return CommitJournal(self.target, self.commit_journal)
