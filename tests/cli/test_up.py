@@ -284,6 +284,17 @@ def test_status_tells_who_is_ready_and_who_is_down(tmp_path: Path) -> None:
     assert (one.returncode, one.stdout.split(",")[0]) == (0, "n1: ready")
 
 
+def test_a_node_that_hangs_hides_no_other_from_metastore_status(tmp_path: Path) -> None:
+    """It is asked when something is wrong: the first node of the list may be what is."""
+    root = tmp_path / "c"
+    with cluster(root, nodes=2):
+        os.kill(pids(root)["n1"], signal.SIGSTOP)
+        seen = broadsheet("metastore", "status", "--data-dir", root, "--json")
+
+    told = json.loads(seen.stdout)
+    assert (seen.returncode, told["node"], told["is_readable"]) == (1, "n2", False)
+
+
 def test_status_of_nobody_is_unreachable() -> None:
     """Nobody there is an answer, not a stack trace."""
     done = broadsheet("status", "--address", "127.0.0.1:1")

@@ -5,6 +5,7 @@ what it left half done it finishes.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -23,7 +24,7 @@ from broadsheet.control.service import (
     incarnation_text,
     parse_acceptor,
 )
-from broadsheet.errors import ConfigError, InvalidArgument, NotFound
+from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unreachable
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process
@@ -49,8 +50,8 @@ def status(
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Show version, acceptors and a pending change, as one node sees them."""
-    found = run(_call(address or _door(data_dir), "metastore.status", EMPTY, StatusReply))
+    """Show version, acceptors and a pending change, as one node sees them: the first that answers."""
+    found = _seen_by_one([address] if address else _doors(data_dir))
     if json:
         print(msgspec.json.encode(found).decode())
     else:
@@ -88,6 +89,14 @@ def replace(
         print(f"{incarnation_text(out)} was replaced by {incarnation_text(new)} at version {done.version}")
 
 
+def _seen_by_one(doors: list[str]) -> StatusReply:
+    """What the first of them says that can be reached: one that hangs hides no other."""
+    for door in doors[:-1]:
+        with suppress(Unreachable):
+            return run(_call(door, "metastore.status", EMPTY, StatusReply))
+    return run(_call(doors[-1], "metastore.status", EMPTY, StatusReply))
+
+
 def _member(door: str, text: str) -> Acceptor:
     """The acceptor that `text` names: whole, or by the node of a member."""
     if "#" in text:
@@ -107,6 +116,15 @@ def _own(found: StatusReply, node: str) -> Acceptor:
 
 def _door(data_dir: Path, node: str | None = None, *, other_than: str = "") -> str:
     """The native door of a running node of `data_dir`; rather not that of `other_than`, which may be ill."""
+    return _doors(data_dir, node, other_than=other_than)[0]
+
+
+def _doors(data_dir: Path, node: str | None = None, *, other_than: str = "") -> list[str]:
+    """The native doors of running nodes of `data_dir`; that of `other_than` is the last.
+
+    Raises:
+        ConfigError: there is none.
+    """
     running = {
         name: str(found.addresses["native"])
         for name, found in Cluster.open(data_dir).running().items()
@@ -115,7 +133,7 @@ def _door(data_dir: Path, node: str | None = None, *, other_than: str = "") -> s
     if not running:
         wanted = f"node {node}" if node else "node"
         raise ConfigError(f"no running {wanted} in {data_dir}: give --address, or start it")
-    return min(running.items(), key=lambda found: found[0] == other_than)[1]
+    return [running[name] for name in sorted(running, key=lambda name: name == other_than)]
 
 
 def _lines(found: StatusReply) -> list[str]:
