@@ -118,6 +118,26 @@ async def test_a_closed_fragment_is_stored_under_gazettes_name(client: Client, r
     assert await content_of(client, "store/a") == b"x" * 2000 + b"y"
 
 
+async def test_a_journal_with_more_fragments_than_fit_into_a_frame_tells_them_all(tmp_path: Path) -> None:
+    """With some nine thousand the reply was above the limit of a frame, and so nothing was told."""
+    node, count = NodeProcess(tmp_path), 9_500
+    stored = tmp_path / "data" / "fragments" / "pages" / "a"
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create("pages/a")
+        node.kill()
+        stored.mkdir(parents=True)
+        for n in range(count):
+            (stored / f"{n * 100:016x}-{n * 100 + 100:016x}-{'ab' * 20}.raw").touch()
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            found = await client.journals.fragments("pages/a")
+        assert [each.begin for each in found] == [n * 100 for n in range(count)]
+    finally:
+        node.kill()
+
+
 async def test_a_journal_that_is_made_again_begins_anew(client: Client) -> None:
     """ADR 0064: no byte of the deleted one is ever read, and its run streams find the new one."""
     journals = client.journals

@@ -41,7 +41,7 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
-from broadsheet.journal.messages import FragmentInfo, JournalInfo, JournalStatus
+from broadsheet.journal.messages import JournalInfo, JournalStatus
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, open_journal, stream_of
 from broadsheet.journal.replica import Replica
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
@@ -370,20 +370,6 @@ class Broker:
         replica.fullness = self._fullness
         if replica.pipeline.is_full != self.is_full:
             replica.deliver(Fullness(is_full=self.is_full))
-
-
-def fragments_of(replica: Replica) -> Sequence[FragmentInfo]:
-    """Closed fragments of a journal, by offset."""
-    stored = [
-        FragmentInfo(name=each.name, begin=each.begin, end=each.end, is_stored=True)
-        for each in replica.index.fragments()
-    ]
-    codec = replica.info.spec.fragment.codec
-    waiting = [
-        FragmentInfo(name=each.fragment(codec).name, begin=each.begin, end=each.end, is_stored=False)
-        for each in replica.closed
-    ]
-    return stored + waiting
 
 
 def _fullness(disk: Disk, config: JournalsConfig) -> str:

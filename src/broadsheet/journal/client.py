@@ -33,6 +33,7 @@ from broadsheet.journal.messages import (
     CreateRequest,
     FragmentInfo,
     FragmentsReply,
+    FragmentsRequest,
     IndexPointsReply,
     JournalInfo,
     JournalStatus,
@@ -268,8 +269,14 @@ class Journals:
 
     async def fragments(self, name: str) -> Sequence[FragmentInfo]:
         """Closed fragments, by offset."""
-        reply = await self._ask("journal.fragments", NameRequest(JournalName(name)), FragmentsReply)
-        return reply.fragments
+        found: list[FragmentInfo] = []
+        while True:
+            beyond = found[-1].end if found else ByteOffset(0)
+            request = FragmentsRequest(journal=JournalName(name), beyond=beyond)
+            page = await self._ask("journal.fragments", request, FragmentsReply)
+            found += page.fragments
+            if not page.has_more:
+                return found
 
     async def producer_index(self, name: str, offset: int) -> ProducerIndex:
         """The producer index at the last index point at or below `offset` (journals.29).

@@ -183,7 +183,8 @@ def _checked(name: str, fragment: Fragment, stored: bytes) -> bytes:
     pieces = []
     for piece in decompress(fragment.codec, stored, length=fragment.length):
         digest.update(piece)
-        pieces.append(piece)
+        if fragment.codec is not Codec.NONE:
+            pieces.append(piece)
     if digest.digest() != fragment.sum:
         raise Corrupt(f"fragment {name} has the sum {digest.hexdigest()}, not its own: it is not served")
     return stored if fragment.codec is Codec.NONE else b"".join(pieces)

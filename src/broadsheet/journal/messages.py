@@ -120,10 +120,21 @@ class ListReply(msgspec.Struct, frozen=True):
     """What to ask for next."""
 
 
+class FragmentsRequest(msgspec.Struct, frozen=True):
+    """Ask for a page of a journal's fragments."""
+
+    journal: JournalName
+    create_revision: Revision | None = None
+    beyond: ByteOffset = ByteOffset(0)
+    """Those that end above it."""
+    count_max: int = 4_000
+
+
 class FragmentsReply(msgspec.Struct, frozen=True):
-    """A journal's fragments, by offset."""
+    """A page of a journal's fragments, by offset."""
 
     fragments: list[FragmentInfo]
+    has_more: bool = False
 
 
 class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):

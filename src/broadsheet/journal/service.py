@@ -25,7 +25,7 @@ from broadsheet.errors import (
     TooLarge,
     Unknown,
 )
-from broadsheet.journal.broker import Broker, fragments_of
+from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
@@ -34,7 +34,9 @@ from broadsheet.journal.messages import (
     AppendStreamMessage,
     Commit,
     CreateRequest,
+    FragmentInfo,
     FragmentsReply,
+    FragmentsRequest,
     IndexPointsReply,
     ListReply,
     ListRequest,
@@ -54,6 +56,8 @@ from broadsheet.wire.method import EMPTY, Call, Message, Method, Reply, RunOpene
 from broadsheet.wire.run import FrameRun
 
 LIST_MAX: Final = 1_000
+FRAGMENTS_MAX: Final = 4_000
+"""Of one page, which must fit into a frame."""
 STATUS_PATIENCE: Final = Duration(2 * SECOND)
 """How long a status waits for a journal that is being opened."""
 
@@ -61,7 +65,7 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     CreateRequest: lambda request: request.spec.name,
     ListRequest: None,
     **dict.fromkeys(
-        (NameRequest, AppendRequest, RunRequest, ReadRequest, ProducerIndexRequest),
+        (NameRequest, AppendRequest, RunRequest, ReadRequest, FragmentsRequest, ProducerIndexRequest),
         lambda request: request.journal,
     ),
 }
@@ -101,7 +105,7 @@ ROWS: Final = (
     Row("journal.append_run", 55, Shape.RUN, Capability.APPEND, RunRequest),
     Row("journal.read", 56, Shape.STREAM, Capability.READ, ReadRequest),
     Row("journal.registers", 57, Shape.UNARY, Capability.READ, NameRequest),
-    Row("journal.fragments", 58, Shape.UNARY, Capability.READ, NameRequest),
+    Row("journal.fragments", 58, Shape.UNARY, Capability.READ, FragmentsRequest),
     Row("journal.producer_index", 59, Shape.UNARY, Capability.READ, ProducerIndexRequest),
     Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
 )
@@ -287,10 +291,12 @@ class Service:
             raise BY_STATUS[Status.REGISTERS_UNKNOWN](refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
 
-    async def fragments(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """Closed fragments."""
+    async def fragments(self, _call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
+        """A page of the closed fragments."""
         replica = await self._broker.replica(request.journal, request.create_revision)
-        return Reply(FragmentsReply(fragments=list(fragments_of(replica))))
+        most = min(max(1, request.count_max), FRAGMENTS_MAX)
+        found, has_more = _fragments_of(replica, request.beyond, most)
+        return Reply(FragmentsReply(fragments=found, has_more=has_more))
 
     async def producer_index(self, _call: Call, request: ProducerIndexRequest, _payload: memoryview) -> Reply:
         """The producer index at or below an offset (journals.29)."""
@@ -308,6 +314,23 @@ class Service:
             return Reply(IndexPointsReply(offsets=list(await indexing.points())))
         except OSError as error:
             raise _store_down(request.journal, error) from error
+
+
+def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[list[FragmentInfo], bool]:
+    """Closed fragments that end above `beyond`, by offset, `count` at most; and whether there are more."""
+    waiting = {each.begin: each for each in replica.closed if each.end > beyond}
+    codec = replica.info.spec.fragment.codec
+    found = [
+        FragmentInfo(name=each.name, begin=each.begin, end=each.end, is_stored=True)
+        for each in replica.index.page(beyond, count + 1)
+        if each.begin not in waiting
+    ]
+    found += [
+        FragmentInfo(name=each.fragment(codec).name, begin=each.begin, end=each.end, is_stored=False)
+        for each in waiting.values()
+    ]
+    found.sort(key=lambda each: each.begin)
+    return found[:count], len(found) > count
 
 
 async def _pump(append: StreamedAppend, stream: WireStream) -> None:

@@ -36,6 +36,7 @@ def test_fragments_in_any_order_make_the_cover_that_a_naive_search_finds(
         found = index.covering(offset)
         assert (found.end if found else None) == (max(reach) if reach else None)
         assert index.next_begin(offset) == next((begin for begin, _ in cover if begin > offset), None)
+        assert [f.end for f in index.page(offset, 2)] == [end for _, end in cover if end > offset][:2]
         assert index.next_end(offset) == next((end for _, end in cover if end > offset), None)
 
 

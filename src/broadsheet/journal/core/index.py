@@ -51,6 +51,11 @@ class Index:
         """The covering fragments, by offset."""
         return list(self._cover)
 
+    def page(self, beyond: ByteOffset, count: int) -> list[Fragment]:
+        """The first `count` covering fragments that end above `beyond`, by offset."""
+        at = bisect_right(self._cover, beyond, key=_end)
+        return self._cover[at : at + count]
+
     def conflicts(self) -> list[tuple[Fragment, ...]]:
         """Fragments that claim one range with different sums."""
         return [tuple(found) for found in self._conflicts.values()]
