@@ -174,6 +174,38 @@ def test_nothing_and_standard_input_by_name_are_appended(address: str) -> None:
     assert (lines["begin"], lines["end"], lines["appends"]) == (1, 10, 3)
 
 
+def test_a_line_of_any_length_is_an_append_of_its_own(address: str) -> None:
+    """Those above 64 KiB take another way, in their place among the others."""
+    journals(address, "create", "cli/long")
+    content = b"short\n" + b"x" * 70_000 + b"\n" + b"y" * 200_000 + b"\nshort\n"
+
+    said = told(journals(address, "append", "cli/long", "--lines", "--json", content=content))
+
+    assert (said["begin"], said["end"], said["appends"]) == (0, len(content), 4)
+    assert journals(address, "read", "cli/long").stdout == content
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_end_no_process(address: str, closed: str) -> None:
+    """Some daemons start what they start so; a loop on descriptor 0 ended the process with a core."""
+    journals(address, "create", "cli/closed", "--if-absent")
+    command = " ".join([*COMMAND, "journals", "append", "cli/closed", closed])
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        check=False,
+        capture_output=True,
+        timeout=SECONDS_MAX,
+        env=environment(BROADSHEET_ADDRESS=address),
+        stdin=subprocess.DEVNULL,
+    )
+
+    if closed.startswith("<"):
+        assert done.returncode == 1
+        assert done.stderr in (b"broadsheet: Bad file descriptor\n", b"")
+    else:
+        assert done.returncode == 0
+
+
 def test_lines_are_appended_as_they_come(address: str) -> None:
     """`tail -f log | broadsheet journals append … --lines`: what has come is on disk, not in a buffer."""
     journals(address, "create", "cli/slow")

@@ -7,8 +7,9 @@ The token comes from the environment, never from a flag (reliability S11).
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from itertools import groupby
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any, BinaryIO, Final, Self, cast
@@ -19,6 +20,8 @@ import typer
 from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.client import Client, connect
 from broadsheet.errors import Unreachable
+from broadsheet.journal.client import INLINE_BYTES_MAX
+from broadsheet.journal.messages import Commit
 from broadsheet.runtime.loop import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
@@ -300,11 +303,15 @@ async def _append_lines(
         lines = [line + b"\n" for line in whole]
         if is_end and rest:
             lines.append(rest)
-        if lines:
-            commits = await client.journals.append_many(name, lines)
+        for is_long, some_lines in groupby(lines, key=lambda line: len(line) > INLINE_BYTES_MAX):
+            group = list(some_lines)
+            if is_long:
+                commits: Sequence[Commit] = [await client.journals.append(name, line) for line in group]
+            else:
+                commits = await client.journals.append_many(name, group)
             begin = begin if count else commits[0].begin
             end, count = commits[-1].end, count + len(commits)
-            progress.advance(sum(map(len, lines)))
+            progress.advance(sum(map(len, group)))
         if len(rest) > LINE_BYTES_MAX:
             raise typer.BadParameter(f"line {count + 1} is above {LINE_BYTES_MAX} bytes: append it as a file")
     return begin, end, count

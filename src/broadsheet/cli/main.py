@@ -6,9 +6,11 @@ Errors of ours are printed as one line, with what to do next, and end with an ex
 from unknown.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -84,6 +86,7 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit."""
+    _hold_standard_streams()
     try:
         app()
     except BroadsheetError as error:
@@ -95,6 +98,21 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _hold_standard_streams() -> None:
+    """Put nothing in the place of standard streams that are closed.
+
+    A file that got such a number would be written to as standard output; uvloop ends the process over one.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY)  # Takes the lowest free number: this one.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process.
 
 
 def _kind(error: BroadsheetError) -> str:
