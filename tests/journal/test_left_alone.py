@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -103,6 +104,21 @@ async def test_a_reader_that_leaves_is_forgotten(node: Running) -> None:
         reading.cancel()
         await asyncio.wait([reading])
         assert replica.waiting_count == 0
+
+
+async def test_an_answered_append_keeps_nothing_of_its_content(node: Running) -> None:
+    """The story of each journal remembers its last runs: at 60 KB an append that was 8 MiB a journal."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    content = memoryview(b"x" * 1000)
+    held = weakref.ref(content)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=1000))
+    assert (await run.answered)[0] is Status.OK
+    del content
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert held() is None
 
 
 async def test_pages_of_a_listing_make_the_whole_list(node: Running) -> None:

@@ -119,7 +119,7 @@ class UnaryAppend:
     __slots__ = ("_content", "answered")
 
     def __init__(self, content: Buffer) -> None:
-        self._content = content
+        self._content: Buffer = content
         self.answered: asyncio.Future[tuple[Status, Commit]] = asyncio.get_running_loop().create_future()
 
     def content(self) -> Buffer:
@@ -127,7 +127,8 @@ class UnaryAppend:
         return self._content
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """Wake the handler, if it still waits."""
+        """Wake the handler, if it still waits, and let go of the content: the story remembers the run."""
+        self._content = b""
         if not self.answered.done():
             self.answered.set_result((status, Commit(begin=begin, end=end)))
 
