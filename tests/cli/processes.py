@@ -39,6 +39,23 @@ def broadsheet(*arguments: str | Path, **more: str) -> subprocess.CompletedProce
 
 
 @contextlib.contextmanager
+def from_a_terminal() -> Iterator[None]:
+    """What is started here is ended by its signals, also where tests run under `nohup` or in the background.
+
+    A signal that is ignored is ignored by children too.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def cluster(root: Path, *, nodes: int = 1) -> Iterator[dict[str, Any]]:
     """A detached cluster on free ports: what `up --json` printed. It is down afterwards, in any case."""
     try:

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import COMMAND, SECONDS_MAX, environment
+from tests.cli.processes import COMMAND, SECONDS_MAX, environment, from_a_terminal
 from tests.journal.node_process import NodeProcess
 
 Done = subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(autouse=True)
+def _terminal() -> Iterator[None]:
+    with from_a_terminal():
+        yield
 
 
 @pytest.fixture(scope="module")

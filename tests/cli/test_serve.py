@@ -12,7 +12,15 @@ import pytest
 
 from broadsheet.cli.running import FILE, is_running
 from broadsheet.runtime.data_dir import FORMAT_FILE
-from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, environment, free_ports, pids
+from tests.cli.processes import (
+    COMMAND,
+    SECONDS_MAX,
+    broadsheet,
+    environment,
+    free_ports,
+    from_a_terminal,
+    pids,
+)
 
 
 @contextlib.contextmanager
@@ -32,15 +40,12 @@ def served(root: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _terminal() -> Iterator[None]:
-    """As from a terminal, also where the tests run under `nohup`: what is ignored is inherited."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
+    with from_a_terminal():
+        yield
 
 
-@pytest.mark.usefixtures("_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     """A supervisor, Ctrl-C, or the end of the terminal: doors close, and nothing says that it still runs."""
@@ -78,7 +83,6 @@ def test_up_that_is_ended_before_its_nodes_are_ready_leaves_none(tmp_path: Path,
     assert pids(root) == {}
 
 
-@pytest.mark.usefixtures("_terminal")
 def test_up_ends_with_its_terminal_in_good_order(tmp_path: Path) -> None:
     """Its nodes are asked to end, and it waits for them."""
     root = tmp_path / "c"

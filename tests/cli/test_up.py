@@ -15,13 +15,29 @@ from broadsheet import connect_sync
 from broadsheet.cli.cluster import PORTS
 from broadsheet.cli.running import is_running, wait_until_ended
 from broadsheet.errors import Unsupported
-from tests.cli.processes import COMMAND, SECONDS_MAX, broadsheet, cluster, environment, free_ports, get, pids
+from tests.cli.processes import (
+    COMMAND,
+    SECONDS_MAX,
+    broadsheet,
+    cluster,
+    environment,
+    free_ports,
+    from_a_terminal,
+    get,
+    pids,
+)
 from tests.plugins.cpu import tree_seconds
 
 ONE_NODE_SECONDS = 2.0
 THREE_NODES_SECONDS = 5.0
 ATTEMPTS = 3
 """The machine may be busy with other tests: the best of a few attempts is what the program can do."""
+
+
+@pytest.fixture(autouse=True)
+def _terminal() -> Iterator[None]:
+    with from_a_terminal():
+        yield
 
 
 @pytest.fixture(scope="module")
