@@ -196,8 +196,8 @@ async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> N
     tokens = Tokens([KEY], audience="c1")
     async with world(tokens=tokens) as w:
         now = w.ports.time.wall()
-        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
-        token = tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(2 * SECOND))
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has one to two seconds left.
+        token = tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(3 * SECOND))
         ends, renewed = await w.client(token=token), await w.client(token=token)
         renewed.refresh_token(tokens.sign(Capability.READ, now=now, lifetime=Duration(60 * SECOND)))
         streams = [await each.open("test.chat", Echo()) for each in (ends, renewed)]
@@ -255,8 +255,8 @@ async def test_a_run_stream_ends_when_its_token_does_and_not_at_the_next_ping() 
     limits = WireLimits(keepalive_interval=never, first_byte_timeout=never, greeting_timeout=never)
     async with world(limits, tokens=tokens) as w:
         now = w.ports.time.wall()
-        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
-        short = tokens.sign(Capability.APPEND, now=issued, lifetime=Duration(2 * SECOND))
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has one to two seconds left.
+        short = tokens.sign(Capability.APPEND, now=issued, lifetime=Duration(3 * SECOND))
         long = tokens.sign(Capability.APPEND, now=now, lifetime=Duration(60 * SECOND))
         clients = [await w.client(token=short), await w.client(token=short), await w.client(token=long)]
         methods = ("test.append", "test.append_later", "test.append")
@@ -280,9 +280,9 @@ async def test_an_upload_that_was_taken_whole_is_answered_after_its_token_expire
     tokens = Tokens([KEY], audience="c1")
     async with world(tokens=tokens) as w:
         now = w.ports.time.wall()
-        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has about a second left.
+        issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has one to two seconds left.
         client = await w.client(
-            token=tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(2 * SECOND))
+            token=tokens.sign(Capability.APPEND | Capability.READ, now=issued, lifetime=Duration(3 * SECOND))
         )
         taken, half, chat = [
             await client.open(method, Echo()) for method in ("test.commit", "test.commit", "test.chat")
