@@ -346,3 +346,22 @@ def test_what_was_appended_is_read_after_a_clean_restart_and_after_a_kill(tmp_pa
             content = b"".join(bytes(chunk.data) for chunk in client.journals.read("a/journal"))
 
     assert content == b"one two "
+
+
+def test_an_append_above_the_limit_says_the_limit_and_is_not_there(tmp_path: Path) -> None:
+    """And a setting of the environment reaches the nodes that `up` starts."""
+    root = tmp_path / "c"
+    small = {"BROADSHEET_JOURNALS__LIMITS__APPEND_BYTES_MAX": "100000"}
+    (tmp_path / "big").write_bytes(bytes(100_001))
+    try:
+        up = broadsheet("up", "--data-dir", root, "--any-port", "--detach", "--json", **small)
+        where = {"BROADSHEET_ADDRESS": json.loads(up.stdout)["nodes"][0]["addresses"]["native"]}
+        broadsheet("journals", "create", "a/journal", **where)
+        refused = broadsheet("journals", "append", "a/journal", tmp_path / "big", **where)
+        status = broadsheet("journals", "status", "a/journal", "--json", **where)
+    finally:
+        broadsheet("down", "--data-dir", root)
+
+    assert refused.returncode == 1
+    assert "above limits.append_bytes_max, 100000 bytes" in refused.stderr
+    assert json.loads(status.stdout)["end"] == 0

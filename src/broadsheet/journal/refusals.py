@@ -16,7 +16,8 @@ _MESSAGES: Final[dict[Status, str]] = {
     Status.UNKNOWN: "it ended before the append was known to be durable",
     Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",
     Status.INVALID_ARGUMENT: "registers change with content only",
-    Status.TOO_LARGE: "above append_bytes_max, or too many registers",
+    Status.TOO_LARGE: "its content is above limits.append_bytes_max, {bytes_max} bytes, or it has too many "
+    "registers: split it",
 }
 
 
@@ -24,4 +25,7 @@ def refusal(status: Status, replica: Replica, begin: int) -> str:
     """What a caller reads of a refusal."""
     text = _MESSAGES.get(status, status.name)
     fullness = replica.fullness or "the disk had no space left for it, or the process no open file: free some"
-    return f"journal {replica.name}: " + text.format(begin=begin, reason=replica.reason, fullness=fullness)
+    bytes_max = replica.context.config.limits.append_bytes_max
+    return f"journal {replica.name}: " + text.format(
+        begin=begin, reason=replica.reason, fullness=fullness, bytes_max=bytes_max
+    )
