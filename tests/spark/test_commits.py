@@ -194,6 +194,30 @@ def test_a_driver_fenced_between_reading_and_deciding_does_not_commit(bench: Ben
     assert new.standing().batch == -1
 
 
+def test_a_start_that_slept_publishes_nothing_of_a_newer_driver(bench: Bench) -> None:
+    """That one goes on with its producers: an old acknowledgement would roll back what they append now.
+
+    Found in the 14,498th story of the model: a batch was committed, and its rows were never seen.
+    """
+    old, new = bench.commit_journal(), bench.commit_journal()
+    batch_1: list[Intent] = []
+
+    def sleep(label: str) -> None:
+        if label != "sink.start.fenced":
+            return
+        new.begin(Fence("f2"))
+        publisher = Publisher(producer_from(os.urandom(6)))
+        commit(new, "f2", 0, bench.task(0, publisher))
+        batch_1.extend(bench.task(1, publisher))
+
+    old.pass_by = sleep
+    with pytest.raises(Fenced):
+        old.begin(Fence("f1"))
+    commit(new, "f2", 1, batch_1)
+
+    assert bench.committed() == [b"0", b"1"]
+
+
 def test_start_publishes_what_the_last_run_had_committed(bench: Bench) -> None:
     """Window D: committed, but nobody was told. The acknowledgements are the redo log."""
 

@@ -10,6 +10,12 @@ def test_every_story_of_drivers_commits_each_row_once() -> None:
     assert search(range(400)) is None
 
 
+@pytest.mark.parametrize("seed", [24_497])
+def test_a_story_that_ended_wrong_once_ends_right(seed: int) -> None:
+    """Seeds of bugs that were found and fixed."""
+    assert search(range(seed, seed + 1)) is None
+
+
 @pytest.mark.soak
 def test_many_more_stories_commit_each_row_once() -> None:
     """As above, other seeds."""
