@@ -213,13 +213,16 @@ async def test_a_listing_shows_only_what_the_grant_covers(tmp_path: Path) -> Non
     """List-like methods filter; they do not refuse."""
     async with node(tmp_path, has_keys=True) as door:
         create = next(method for method in door.methods if method.name == "journal.create")
-        for name in ("mine/a", "other/b"):
+        for name in ("a/secret", "mine/a", "other/b"):
             assert await door.ask(door.token(EVERYTHING, ""), create, request_of(create, name)) is None
         client = await door.client(door.token(Capability.LIST, "mine/"))
-        listed, _ = await client.call("journal.list", ListRequest(), reply=ListReply)
+        listed, _ = await client.call("journal.list", ListRequest(count_max=1), reply=ListReply)
+        rest, _ = await client.call("journal.list", ListRequest(after=listed.after), reply=ListReply)
         await client.close()
 
         assert [info.spec.name for info in listed.journals] == ["mine/a"]
+        assert (listed.after, listed.has_more) == ("mine/a", False), "where a page ends tells no other name"
+        assert (rest.journals, rest.after, rest.has_more) == ([], "", False)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMED, *UNNAMED}))

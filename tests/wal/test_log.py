@@ -312,3 +312,12 @@ async def test_a_killed_process_loses_only_what_was_not_acknowledged() -> None:
     found = await read_all(after_power_cut(disk))
     assert found[A][:1] == [b"kept"]
     assert disk.exists(f"{DIRECTORY}/segment-00000000.wal")
+
+
+async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
+    """Each journal that was deleted before its first record kept its replica in memory."""
+    async with opened(SimDisk()) as bench:
+        bench.log.on_flush_request(A, lambda _: None)
+        bench.log.drop(A)
+
+        assert bench.log._writer.space.callbacks == {}

@@ -9,7 +9,7 @@ Source: journals.1, journals.5, journals.20; DESIGN 2.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -274,12 +274,16 @@ class Broker:
             raise NotFound(f"journal {name} was deleted")
         return slot.housekeeping.indexing
 
-    def list(self, prefix: str, *, after: str, count_max: int) -> tuple[Sequence[JournalInfo], bool]:
-        """A page of journals by name, and whether there are more."""
+    def list(
+        self, prefix: str, *, after: str, count_max: int, may_see: Callable[[str], bool] = lambda _: True
+    ) -> tuple[Sequence[JournalInfo], bool]:
+        """A page, by name, of the journals that `may_see` allows, and whether there are more of those."""
         found: list[JournalInfo] = []
         start = PREFIX + after
         for pair in self._context.keyspace.range(PREFIX + prefix):
-            if pair.key <= start or (info := decode_info(pair)).spec.is_deleting:
+            if pair.key <= start or not may_see(pair.key.removeprefix(PREFIX)):
+                continue
+            if (info := decode_info(pair)).spec.is_deleting:
                 continue
             if len(found) == count_max:
                 return found, True

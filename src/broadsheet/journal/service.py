@@ -214,9 +214,10 @@ class Service:
     def list(self, call: Call, request: ListRequest, _payload: memoryview) -> Reply:
         """A page of the journals that the caller may see."""
         most = min(max(1, request.count_max), LIST_MAX)
-        infos, has_more = self._broker.list(request.prefix, after=request.after, count_max=most)
-        visible = [info for info in infos if call.may_see(info.name)]
-        return Reply(ListReply(journals=visible, has_more=has_more, after=infos[-1].name if infos else ""))
+        infos, has_more = self._broker.list(
+            request.prefix, after=request.after, count_max=most, may_see=call.may_see
+        )
+        return Reply(ListReply(journals=[*infos], has_more=has_more, after=infos[-1].name if infos else ""))
 
     def get(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """One journal."""

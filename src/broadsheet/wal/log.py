@@ -297,6 +297,7 @@ class Log:
         self._writer.check_open()
         state = self._writer.streams.get(stream)
         if state is None:
+            self._writer.space.forget(stream)
             return
         batch = self._writer.place(stream, 0, keep=SHRINKING)
         self._writer.say(
@@ -343,7 +344,7 @@ class Log:
             pending_bytes=self._writer.pending_bytes,
             sync_ns_last=self._writer.sync_ns,
             stream_count=len(self._writer.streams),
-            pinning=[LogStreamId(s.stream) for s in self._writer.streams.values() if pool.oldest in s.laps],
+            pinning=[LogStreamId(stream) for stream in self._writer.pinning()],
             quarantined=[LogStreamId(s.stream) for s in self._writer.streams.values() if s.is_quarantined],
             tail_cut=[
                 LogStreamId(s.stream) for s in self._writer.streams.values() if s.flags & RowFlag.TAIL_CUT

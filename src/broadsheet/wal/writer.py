@@ -81,8 +81,8 @@ class Writer:
         self._acknowledgements = Acknowledgements()
         self.last: Batch | None = None
         """The batch that was opened last."""
-        self._chain = 0
-        self._durable = 0
+        self._pinning: tuple[int, list[int]] = (0, [])
+        self._chain = self._durable = 0
         self.durable_lap = self._oldest = self._told = self._advertised = 0
         self.pending_bytes = self.synced_bytes = self.batch_count = self.sync_ns = 0
         self.is_asked = self.is_dead = self.is_closed = self.is_out_of_space = False
@@ -245,15 +245,21 @@ class Writer:
             raise TooLarge(f"a record of {length} bytes does not fit into a segment")
         if not pool.may_roll(keep=keep) or pool.rooms[pool.free[0]] < needed:
             self.space.look()
-            pins = [s.stream for s in self.streams.values() if pool.oldest in s.laps][:8]
-            raise LogFull(
-                f"the log of {self.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} "
-                f"free; "
-                f"the oldest is held by streams {pins}. Let them flush or trim"
-            )
+            used = f"{len(pool.laps)} segments in use, {len(pool.free)} free"
+            held = f"the oldest is held by streams {self.pinning()[:8]}. Let them flush or trim"
+            raise LogFull(f"the log of {self.directory} is full: {used}; {held}")
         pool.roll()
         hit("wal.rolled")
         self.space.look()
+
+    def pinning(self) -> list[int]:
+        """The streams with records in the oldest segment. It looks at all once, then at those it found."""
+        lap, (known, asked) = self.pool.oldest, self._pinning
+        if known != lap or lap == self.pool.head:
+            asked = list(self.streams)
+        found = [each for each in asked if each in self.streams and lap in self.streams[each].laps]
+        self._pinning = lap, found
+        return found
 
     def say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
         """Place a frame without payload, which moves no chain."""
