@@ -23,6 +23,7 @@ def test_a_legal_spec_is_itself() -> None:
         (replace(SPEC, name=JournalName(".broadsheet/x")), "where a store keeps its own"),
         (replace(SPEC, name=JournalName(".partial/x")), "where a store keeps its own"),
         (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
+        (replace(SPEC, fragment=FragmentSpec(length=(1 << 30) + 1)), "to 1073741824 bytes"),
         (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(59 * SECOND))), "0, or a minute to 366"),
         (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(-1))), "0, or a minute to 366"),
         (replace(SPEC, labels={"x": "y"}), "2 to 64 characters"),
