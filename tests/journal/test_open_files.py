@@ -62,9 +62,7 @@ async def test_a_node_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     node = NodeProcess(tmp_path)
     try:
-        # What other tests left open in this process counts too.
-        low = max(512, len(list(Path("/proc/self/fd").iterdir())) + 64)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(low, hard), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(_few(), hard), hard))
         try:
             assert await node.start()
         finally:
@@ -72,3 +70,8 @@ async def test_a_node_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None
         assert resource.prlimit(node.pid or 0, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         node.kill()
+
+
+def _few() -> int:
+    """A low limit that leaves room for what other tests left open in this process."""
+    return max(512, len(list(Path("/proc/self/fd").iterdir())) + 64)
