@@ -21,7 +21,19 @@ from broadsheet.runtime.disk import LocalDisk
 
 def take(root: Path, node: str = "n1") -> DataDir:
     prepare(root)
-    return claim(LocalDisk(root), root=str(root), node=node, version="0.1.0")
+    disk = LocalDisk(root)
+    try:
+        return claim(disk, root=str(root), node=node, version="0.1.0")
+    finally:
+        disk.close()  # The lock has a descriptor of its own.
+
+
+def is_taken(root: Path) -> bool:
+    disk = LocalDisk(root)
+    try:
+        return is_locked(disk)
+    finally:
+        disk.close()
 
 
 def test_a_new_directory_is_private_and_says_its_format(tmp_path: Path) -> None:
@@ -50,11 +62,11 @@ def test_two_processes_never_own_one_directory(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="locked by another process"):
         take(tmp_path)
-    assert is_locked(LocalDisk(tmp_path))
+    assert is_taken(tmp_path)
 
     first.release()
     take(tmp_path).release()
-    assert not is_locked(LocalDisk(tmp_path))
+    assert not is_taken(tmp_path)
 
 
 def test_looking_whether_it_is_locked_keeps_nobody_out(tmp_path: Path) -> None:
@@ -65,7 +77,7 @@ def test_looking_whether_it_is_locked_keeps_nobody_out(tmp_path: Path) -> None:
 
     def look() -> None:
         while not is_over.is_set():
-            seen.append(is_locked(LocalDisk(tmp_path)))
+            seen.append(is_taken(tmp_path))
 
     lookers = [Thread(target=look) for _ in range(2)]
     take(tmp_path).release()
@@ -119,7 +131,7 @@ def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         take(tmp_path)
 
-    assert not is_locked(LocalDisk(tmp_path))
+    assert not is_taken(tmp_path)
 
 
 def test_a_first_start_that_was_cut_off_is_begun_again(tmp_path: Path) -> None:

@@ -138,14 +138,12 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
     for place in damage:
         content = segments.files[place.file].read_at(place.begin, place.end - place.begin)
         name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
-        path = segments.path(name)
-        if segments.disk.exists(path) and segments.disk.open(path).size() == len(content):
-            continue  # A former start has set the same bytes aside.
-        file = segments.disk.open(path, create=True)
-        file.write_at(0, [content])
-        file.sync()
+        file = segments.disk.open(segments.path(name), create=True)
+        if file.size() != len(content):  # Else a former start has set the same bytes aside.
+            file.write_at(0, [content])
+            file.sync()
+            made.append(name)
         file.close()
-        made.append(name)
     if made:
         segments.disk.sync_dir(segments.directory)
     return made
