@@ -321,3 +321,19 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
         bench.log.drop(A)
 
         assert bench.log._writer.space.callbacks == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("segment_bytes", 5000),
+        ("segments_initial", 2),
+        ("record_bytes_max", 4095),
+        ("streams_max", 0),
+        ("retry_delay", 0),
+    ],
+)
+def test_a_setting_out_of_range_is_named(setting: str, value: int) -> None:
+    """A full disk that is asked again without a pause would take the processor too."""
+    with pytest.raises(ValueError, match=f"{setting} must be"):
+        WALConfig(**{setting: value})  # type: ignore[arg-type]

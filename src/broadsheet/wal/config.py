@@ -49,3 +49,5 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name} must be at least 4096, not {getattr(self, name)}")
         if not 1 <= self.streams_max <= 1_000_000:
             raise ValueError(f"streams_max must be in 1..1,000,000, not {self.streams_max}")
+        if self.retry_delay < MILLISECOND:
+            raise ValueError(f"retry_delay must be at least 1 ms, not {self.retry_delay} ns")
