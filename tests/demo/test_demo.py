@@ -13,6 +13,7 @@ import pytest
 
 from broadsheet.demo.flights import flights, flights_file, totals
 from broadsheet.demo.producers import PRODUCERS
+from tests.cli.processes import from_a_terminal
 
 COMMAND = [sys.executable, "-c", "from broadsheet.cli.main import main; main()", "demo"]
 
@@ -40,9 +41,10 @@ def test_the_demo_proves_exactly_once(tmp_path: Path) -> None:
 def test_a_demo_that_is_ended_leaves_no_process(ending: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C, or a closed terminal: a node that stays holds its directory and a user's memory."""
     options = ["--data-dir", str(tmp_path / "demo"), "--plot", str(tmp_path / "demo.png")]
-    demo = subprocess.Popen(
-        [*COMMAND, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    with from_a_terminal():
+        demo = subprocess.Popen(
+            [*COMMAND, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
     started: list[psutil.Process] = []
     while demo.poll() is None and len(started) <= PRODUCERS:
         started = psutil.Process(demo.pid).children(recursive=True)
