@@ -60,8 +60,7 @@ class Batch:
 
     __slots__ = (
         "at", "boot", "bytes_max", "done", "frames", "index", "is_full", "is_sealed", "lap", "limit", "named",
-        "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table", "touched",
-        "use",
+        "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table", "touched", "use",
     )  # fmt: skip
 
     def __init__(
