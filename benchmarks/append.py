@@ -294,7 +294,7 @@ def make_journal(address: str) -> None:
     import broadsheet
 
     with broadsheet.connect_sync(address) as client:
-        client.journals.create(JOURNAL, fragment_length=1 << 34, if_absent=True)
+        client.journals.create(JOURNAL, fragment_length=1 << 30, if_absent=True)
 
 
 def connect(address: str) -> socket.socket:
