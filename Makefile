@@ -51,7 +51,7 @@ fuzz: $(ENV)
 	$(BIN)/broadsheet sim fuzz $(ARGS)
 
 soak: $(ENV)
-	$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+	$(BIN)/python -m pytest -m "soak or windows" --timeout 0 $(ARGS)
 
 dist: $(ENV)
 	rm -rf dist

@@ -9,7 +9,7 @@ from tests.spark.driver import finish
 from tests.spark.windows import ROWS, WINDOWS, ZOMBIES, Case, output_of
 
 ALL = list(range(ROWS))
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.windows, pytest.mark.timeout(300)]
 CI = ("B", "D", "E", "F", "K")
 
 
