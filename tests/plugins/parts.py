@@ -12,7 +12,7 @@ import pytest
 
 from tests.plugins.cpu import become_subreaper, tree_seconds
 
-BUDGET_MINUTES: Final = {"ground": 5, "kv": 6, "journals": 6, "pipelines": 9, "files": 5}
+BUDGET_MINUTES: Final = {"ground": 8, "kv": 6, "journals": 6, "pipelines": 7, "files": 5}
 CORES: Final = 2
 TOLERANCE: Final = 1.25
 PART_OF: Final = {
