@@ -54,6 +54,12 @@ class NodeProcess:
         """The process that was started last."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The process that was started last."""
+        assert self._process is not None, "start it first"
+        return self._process
+
     async def start(self, failpoint: str = "") -> bool:
         """Start it; False where it died before it was ready."""
         ready, write = os.pipe()
