@@ -2,6 +2,8 @@
 
 import os
 
+os.environ["BROADSHEET_CHECK"] = "1"  # Before broadsheet is imported, and for every node that a test starts.
+
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.plugins.parts", "tests.plugins.needs"]

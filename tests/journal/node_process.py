@@ -64,6 +64,7 @@ class NodeProcess:
         """Start it; False where it died before it was ready."""
         ready, write = os.pipe()
         environment = {key: value for key, value in os.environ.items() if not key.startswith("BROADSHEET_")}
+        environment["BROADSHEET_CHECK"] = "1"
         if failpoint:
             environment["BROADSHEET_FAILPOINT"] = failpoint
         command = [sys.executable, "-m", "broadsheet", "serve"]

@@ -33,7 +33,6 @@ class Bench:
             timers=self.clock,
             crash=lambda error, story: self.ends.append((error, story.lines())),
             story=Story("echo"),
-            check=True,
         )
 
     def _persist(self, effect: Persist) -> None:

@@ -30,18 +30,16 @@ class Context:
         objects: Callable[[str], ObjectStore],
         scope: Scope,
         crash: Crash,
-        is_checked: bool = False,
     ) -> None:
         """Gather them.
 
         Args:
             incarnation: of this node's journal data: a wiped directory has another.
-            is_checked: check every machine after each step (simulator and tests).
         """
         self.node, self.incarnation, self.config = node, incarnation, config
         self.disk, self.log, self.keyspace = disk, log, keyspace
         self.time, self.timers, self.random = time, timers, random
-        self.scope, self.crash, self.is_checked = scope, crash, is_checked
+        self.scope, self.crash = scope, crash
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
 

@@ -160,7 +160,6 @@ class Replica:
             timers=context.timers,
             crash=context.crash_of_host,
             story=Story(f"journal {self.name}"),
-            check=context.is_checked,
         )
 
     @property

@@ -20,6 +20,7 @@ from broadsheet.base.time import Duration, Instant
 from broadsheet.errors import ProtocolError
 from broadsheet.observe.story import Story
 from broadsheet.ports import Time, Timer, Timers
+from broadsheet.runtime.checking import checker
 
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Effect)
@@ -46,19 +47,18 @@ class Host(Generic[E, F]):
         timers: Timers,
         crash: Callable[[BaseException, Story], None],
         story: Story,
-        check: bool = False,
     ) -> None:
         """Drive `machine`.
 
         Args:
             performers: one for every effect that the machine may return.
             crash: ends the node on a bug of ours; it may return only where it stopped the loop.
-            check: call `machine.check()` after each step (simulator and tests).
         """
         self.machine = machine
         self.story = story
         self._performers = performers
-        self._time, self._timers, self._crash, self._check = time, timers, crash, check
+        self._time, self._timers, self._crash = time, timers, crash
+        self._check = checker(machine.check)
         self._inbox: deque[E | Tick] = deque()
         self._is_delivering = False
         self._is_closed = False
@@ -151,8 +151,8 @@ class Host(Generic[E, F]):
             self.story.refuse(now, event, illegal)
             return illegal
         self.story.tell(now, event, effects)
-        if self._check:
-            self.machine.check()
+        if self._check is not None:
+            self._check()
         performers = self._performers
         for effect in effects:
             performers[type(effect)](effect)

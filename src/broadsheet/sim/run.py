@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from broadsheet.base import buggify
+from broadsheet.runtime.checking import always
 from broadsheet.sim.cluster import Cluster, Node
 from broadsheet.sim.entropy import Draws
 from broadsheet.sim.faults import client_names
@@ -118,7 +119,7 @@ class RunBase(ABC, Generic[W]):
         gc.disable()  # Finalizers are events: they run when we say, not when memory says.
         violation = None
         try:
-            with self.around():
+            with always(), self.around():
                 if until is None:
                     self._phases()
                 else:

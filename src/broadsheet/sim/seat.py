@@ -47,7 +47,7 @@ class Seat:
     def host(
         self, machine: Machine[Any, Any], performers: Performers, *, name: str = "machine"
     ) -> Host[Any, Any]:
-        """Host `machine` with `check()` on (off under python -O). An assertion of it fails the run."""
+        """Host `machine`. An assertion of it, or of its `check()`, fails the run."""
         story = TracedStory(f"{self.node}#{self.boot}.{name}", self.world.trace)
         host: Host[Any, Any] = Host(
             machine,
@@ -56,7 +56,6 @@ class Seat:
             timers=self.timers,
             crash=self._crash,
             story=story,
-            check=__debug__,
         )
         self.hosts.append(host)
         self.world.soon(self.life, host.start)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
+from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import FRAME, HEAD_BYTES, FrameHeader, Kind
@@ -62,6 +63,7 @@ class Space:
 
     def __init__(self, writer: "Writer") -> None:
         self._writer = writer
+        self._check = checker(writer.check)
         self.callbacks: dict[int, Callable[[LogStreamId], None]] = {}
         self.is_refused = False
         """The disk had no room for another segment."""
@@ -99,7 +101,9 @@ class Space:
         self._fill()
 
     def look(self) -> None:
-        """Room may have become short: ask, copy or grow."""
+        """A batch is durable, so room may have become short: ask, copy or grow."""
+        if self._check is not None:
+            self._check()
         writer, pool = self._writer, self._writer.pool
         if len(pool.free) >= FREE_LOW or writer.is_closed or writer.is_dead or self._is_copying:
             return

@@ -13,6 +13,7 @@ from broadsheet.base.machine import Event
 from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer
 from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
+from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.connection import Phase, WireConnection
@@ -72,6 +73,7 @@ class Shell:
         self.written_bytes = 0
         """Bytes ever handed to the transport."""
         self._inbound = Inbound(pool)
+        self._check = checker(core.check)
         self._is_dirty = False
         self._is_greeting = True
         self._timer: Timer | None = None
@@ -171,6 +173,8 @@ class Shell:
         inbound.read = base.receive(inbound.slab, inbound.view, inbound.read, inbound.written, now)
         if base.events:
             self.take_events(now)
+        if self._check is not None:
+            self._checked(self._check)
         if base.out:
             self.mark_dirty()
         if self._is_greeting:
@@ -186,6 +190,12 @@ class Shell:
             self.ports.crash(error)
         if self.base.phase is Phase.BROKEN:
             self.end(self.reason)
+
+    def _checked(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except AssertionError as error:
+            self.ports.crash(error)
 
     def eof_received(self) -> bool | None:
         """The peer sends no more, so it can ask for nothing either: close."""

@@ -96,7 +96,6 @@ class LocalKeyspace:
         scope: Scope,
         crash: Crash,
         chunk_bytes: int = MIB,
-        check: bool = False,
     ) -> None:
         """Serve `store`, whose next record goes to `next_offset` of the log."""
         self._store, self._log, self._disk, self._scope = store, log, disk, scope
@@ -118,7 +117,6 @@ class LocalKeyspace:
             timers=timers,
             crash=lambda error, _: crash(error),
             story=Story("keyspace"),
-            check=check,
         )
         scope.defer(self.close)
         log.on_flush_request(STREAM, lambda _: self.flush_asked())

@@ -166,7 +166,6 @@ class CellService:
             timers=seat.ports.timers,
             crash=lambda error, _: seat.ports.crash(error),
             story=Story(f"{seat.life!r}.cell"),
-            check=__debug__,
         )
 
     async def start(self) -> None:
