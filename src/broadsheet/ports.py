@@ -167,6 +167,14 @@ class Disk(Protocol):
         """Remove a file. Durable after `sync_dir`."""
         ...
 
+    def remove_dir(self, name: str) -> None:
+        """Remove an empty directory. Durable after `sync_dir` of the one above it.
+
+        Raises:
+            FileNotFoundError: it is absent. OSError: it is not empty. Nothing changed.
+        """
+        ...
+
     def sync_dir(self, directory: str) -> None:
         """Make creates, renames and removes in `directory` durable."""
         ...

@@ -84,6 +84,19 @@ async def a_watch_from_0_begins_with_the_present(keyspace: Keyspace) -> None:
     assert [change.now for change in update.changes] == [keyspace.get("a")]
 
 
+async def a_watch_from_0_tells_what_came_while_its_present_was_read(keyspace: Keyspace) -> None:
+    """control.15: a mirror that is slow with its first update never saw the key that was put meanwhile."""
+    await keyspace.transact([], [Put("a", b"x")])
+    updates = aiter(keyspace.watch("", Revision(0)))
+    (present,) = await take(updates, 1)
+    await keyspace.transact([], [Put("b", b"y")])
+    await keyspace.transact([], [Put("c", b"z")])
+
+    told = [(u.revision, [c.key for c in u.changes]) for u in await take(updates, 3)]
+    assert [change.key for change in present.changes] == ["a"]
+    assert told == [(2, ["b"]), (3, ["c"])]
+
+
 async def revisions_without_the_prefix_advance_a_mirror(keyspace: Keyspace) -> None:
     """control.15: progress, so that waiting for a revision always ends."""
     updates = aiter(keyspace.watch("a/", Revision(1)))
@@ -136,6 +149,7 @@ ALL = (
     of_concurrent_claims_one_wins,
     a_watch_tells_whole_transactions_in_order,
     a_watch_from_0_begins_with_the_present,
+    a_watch_from_0_tells_what_came_while_its_present_was_read,
     revisions_without_the_prefix_advance_a_mirror,
     waiting_for_a_revision_ends,
     leases_are_refused_by_name,

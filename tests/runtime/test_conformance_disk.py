@@ -161,6 +161,26 @@ def test_directories_are_made_with_their_parents_and_listed_sorted(
 
 
 @over(DISKS)
+def test_a_directory_is_removed_only_when_it_is_empty(implementation: Implementation, tmp_path: Path) -> None:
+    """A deleted journal leaves no directory; one that still has a file keeps it."""
+
+    async def story(disk: Disk) -> None:
+        disk.make_dir("a/b")
+        disk.open("a/b/file", create=True).close()
+
+        with pytest.raises(OSError, match="not empty"):
+            disk.remove_dir("a/b")
+        disk.remove("a/b/file")
+        disk.remove_dir("a/b")
+        disk.sync_dir("a")
+        assert not disk.exists("a/b")
+        with pytest.raises(FileNotFoundError):
+            disk.remove_dir("a/b")
+
+    implementation.run(story, tmp_path)
+
+
+@over(DISKS)
 def test_rename_replaces_its_target(implementation: Implementation, tmp_path: Path) -> None:
     """A document is replaced whole: written beside, renamed over."""
 

@@ -113,6 +113,11 @@ class FaultyDisk:
         self.faults.check("remove", name)
         self.inner.remove(name)
 
+    def remove_dir(self, name: str) -> None:
+        """As `Disk.remove_dir`."""
+        self.faults.check("remove_dir", name)
+        self.inner.remove_dir(name)
+
     def sync_dir(self, directory: str) -> None:
         """As `Disk.sync_dir`."""
         self.faults.check("sync_dir", directory)

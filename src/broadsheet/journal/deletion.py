@@ -27,8 +27,7 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
             passed("journal.delete.after_store")
             await context.disk.run(partial(_remove_spools, context, directory_of(info)))
             passed("journal.delete.after_spool")
-            if stream_of(info) in context.log.streams():
-                context.log.drop(stream_of(info))
+            context.log.drop(stream_of(info))  # Also one without records: the log keeps who looks after it.
             key = spec_key(name)
             await context.keyspace.transact(
                 [ModRevisionIs(key, info.mod_revision)],
@@ -47,3 +46,5 @@ def _remove_spools(context: Context, directory: str) -> None:
         context.disk.remove(f"{directory}/{name}")
     if context.disk.exists(directory):
         context.disk.sync_dir(directory)
+        context.disk.remove_dir(directory)
+        context.disk.sync_dir(directory.rpartition("/")[0])

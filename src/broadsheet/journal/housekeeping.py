@@ -130,7 +130,7 @@ class Housekeeping:
         self._is_checkpointing = True
         replica.log_bytes = 0
         spool = replica.spool
-        files = [*(each for each in replica.closed if each.name not in self._synced), spool]
+        closed = [each for each in replica.closed if each.name not in self._synced]
         checkpoint = Checkpoint(
             epoch=replica.epoch,
             fragment_begin=spool.begin,
@@ -141,10 +141,20 @@ class Housekeeping:
             closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in replica.closed),
         )
         below = self._context.log.next_offset(replica.stream)
-        self._spawn(self._checkpoint(files, checkpoint, below), f"checkpoint.{replica.name}")
+        work = self._checkpoint(closed, spool, checkpoint=checkpoint, below=below)
+        self._spawn(work, f"checkpoint.{replica.name}")
 
-    async def _checkpoint(self, files: list[SpoolFile], checkpoint: Checkpoint, below: Offset) -> None:
+    async def _checkpoint(
+        self, closed: list[SpoolFile], open_spool: SpoolFile, *, checkpoint: Checkpoint, below: Offset
+    ) -> None:
+        """Sync the files, then say so in the log.
+
+        Args:
+            closed: those whose content is final. `open_spool` may grow and roll while it is flushed: only
+                what the checkpoint names of it is known synced, and the next checkpoint flushes it again.
+        """
         replica, context = self._replica, self._context
+        files = [*closed, open_spool]
         try:
             passed("journal.checkpoint.before_sync")
             for spool in files:
@@ -159,6 +169,7 @@ class Housekeeping:
             self._is_checkpointing = False
         for spool in files:
             spool.is_dir_synced = True
+        for spool in closed:
             if spool in replica.closed:
                 self._synced[spool.name] = None
         if replica.is_closed:

@@ -206,6 +206,11 @@ class LocalDisk:
         with self.tree.parent(name) as (parent, last):
             os.unlink(last, dir_fd=parent)
 
+    def remove_dir(self, name: str) -> None:
+        """Remove an empty directory. Durable after `sync_dir` of the one above it."""
+        with self.tree.parent(name) as (parent, last):
+            os.rmdir(last, dir_fd=parent)
+
     def sync_dir(self, directory: str) -> None:
         """Make creates, renames and removes in `directory`, the root where it is empty, durable."""
         self.tree.sync_dir(directory)

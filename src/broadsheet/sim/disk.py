@@ -88,6 +88,15 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
         self.medium.remove(name)
 
+    def remove_dir(self, name: str) -> None:
+        """Remove an empty directory; see the port."""
+        self.enter("remove_dir", name)
+        if name not in self.medium.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        if self.list(name):
+            raise OSError(errno.ENOTEMPTY, "directory not empty", name)
+        self.medium.remove_dir(name)
+
     def sync_dir(self, directory: str) -> None:
         """Make the directory's changes durable."""
         self.enter("sync_dir", directory)

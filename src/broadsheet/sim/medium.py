@@ -154,6 +154,10 @@ class Medium:
             self.directories[name] = None
             name = parent(name)
 
+    def remove_dir(self, name: str) -> None:
+        """Take an empty directory away. A power cut may bring it back, empty: crash states always do."""
+        del self.directories[name]
+
     def change(self, inode: Inode, change: Change) -> None:
         """Change a file's view."""
         self._record("change", (inode.number, change))

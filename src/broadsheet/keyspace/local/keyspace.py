@@ -166,12 +166,9 @@ class LocalKeyspace:
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[Update]:
         """As `Keyspace.watch`."""
         cursor = from_revision
-        if cursor <= 0:
-            yield self._reload(prefix)
-            cursor = Revision(self.revision + 1)
         while not self._is_closed:
             history = self._store.history
-            if cursor < history.first:
+            if cursor < history.first:  # So is 0. The cursor follows the reload, not what is shown after it.
                 yield (update := self._reload(prefix))
                 cursor = Revision(update.revision + 1)
                 continue

@@ -1,0 +1,56 @@
+"""Checkpoints: the log lets go of a byte only once a sync of the spool file has covered it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from broadsheet.base.types import Buffer
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.sim.disk import SimDisk, SimFile
+from broadsheet.sim.medium import Medium
+from tests.journal.crash_histories import FRAGMENT_BYTES, NAME, History, Shelf, _idle, running
+
+
+class Down(Shelf):
+    """A store that takes nothing, so that closed spools stay."""
+
+    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+        raise OSError(f"the store takes no {name}")
+
+
+async def test_a_spool_that_rolls_while_it_is_flushed_is_flushed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """journals.14, J2: it counted as synced with bytes that came after the sync, and the log was trimmed."""
+    gate: asyncio.Event | None = None
+    flush = SimFile.flush
+
+    async def slow_flush(file: SimFile) -> None:
+        await flush(file)
+        if gate is not None and "spool" in file.name:
+            await gate.wait()
+
+    monkeypatch.setattr(SimFile, "flush", slow_flush)
+    history, crashes = History(), list[BaseException]()
+    async with running(history.disk, Down(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=FRAGMENT_BYTES)))
+        await node.broker.replica(NAME)
+        await _idle()
+        gate = asyncio.Event()
+        await history.append(node, 5500)  # A checkpoint begins, and its flush covers this.
+        await _idle()
+        await history.append(node, 1000)
+        await history.append(node, 300)  # In the next fragment: the spool is closed with 6,500 bytes.
+        gate.set()
+        gate = None
+        await _idle()
+        await history.append(node, 5600)  # The next checkpoint trims the log.
+        await _idle()
+    cut = SimDisk(Medium.of(history.disk.medium.image(), tuple(history.disk.medium.directories)))
+    async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
+        replica, content = await node.content()
+
+    assert replica.reason == ""
+    assert content == history.content
+    assert not crashes

@@ -1,0 +1,57 @@
+"""A deleted journal leaves nothing: no file, stream, key, task, callback or object."""
+
+import asyncio
+import gc
+
+from broadsheet.base.types import JournalName
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import Running, Shelf, _idle, running
+
+COUNT = 20
+
+
+def beside_logs(disk: SimDisk) -> list[str]:
+    """Every file and directory but the segments of the two logs, which are used again."""
+    names = [*disk.medium.files, *disk.medium.directories]
+    return sorted(name for name in names if not name.endswith(".wal"))
+
+
+async def live_and_die(node: Running, name: JournalName, appends: int) -> None:
+    """Make a journal, append to it, delete it."""
+    await node.broker.create(JournalSpec(name=name, fragment=FragmentSpec(length=1 << 10)))
+    replica = await node.broker.replica(name)
+    for _ in range(appends):
+        run = UnaryAppend(b"x" * 2000)
+        replica.deliver(Submitted(run=run, count=1, length=2000))
+        await run.answered
+    await node.broker.delete(name, None)
+
+
+async def test_a_deleted_journal_leaves_nothing() -> None:
+    """One that died before its first record left its replica for ever, in the log's callbacks."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Shelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await live_and_die(node, JournalName("dead/first"), 3)  # Whatever is made once is made now.
+        await _idle()
+        log = node.broker._context.log
+        before = (log.streams(), beside_logs(disk))
+        tasks = len(asyncio.all_tasks())
+
+        for number in range(COUNT):
+            await live_and_die(node, JournalName(f"dead/{number:03}"), number % 4)
+        await _idle()
+        gc.collect()
+
+        assert (log.streams(), beside_logs(disk)) == before
+        assert not [name for name in beside_logs(disk) if name.startswith("journals/spool/")]
+        assert shelf.objects == {}
+        assert not node.keyspace.range("")
+        assert node.broker.count == 0
+        assert not [each for each in gc.get_objects() if isinstance(each, Replica)]
+        assert len(asyncio.all_tasks()) == tasks
+    assert not crashes
