@@ -283,8 +283,30 @@ def test_a_cancelled_persist_has_ended_when_its_caller_goes_on(
         await asyncio.wait((task,))
         slab[:] = b"b" * len(slab)
 
-        assert b"b" not in file.read_at(0, len(slab))
+        assert task.cancelled()
+        assert file.read_at(0, len(slab)) == b"a" * len(slab)
         file.close()
+
+    implementation.run(story, tmp_path)
+
+
+@over(DISKS)
+def test_cancelled_work_has_ended_when_its_caller_goes_on(
+    implementation: Implementation, tmp_path: Path
+) -> None:
+    """The caller frees its lock then: a second writer beside the first would leave neither's file."""
+
+    async def story(disk: Disk) -> None:
+        done: list[str] = []
+        task = asyncio.ensure_future(disk.run(lambda: done.append("work")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+
+        assert task.cancelled()
+        assert done == ["work"]
 
     implementation.run(story, tmp_path)
 

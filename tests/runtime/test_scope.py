@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.scope import Scope, to_the_end
 
 
 def unexpected(error: BaseException) -> None:
@@ -136,3 +136,52 @@ async def test_a_closed_scope_takes_no_task() -> None:
     await scope.close()
     with pytest.raises(AssertionError, match="scope node is closed: cannot start task"):
         scope.spawn(forever([], "task"), name="task")
+
+
+async def test_work_that_must_not_stop_half_way_ends_before_its_cancelled_caller() -> None:
+    """The caller holds the lock of that work: freed too early, two would write one file."""
+    log: list[str] = []
+    go = asyncio.Event()
+
+    async def work() -> str:
+        await go.wait()
+        log.append("work")
+        return "result"
+
+    async def caller() -> None:
+        try:
+            await to_the_end(work())
+        finally:
+            log.append("caller")
+
+    task = asyncio.ensure_future(caller())
+    await asyncio.sleep(0)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert log == ["work", "caller"]
+    assert await to_the_end(work()) == "result"
+
+
+async def test_work_that_fails_after_its_caller_was_cancelled_is_not_reported_as_lost() -> None:
+    """The work acts on its own errors; the caller is only cancelled."""
+    go = asyncio.Event()
+
+    async def work() -> None:
+        await go.wait()
+        raise ValueError("its own")
+
+    task = asyncio.ensure_future(to_the_end(work()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    with pytest.raises(ValueError, match="its own"):
+        await to_the_end(work())

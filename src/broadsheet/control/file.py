@@ -2,8 +2,9 @@
 
 A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes
 to a second file, is synced, renamed over the first, and the directory is synced: a crash leaves the old
-version or the new one. One write at a time. It does not coordinate with other processes: the data
-directory's lock does. Source: design/control.md control.2, control.4.
+version or the new one. One write at a time, and a cancelled caller waits for its own: a second writer of
+the same files would leave neither. It does not coordinate with other processes: the data directory's lock
+does. Source: design/control.md control.2, control.4.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from broadsheet.errors import Corrupt, StoreUnhealthy, TooLarge, UnexpectedVersi
 from broadsheet.observe.logs import Logger
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
-from broadsheet.runtime.scope import Crash
+from broadsheet.runtime.scope import Crash, to_the_end
 
 DIRECTORY: Final = "metastore"
 NAME: Final = "metastore/document"
@@ -67,17 +68,20 @@ class FileMetastore:
         async with self._writing:
             if version != self._current.version:
                 raise UnexpectedVersion(f"expected version {version}, it is {self._current.version}")
-            following = Versioned(bytes(document), version + 1)
-            try:
-                await asyncio.shield(self._disk.run(lambda: _write(self._disk, following)))
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise StoreUnhealthy(f"no space for the metastore's document: {error}") from error
-                self._crash(error)  # After a failed sync nothing may be assumed.
-                raise
-            self._current = following
-            self._size.saw(len(following.document))
-            return following
+            return await to_the_end(self._replace(Versioned(bytes(document), version + 1)))
+
+    async def _replace(self, following: Versioned) -> Versioned:
+        """Write `following` and serve it. A cancellation must not come in between."""
+        try:
+            await self._disk.run(lambda: _write(self._disk, following))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StoreUnhealthy(f"no space for the metastore's document: {error}") from error
+            self._crash(error)  # After a failed sync nothing may be assumed.
+            raise
+        self._current = following
+        self._size.saw(len(following.document))
+        return following
 
 
 _FULL = (28, 122)  # ENOSPC and EDQUOT: what was written went to the second file.

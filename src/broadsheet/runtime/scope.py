@@ -5,7 +5,9 @@ A task that raises anything but its own cancellation is our bug: the node ends, 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Crash = Callable[[BaseException], None]
 """Ends the node: logs the error with its story, then exits. A simulation records it and stops."""
@@ -87,3 +89,24 @@ class Scope:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._crash(error)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do `work` to its end, also where the caller is cancelled meanwhile: it is cancelled then.
+
+    For what must not stop half-way: a write whose outcome somebody must learn, and the state that is set
+    by it. The caller keeps its locks until then (control.4). What `work` raises after a cancellation goes
+    to nobody: it must act on its own errors.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # Retrieved, so that the loop does not report it: the caller is gone.
+    raise cancelled

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
-class _Lent(asyncio.Future[T]):
+class Lent(asyncio.Future[T]):
     """Done when the work has ended, and not before.
 
     A task that is cancelled while it waits goes on waiting, however often, and is cancelled then: asyncio
@@ -44,7 +44,7 @@ class Workers:
         if len(self._threads) < self.count:
             self._start_one()
         loop = asyncio.get_running_loop()
-        done: _Lent[T] = _Lent(loop=loop)
+        done: Lent[T] = Lent(loop=loop)
         self._queue.put((work, loop, done))
         try:
             return await done

@@ -1,8 +1,9 @@
 """The `Disk` port over a simulated medium, for one life of one node, or alone in a test on any event loop.
 
-Blocking calls take no time. `persist`, `flush` and `run` take a seeded while on the simulated loop, and go
-on where the awaiting task is cancelled, as a thread would. Nothing of an ended life reaches the medium: its
-calls raise `Gone`. It checks its callers: the parts of a `persist` must not change before it returns.
+Blocking calls take no time. `persist`, `flush` and `run` take a seeded while on the simulated loop; a task
+that is cancelled meanwhile waits until they have ended, as it does for a thread. Nothing of an ended life
+reaches the medium: its calls raise `Gone`. It checks its callers: the parts of a `persist` must not change
+before it returns.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from zlib import crc32
 
 from broadsheet.base.types import Buffer
 from broadsheet.ports import DiskLock, File
+from broadsheet.runtime.workers import Lent
+from broadsheet.sim.loop import SimFuture, SimLoop
 from broadsheet.sim.medium import Inode, Medium, Resize, Write, parent
 from broadsheet.sim.world import Gone, Life
 
@@ -21,6 +24,10 @@ T = TypeVar("T")
 WRITE_NS: Final = 20_000
 SYNC_NS: Final = 150_000
 SECOND: Final = 1_000_000_000
+
+
+class _SimLent(Lent[T], SimFuture[T]):
+    """Work of a simulated thread: who waits for it waits to its end."""
 
 
 class SimDisk:
@@ -148,7 +155,7 @@ class SimDisk:
     def later(self, delay_ns: int, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Do `work` after a while, unless this life has ended by then."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: Lent[T] = _SimLent(loop=loop) if isinstance(loop, SimLoop) else Lent(loop=loop)
 
         def do() -> None:
             try:

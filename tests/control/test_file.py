@@ -1,0 +1,110 @@
+"""Provider `file` under cancellation and failing disks: one writer at a time, and no outcome unheard."""
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from broadsheet.control.file import FileMetastore
+from broadsheet.control.port import Versioned
+from broadsheet.errors import StoreUnhealthy, UnexpectedVersion
+from broadsheet.runtime.disk import LocalDisk
+from tests.support.faulty import Fault, FaultyDisk
+
+
+class HeldDisk(FaultyDisk):
+    """A disk whose renames wait, in their thread, until they are let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(LocalDisk(root))
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def hold(self) -> None:
+        self.reached.clear()
+        self.go.clear()
+
+    def rename(self, old: str, new: str) -> None:
+        self.reached.set()
+        assert self.go.wait(30)
+        super().rename(old, new)
+
+
+async def until(reached: threading.Event) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, reached.wait, 30)
+    assert reached.is_set()
+
+
+@pytest.fixture
+def crashes() -> list[BaseException]:
+    return []
+
+
+async def opened(disk: FaultyDisk, crashes: list[BaseException]) -> FileMetastore:
+    return await FileMetastore.open(disk, b"founded", crash=crashes.append)
+
+
+async def test_a_cancelled_write_keeps_its_lock_until_its_thread_has_ended(
+    tmp_path: Path, crashes: list[BaseException]
+) -> None:
+    """control.4: two threads in one file killed the node in 13 of 13 tries, or left the loser's document.
+
+    Cancelled twice: the caller's task may be asked again while it waits.
+    """
+    disk = HeldDisk(tmp_path)
+    metastore = await opened(disk, crashes)
+    disk.hold()
+    first = asyncio.ensure_future(metastore.compare_and_set(1, b"first"))
+    await until(disk.reached)
+    first.cancel()
+    second = asyncio.ensure_future(metastore.compare_and_set(1, b"second"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    first.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert not first.done()
+    assert not second.done()
+    disk.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    with pytest.raises(UnexpectedVersion, match="expected version 1, it is 2"):
+        await second
+    assert await metastore.read() == Versioned(b"first", 2)
+    assert await (await opened(FaultyDisk(LocalDisk(tmp_path)), crashes)).read() == Versioned(b"first", 2)
+    assert crashes == []
+
+
+async def test_a_write_that_nobody_awaits_any_more_still_ends_the_node_where_its_sync_fails(
+    tmp_path: Path, crashes: list[BaseException]
+) -> None:
+    """A failed sync ends the process, also if the client that asked for it has gone."""
+    disk = HeldDisk(tmp_path)
+    metastore = await opened(disk, crashes)
+    disk.hold()
+    disk.plan(Fault("sync_dir", errno.EIO, times=1))
+    task = asyncio.ensure_future(metastore.compare_and_set(1, b"first"))
+    await until(disk.reached)
+    task.cancel()
+    disk.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [type(error) for error in crashes] == [OSError]
+    assert (await metastore.read()).version == 1
+
+
+async def test_a_full_disk_refuses_and_changes_nothing(tmp_path: Path, crashes: list[BaseException]) -> None:
+    """The old document stays, and the next write finds it."""
+    disk = FaultyDisk(LocalDisk(tmp_path))
+    metastore = await opened(disk, crashes)
+    disk.plan(Fault("write_at", errno.ENOSPC, times=1, partly=True))
+    with pytest.raises(StoreUnhealthy, match="no space"):
+        await metastore.compare_and_set(1, b"first" * 1000)
+
+    assert await metastore.read() == Versioned(b"founded", 1)
+    assert (await metastore.compare_and_set(1, b"second")).version == 2
+    assert crashes == []
