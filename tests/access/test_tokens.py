@@ -1,6 +1,8 @@
 """Tokens say who may do what, and nothing else makes one."""
 
 import base64
+import hashlib
+import hmac
 import json
 
 import jwt
@@ -29,6 +31,20 @@ def at(seconds: int) -> WallTime:
 def claims(**changes: object) -> dict[str, object]:
     whole = {"cap": 8, "aud": "c1", "iat": NOW // SECOND, "exp": NOW // SECOND + 60}
     return {key: value for key, value in {**whole, **changes}.items() if value is not None}
+
+
+def part(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def nested(opening: bytes) -> str:
+    return part(opening * 4000) if opening == b"[" else part(b'{"a":' * 500)
+
+
+def signed_part(content: bytes) -> str:
+    """A token with a right signature over `content`."""
+    head = f"{part(json.dumps({'alg': 'HS256', 'typ': 'JWT'}).encode())}.{part(content)}"
+    return f"{head}.{part(hmac.new(KEY, head.encode(), hashlib.sha256).digest())}"
 
 
 def including(*labels: dict[str, str]) -> dict[str, object]:
@@ -100,6 +116,21 @@ def test_a_rotated_key_still_verifies_and_the_first_one_signs() -> None:
         ("a label we cannot judge", jwt.encode(claims(sel=including({"name": "region"})), KEY, "HS256"), 0),
         ("too many labels", jwt.encode(claims(sel=including(*[BY_NAME] * 65)), KEY, "HS256"), 0),
         ("a selector of another type", jwt.encode(claims(sel=[1]), KEY, "HS256"), 0),
+        ("not valid yet", jwt.encode(claims(nbf=NOW // SECOND + 30), KEY, "HS256"), 0),
+        ("nbf of another type", jwt.encode({**claims(), "nbf": "1"}, KEY, "HS256"), 0),
+        ("a misspelt include", jwt.encode(claims(sel={"includes": {"labels": [BY_NAME]}}), KEY, "HS256"), 0),
+        ("misspelt labels", jwt.encode(claims(sel={"include": {"labelz": [BY_NAME]}}), KEY, "HS256"), 0),
+        ("a label's unknown field", jwt.encode(claims(sel=including({**BY_NAME, "regex": "."})), KEY, "HS256"), 0),
+        ("no selector but null", jwt.encode({**claims(), "sel": None}, KEY, "HS256"), 0),
+        ("a negative capability", jwt.encode(claims(cap=-1), KEY, "HS256"), 0),
+        ("a capability of 33 bits", jwt.encode(claims(cap=1 << 32 | 8), KEY, "HS256"), 0),
+        ("a negative issue time", jwt.encode(claims(iat=-(10**18)), KEY, "HS256"), 0),
+        ("an expiry of 80 bits", jwt.encode(claims(exp=1 << 80), KEY, "HS256"), 0),
+        ("a broken expiry", jwt.encode({**claims(), "exp": NOW / SECOND + 60.5}, KEY, "HS256"), 0),
+        ("a header that nests", ".".join([nested(b"["), nested(b"{"), "x"]), 0),
+        ("a payload that nests", signed_part(b"[" * 4000), 0),
+        ("a header's long number", ".".join([part(b'{"alg":"HS256","kid":' + b"9" * 5000 + b"}"), "e30", "x"]), 0),
+        ("a critical extension", jwt.encode(claims(), KEY, "HS256", headers={"crit": ["x"], "x": 1}), 0),
         ("no token", "x", 0),
         ("empty parts", "..", 0),
         ("too long", "a" * 9000, 0),
@@ -112,6 +143,15 @@ def test_a_token_that_is_not_right_is_refused(name: str, token: str, when: int) 
         tokens().verify(token, now=at(when))
 
     assert token not in str(caught.value) or len(token) < 3, name
+
+
+def test_a_token_is_valid_from_its_nbf_on() -> None:
+    """A token for tomorrow's job must not work today; five seconds of clock difference are forgiven."""
+    token = jwt.encode(claims(nbf=NOW // SECOND + 30), KEY, "HS256")
+
+    with pytest.raises(Unauthenticated, match="not valid yet"):
+        tokens().verify(token, now=at(24))
+    assert tokens().verify(token, now=at(25)).capabilities
 
 
 def unsigned(header: dict[str, object]) -> str:

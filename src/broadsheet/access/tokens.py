@@ -3,8 +3,8 @@
 A token is a JWT signed by HMAC-SHA256 with one of a list of keys: the first signs, any verifies, so that
 keys rotate by adding in front and removing at the end. The algorithm is pinned here and never read from a
 token. Claims: `cap` (capability bits), `sel` (Gazette's label selector, of which the meta-labels `name` and
-`prefix` are understood), `iat`, `exp` (required, at most `lifetime_max` after `iat`), `aud` (the cluster's
-id). Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
+`prefix` are understood), `iat`, `exp` (required, at most `lifetime_max` after `iat`), `nbf` (obeyed where it
+stands), `aud` (the cluster's id). Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
 """
 
 import base64
@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import jwt
 import msgspec
@@ -35,10 +35,15 @@ LEEWAY: Final = Duration(5 * SECOND)
 GRANT_COUNT_MAX: Final = 64
 """Labels in one selector."""
 
+Seconds = Annotated[int, msgspec.Meta(ge=0, lt=1 << 33)]
+"""Since 1970, UTC, up to the year 2242: in nanoseconds it fits into 63 bits."""
+Bits = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+"""Capability bits. A bit beyond the 32 of Gazette's claim is refused, not dropped."""
+
 _ALGORITHM: Final = "HS256"
 
 
-class Label(msgspec.Struct, frozen=True):
+class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One label of a selector."""
 
     name: str
@@ -46,14 +51,17 @@ class Label(msgspec.Struct, frozen=True):
     prefix: bool = False
 
 
-class LabelSet(msgspec.Struct, frozen=True):
+class LabelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Labels; those of one name are alternatives."""
 
     labels: tuple[Label, ...] = ()
 
 
-class LabelSelector(msgspec.Struct, frozen=True):
-    """Gazette's selector, as its JSON."""
+class LabelSelector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Gazette's selector, as its JSON.
+
+    An unknown field is refused here and below: to ignore a misspelt `include` would grant everything.
+    """
 
     include: LabelSet = LabelSet()
     exclude: LabelSet = LabelSet()
@@ -62,9 +70,11 @@ class LabelSelector(msgspec.Struct, frozen=True):
 class Claims(msgspec.Struct, frozen=True):
     """The claims that we read; others are ignored."""
 
-    cap: int
-    iat: int
-    exp: int
+    cap: Bits
+    iat: Seconds
+    exp: Seconds
+    nbf: Seconds = 0
+    """Not valid before this."""
     sel: LabelSelector = LabelSelector()
 
 
@@ -136,6 +146,10 @@ class Tokens:
         claims = self._decode(token)
         if claims.iat * SECOND > now + LEEWAY:
             raise Unauthenticated("the token is issued in the future: compare the clocks")
+        if claims.nbf * SECOND > now + LEEWAY:
+            raise Unauthenticated(
+                f"the token is not valid yet: its nbf is {claims.nbf}, and the node's clock {now // SECOND} s"
+            )
         if claims.exp * SECOND + LEEWAY <= now:
             raise Unauthenticated("the token has expired: get a newer one")
         if (claims.exp - claims.iat) * SECOND > self._lifetime_max:
@@ -147,7 +161,7 @@ class Tokens:
         try:
             named = jwt.get_unverified_header(token).get("kid")
             candidates = [self._keys[named]] if named in self._keys else list(self._keys.values())
-        except (jwt.PyJWTError, TypeError, ValueError):
+        except (jwt.PyJWTError, TypeError, ValueError, RecursionError):
             raise Unauthenticated("this is not a token") from None
         for key in candidates:
             try:
@@ -203,7 +217,7 @@ def _principal(claims: Claims) -> Principal:
     if not claims.sel.include.labels:
         prefixes = ("",)
     return Principal(
-        capabilities=Capability(claims.cap & 0xFFFF_FFFF),
+        capabilities=Capability(claims.cap),
         names=names,
         prefixes=prefixes,
         expires=WallTime(claims.exp * SECOND + LEEWAY),
