@@ -142,31 +142,71 @@ async def test_a_peer_that_does_not_read_is_disconnected() -> None:
         assert connection.written_bytes < 40 << 20
 
 
-async def test_connections_are_bounded() -> None:
-    """Beyond the limit a caller is told to come later."""
+async def test_connections_are_bounded_and_an_idle_one_makes_room() -> None:
+    """A caller that keeps connections it does not use must not lock out one that has something to ask."""
     async with world(WireLimits(connections_max=2)) as w:
-        clients = [await w.client(), await w.client()]
-        with pytest.raises(Throttled, match="2 connections already"):
+        busy, idle = await w.client(), await w.client()
+        asked = asyncio.ensure_future(busy.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.counts.calls == 1)
+        newcomer = await w.client()
+        await until(lambda: not idle.is_usable)
+        waits = asyncio.ensure_future(newcomer.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.counts.calls == 2)
+        with pytest.raises(Throttled, match="2 connections already, and none is idle"):
             await w.client()
-        await clients[0].close()
-        await until(lambda: len(w.server.connections) == 1)
-        clients.append(await w.client())
+        w.methods.gate.set()
+        await asyncio.gather(asked, waits)
+
+        w.server.places.check()
+        assert (w.server.counts.displaced, w.server.counts.turned_away) == (1, 1)
+        for client in (busy, newcomer):
+            await client.close()
+
+
+async def test_silent_strangers_lock_nobody_out() -> None:
+    """Reproduced before: 256 connections that said nothing kept every other one out for five seconds."""
+    async with world(WireLimits(ungreeted_max=3)) as w:
+        strangers = [await raw(w) for _ in range(3)]
+        strangers[0][1].write(b"\x24")  # The oldest has begun to greet, so the second has to go.
+        await until(lambda: sum([each.base.has_heard for each in w.server.connections.values()]) == 1)
+        clients = [await w.client() for _ in range(8)]
+        away = await goodbye(strangers[1][0])
+        await until(lambda: len(w.server.connections) == 2 + len(clients))
+
+        assert "greet at once" in away.message
+        assert w.server.counts.displaced == 1
+        w.server.places.check()
+        for _, writer in strangers:
+            writer.close()
         for client in clients:
             await client.close()
 
 
-async def test_connections_that_have_not_greeted_are_bounded() -> None:
-    """Strangers do not use up the places of those that have a token."""
-    async with world(WireLimits(ungreeted_max=3)) as w:
-        strangers = [await raw(w) for _ in range(3)]
-        await until(lambda: len(w.server.connections) == 3)
-        with pytest.raises(Throttled, match="not greeted"):
-            await w.client()
-        for _, writer in strangers:
-            writer.close()
+@pytest.mark.parametrize("kind", [f.GOAWAY, f.PING, f.TOKEN, f.CALL, f.WINDOW, f.RECORD])
+async def test_before_the_greeting_nothing_but_a_greeting_is_taken(kind: int) -> None:
+    """Reproduced before: GOAWAY frames were taken from strangers without end, and held up the whole node."""
+    async with world() as w:
+        reader, writer = await raw(w)
+        writer.write(f.frame(kind, 0, f.encode([0, "", 0])) * 1000)
+        away = await goodbye(reader)
+        writer.close()
+
+        assert "greeting" in away.message or "not for us" in away.message
+
+
+async def test_a_caller_says_once_that_it_leaves() -> None:
+    """GOAWAY costs the node something and changes nothing the second time."""
+    async with world() as w:
+        reader, writer = await raw(w)
+        hello = f.Hello(f.MAGIC, 1, 1, "", 1 << 20, 1 << 20)
+        writer.write(f.frame(f.HELLO, 0, f.encode(hello)))
+        await reader.readexactly(16)
+        writer.write(f.frame(f.GOAWAY, 0, f.encode([0, "", 0])) * 2)
+        await reader.read()
         await until(lambda: not w.server.connections)
-        client = await w.client()
-        await client.close()
+        writer.close()
+
+        assert w.server.counts.broken == 1
 
 
 async def test_a_door_beyond_loopback_is_refused_unless_insecure() -> None:

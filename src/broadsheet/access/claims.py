@@ -25,6 +25,8 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     """Names taken out again."""
     excluded_prefixes: tuple[str, ...] = ()
     """Prefixes taken out again."""
+    account: str = ""
+    """Whose share of the node it uses: equal for tokens of one subject and grant; empty for everybody's."""
 
     def covers(self, name: str) -> bool:
         """Whether `name` is within its grant."""

@@ -37,6 +37,7 @@ GRANT_COUNT_MAX: Final = 64
 
 Seconds = Annotated[int, msgspec.Meta(ge=0, lt=1 << 33)]
 """Since 1970, UTC, up to the year 2242: in nanoseconds it fits into 63 bits."""
+Subject = Annotated[str, msgspec.Meta(max_length=256)]
 Bits = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 """Capability bits. A bit beyond the 32 of Gazette's claim is refused, not dropped."""
 
@@ -75,6 +76,8 @@ class Claims(msgspec.Struct, frozen=True):
     exp: Seconds
     nbf: Seconds = 0
     """Not valid before this."""
+    sub: Subject = ""
+    """Who it was given to. Tokens of one subject and grant share one account of the node."""
     sel: LabelSelector = LabelSelector()
 
 
@@ -223,7 +226,14 @@ def _principal(claims: Claims) -> Principal:
         expires=WallTime(claims.exp * SECOND + LEEWAY),
         excluded_names=excluded_names,
         excluded_prefixes=excluded_prefixes,
+        account=_account(claims),
     )
+
+
+def _account(claims: Claims) -> str:
+    """A short name of the token's subject and grant, the same for each token that renews it."""
+    what = msgspec.json.encode((claims.sub, claims.cap, claims.sel))
+    return hashlib.sha256(what).hexdigest()[:16]
 
 
 def _grants(labels: Sequence[Label]) -> tuple[tuple[str, ...], tuple[str, ...]]:

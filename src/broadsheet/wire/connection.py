@@ -79,7 +79,6 @@ UNARY: Final = StreamState(Kind.UNARY)
 """Unary streams have no state of their own, so one serves all."""
 
 _Handler = Callable[[int, memoryview, memoryview], None]
-_GREETINGS: Final = (f.HELLO, f.GOAWAY)
 _GOAWAY: Final = msgspec.msgpack.Decoder(f.GoAway)
 
 
@@ -87,6 +86,8 @@ class WireConnection:
     """The rules of the native wire that both sides share."""
 
     name = "peer"
+    greetings: tuple[int, ...] = ()
+    """Frame kinds that the peer may send before both sides have greeted."""
 
     def __init__(self, limits: WireLimits, *, now: Instant) -> None:
         self.limits = limits
@@ -148,7 +149,7 @@ class WireConnection:
                 handler = table.get(kind)
                 if handler is None:
                     raise RemoteProtocolError(f"frame kind {kind} is not for the {self.name}")
-                if self.phase is Phase.GREETING and kind not in _GREETINGS:
+                if self.phase is Phase.GREETING and kind not in self.greetings:
                     raise RemoteProtocolError("a frame before the greeting")
                 handler(stream, view[at + 16 : body_end], view[body_end:stop])
                 at = stop

@@ -35,6 +35,7 @@ class DiallerConnection(WireConnection):
     """The rules for the side that dialled."""
 
     name = "dialler"
+    greetings = (f.HELLO, f.GOAWAY)
 
     def __init__(self, limits: WireLimits, *, now: Instant) -> None:
         super().__init__(limits, now=now)

@@ -35,11 +35,11 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     send_buffer_bytes_max: int = 32 << 20
     """Bytes queued to a peer that does not read them; above, it is disconnected."""
     connections_max: int = 4096
-    """Connections of a server."""
+    """Connections of a server that have greeted; above, an idle one of who has most loses its place."""
     connections_per_source_max: int = 256
-    """Connections of one remote host; loopback is exempt."""
+    """Connections of one remote host; on loopback all processes have one host, so there it tells nothing."""
     ungreeted_max: int = 256
-    """Connections that have not yet said who they are."""
+    """Connections that have not yet said who they are; above, the oldest silent one loses its place."""
     first_byte_timeout: Duration = Duration(5 * SECOND)
     """How long a peer may be silent at the start."""
     greeting_timeout: Duration = Duration(10 * SECOND)

@@ -40,13 +40,15 @@ class ListenerConnection(WireConnection):
     """The rules for the side that was dialled."""
 
     name = "listener"
+    greetings = (f.HELLO,)
 
     def __init__(self, limits: WireLimits, *, now: Instant) -> None:
         super().__init__(limits, now=now)
-        self.has_hello = False
+        self.has_hello = self.has_goaway = False
         self.table.update({
             f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
             f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
+            f.GOAWAY: self._on_only_goaway,
         })  # fmt: skip
 
     def greeting_patience(self) -> Duration:
@@ -116,6 +118,12 @@ class ListenerConnection(WireConnection):
 
     def _on_token(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
         self.events.append(TokenReceived(token=f.decode_with(_TOKEN, body, "TOKEN")))
+
+    def _on_only_goaway(self, stream: int, body: memoryview, payload: memoryview) -> None:
+        if self.has_goaway:
+            raise RemoteProtocolError("a second GOAWAY: a dialler leaves once")
+        self.has_goaway = True
+        self._on_goaway(stream, body, payload)
 
     def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
         """Take the whole CALL frames at `at` that are alike; returns where they end."""

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.exposure import check_exposure, is_loopback
+from broadsheet.access.exposure import check_exposure
 from broadsheet.base.types import ConnectionId
 from broadsheet.ports import Listener
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.budget import Budget
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
+from broadsheet.wire.places import Places
 from broadsheet.wire.serving import ServerConnection
 from broadsheet.wire.shell import WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
@@ -34,7 +35,7 @@ class Counts:
     """What has happened, for metrics to read at scrape."""
 
     def __init__(self) -> None:
-        self.accepted = self.turned_away = self.unauthenticated = self.broken = 0
+        self.accepted = self.turned_away = self.displaced = self.unauthenticated = self.broken = 0
         self.calls = self.refused = self.failed = 0
 
 
@@ -66,10 +67,9 @@ class Server:
         self.pool = SlabPool(large_slab_bytes(limits))
         self.budget = Budget(limits.node_in_flight_bytes_max)
         self.counts = Counts()
-        self.connections: dict[ConnectionId, ServerConnection] = {}
+        self.places = Places(limits)
+        self.connections = self.places.all
         self._failed = failed
-        self._ungreeted: dict[ConnectionId, None] = {}
-        self._by_source: dict[str, int] = {}
         self._next = 0
         self._listeners: list[Listener] = []
         self._drained: asyncio.Future[None] | None = None
@@ -109,42 +109,35 @@ class Server:
 
     # ------------------------------------------------------------------ for its connections
 
-    def admit(self, connection: ServerConnection) -> str | None:
-        """Count a new connection in; why not, where there is no room."""
-        limits, source = self.limits, connection.source
-        is_bounded = bool(source) and not is_loopback(source)
-        from_source = self._by_source.get(source, 0)
-        self.connections[connection.connection] = connection
-        self._ungreeted[connection.connection] = None
-        self._by_source[source] = from_source + 1
+    def admit(self, connection: ServerConnection) -> str:
+        """Count a new connection in; why not, where there is no room. Another may lose its place to it."""
+        message, other = self.places.arrive(connection)
         self.counts.accepted += 1
-        message = None
         if self._drained is not None:
             message = "the node is on its way out"
-        elif len(self.connections) > limits.connections_max:
-            message = f"the node has {limits.connections_max} connections already"
-        elif is_bounded and from_source >= limits.connections_per_source_max:
-            message = f"{limits.connections_per_source_max} connections from {source} already"
-        elif len(self._ungreeted) > limits.ungreeted_max:
-            message = f"{limits.ungreeted_max} connections have not greeted yet"
-        if message is not None:
+        elif other is not None:
+            self._displace(other, "others want to greet, and you have not: greet at once")
+        if message:
             self.counts.turned_away += 1
         return message
 
-    def greeted(self, connection: ServerConnection) -> None:
-        """It has said who it is."""
-        self._ungreeted.pop(connection.connection, None)
+    def greeted(self, connection: ServerConnection) -> str:
+        """It has said who it is; why it may not stay, where no idle one can make room."""
+        message, other = self.places.greet(connection)
+        if other is not None:
+            self._displace(other, "the node is full, and this connection was idle: connect again when needed")
+        if message:
+            self.counts.turned_away += 1
+        return message
+
+    def _displace(self, connection: ServerConnection, message: str) -> None:
+        self.counts.displaced += 1
+        connection.dismiss(message)
 
     def depart(self, connection: ServerConnection) -> None:
         """It is gone."""
-        if self.connections.pop(connection.connection, None) is None:
+        if not self.places.leave(connection):
             return
-        self._ungreeted.pop(connection.connection, None)
-        left = self._by_source[connection.source] - 1
-        if left:
-            self._by_source[connection.source] = left
-        else:
-            del self._by_source[connection.source]
         if not self.connections and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 

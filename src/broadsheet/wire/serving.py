@@ -70,6 +70,11 @@ class ServerConnection(Shell):
         self.server, self.connection = server, connection
         self.peer = ""
         self.source = ""
+        """The remote host."""
+        self.caller = ""
+        """Who shares its places and turns: the bearer of the token; without tokens, the remote host."""
+        self.asked_at = self.base.heard_at
+        """When it last asked for something."""
         self.principal = ANYONE
         self._expelled: Principal | None = None  # Its streams have ended with its token.
         self.pressure = Pressure(self, server.budget)
@@ -86,12 +91,22 @@ class ServerConnection(Shell):
         name = info("peername") if info is not None else None
         if isinstance(name, tuple) and len(name) >= 2:
             self.source, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
-        if (message := self.server.admit(self)) is not None:
-            self.base.fail(Status.THROTTLED, message)
-            self.take_events(self.ports.time.now())
+        if message := self.server.admit(self):
+            self.dismiss(message)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked over it now."""
+        return not self.base.streams
+
+    def dismiss(self, message: str) -> None:
+        """Have it no longer: others need its place."""
+        self.base.fail(Status.THROTTLED, message)
+        self.take_events(self.ports.time.now())
 
     def on_events(self, events: list[Event], now: Instant) -> None:
         """Take what the connection reports, in order."""
+        self.asked_at = now
         for event in events:
             if type(event) is CallsReceived:
                 serve_calls(self, event, now)
@@ -173,8 +188,11 @@ class ServerConnection(Shell):
                 server.counts.unauthenticated += 1
                 self.base.fail(Status.UNAUTHENTICATED, str(error))
             else:
-                self.base.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
-                server.greeted(self)
+                self.caller = self.principal.account or self.source
+                if message := server.greeted(self):
+                    self.base.fail(Status.THROTTLED, message)
+                else:
+                    self.base.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
         self._take_failure(now)
 
     def _on_token(self, event: TokenReceived, now: Instant) -> None:

@@ -96,6 +96,7 @@ class _Counts(Collector):
         totals = {
             "connections_accepted": counts.accepted,
             "connections_turned_away": counts.turned_away,
+            "connections_displaced": counts.displaced,
             "connections_broken": counts.broken,
             "greetings_unauthenticated": counts.unauthenticated,
             "calls": counts.calls,

@@ -1,0 +1,109 @@
+"""Places: which connections a server keeps when more come than it has room for.
+
+Strangers (connections that have not greeted) have places of their own, `ungreeted_max` of them. Where these
+are full, the source with the most strangers loses the oldest that has sent nothing, or else its oldest: a
+newcomer is never turned away because others are silent. Callers (greeted) have `connections_max` places.
+Where these are full, the caller with the most connections loses one that has no stream open, the one that
+asked for nothing for the longest time; a newcomer is refused only where no such connection is found.
+
+The source of a connection is its remote host; `connections_per_source_max` bounds it. On loopback every
+process of the machine has the same host, which tells nothing: there a connection counts to its caller only,
+which is its token's bearer.
+It closes nothing by itself: it names whom to drop. Source: reliability 5.2 S6; ADR 0150.
+"""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from broadsheet.access.exposure import is_loopback
+from broadsheet.base.types import ConnectionId
+from broadsheet.wire.limits import WireLimits
+
+if TYPE_CHECKING:
+    from broadsheet.wire.serving import ServerConnection
+
+LOOKED_AT_MAX: Final = 64
+"""Connections of one caller that are looked at to find an idle one: a full server must not scan them all."""
+
+
+class Places:
+    """The connections of one server."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self.limits = limits
+        self.all: dict[ConnectionId, ServerConnection] = {}
+        self._strangers: dict[str, dict[ConnectionId, ServerConnection]] = {}
+        self._callers: dict[str, dict[ConnectionId, ServerConnection]] = {}
+        self._by_source: dict[str, int] = {}
+        self.stranger_count = self.caller_count = 0
+
+    def arrive(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
+        """Count a new stranger in; why not, or else which other stranger loses its place."""
+        source, limits = connection.source, self.limits
+        from_source = self._by_source.get(source, 0)
+        self.all[connection.connection] = connection
+        self._by_source[source] = from_source + 1
+        self._strangers.setdefault(source, {})[connection.connection] = connection
+        self.stranger_count += 1
+        if source and not is_loopback(source) and from_source >= limits.connections_per_source_max:
+            return f"{limits.connections_per_source_max} connections from {source} already", None
+        if self.stranger_count <= limits.ungreeted_max:
+            return "", None
+        crowd = max(self._strangers.values(), key=len)
+        others = [each for each in crowd.values() if each is not connection]
+        if not others:  # Each source has one.
+            others = [each for crowd in self._strangers.values() for each in crowd.values()]
+        silent = next((each for each in others if not each.base.has_heard), None)
+        return "", silent or others[0]
+
+    def greet(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
+        """A stranger has become a caller; why it cannot, or else which idle caller loses its place."""
+        if not self._forget_stranger(connection):
+            return "", None
+        self._callers.setdefault(connection.caller, {})[connection.connection] = connection
+        self.caller_count += 1
+        if self.caller_count <= self.limits.connections_max:
+            return "", None
+        crowd = max(self._callers.values(), key=len)
+        looked_at = [each for each in islice(crowd.values(), LOOKED_AT_MAX) if each is not connection]
+        idle = [each for each in looked_at if each.is_idle]
+        if idle:
+            return "", min(idle, key=lambda each: each.asked_at)
+        for busy in looked_at:  # The next look begins behind these.
+            crowd[busy.connection] = crowd.pop(busy.connection)
+        return f"the node has {self.limits.connections_max} connections already, and none is idle", None
+
+    def leave(self, connection: "ServerConnection") -> bool:
+        """It is gone; false where it had left before."""
+        if self.all.pop(connection.connection, None) is None:
+            return False
+        self._forget_stranger(connection)
+        crowd = self._callers.get(connection.caller)
+        if crowd is not None and crowd.pop(connection.connection, None) is not None:
+            self.caller_count -= 1
+            if not crowd:
+                del self._callers[connection.caller]
+        left = self._by_source[connection.source] - 1
+        if left:
+            self._by_source[connection.source] = left
+        else:
+            del self._by_source[connection.source]
+        return True
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        strangers = [each for crowd in self._strangers.values() for each in crowd]
+        callers = [each for crowd in self._callers.values() for each in crowd]
+        assert len(strangers) == self.stranger_count, "strangers are counted"
+        assert len(callers) == self.caller_count, "callers are counted"
+        assert sorted(strangers + callers) == sorted(self.all), "each connection has one place"
+        assert sum(self._by_source.values()) == len(self.all), "each connection has one source"
+
+    def _forget_stranger(self, connection: "ServerConnection") -> bool:
+        crowd = self._strangers.get(connection.source)
+        if crowd is None or crowd.pop(connection.connection, None) is None:
+            return False
+        self.stranger_count -= 1
+        if not crowd:
+            del self._strangers[connection.source]
+        return True
