@@ -10,12 +10,10 @@ Source: DESIGN 2, 10; reliability 5.2 S3-S6, S9.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
-from broadsheet.base.time import MILLISECOND, Duration, Instant, after
+from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
@@ -27,6 +25,7 @@ from broadsheet.errors import (
 )
 from broadsheet.ports import Transport
 from broadsheet.wire import frame as f
+from broadsheet.wire.admission import Asked, Refusal, admit
 from broadsheet.wire.columns import U32Column, render_rows
 from broadsheet.wire.connection import Phase
 from broadsheet.wire.events import (
@@ -261,26 +260,11 @@ class ServerConnection(Shell):
     def admit(
         self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
     ) -> tuple[Method, Call, Any]:
-        """Decode and authorize a request: the one check in front of every handler (DESIGN 10)."""
-        server = self.server
-        method = server.table.get(number)
-        if method is None or method.shape is not shape:
-            raise _Refusal(Status.UNSUPPORTED, f"this node has no {shape.value} method {number}")
-        try:
-            request = method.decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            server.authorizer.authorize(self.principal, method.capability, None)
-            raise _Refusal(Status.INVALID_ARGUMENT, f"{method.name}: {error}") from None
-        if self.principal is not ANYONE:
-            name = None if method.name_of is None else method.name_of(request)
-            server.authorizer.authorize(self.principal, method.capability, name)
-        timeout = timeout_ms * MILLISECOND
-        if not timeout_ms and shape is Shape.UNARY:
-            timeout = self.limits.call_timeout
-        deadline = after(now, Duration(timeout)) if timeout else None
-        server.counts.calls += 1
-        call = Call(method, self.principal, server.authorizer, self.connection, self.peer, deadline)
-        return method, call, request
+        """The one check in front of every handler (DESIGN 10)."""
+        request = Asked(number, shape, body, timeout_ms)
+        found = admit(self.server, self.principal, request, now, connection=self.connection, peer=self.peer)
+        self.server.counts.calls += 1
+        return found
 
     def _on_message(self, event: MessageReceived, _now: Instant) -> None:
         end = self._streams.get(event.stream)
@@ -311,7 +295,7 @@ class ServerConnection(Shell):
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
-            raise _Refusal(
+            raise Refusal(
                 Status.TOO_LARGE, f"the reply has {size} bytes, more than the caller takes in a frame"
             )
         if self.base.reply(stream, body, reply.payload):
@@ -323,7 +307,7 @@ class ServerConnection(Shell):
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             for stream in streams.tolist():
                 if self.base.begin_call(stream):
-                    self.refuse(stream, _Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
+                    self.refuse(stream, Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
         elif self.base.phase is not Phase.BROKEN:
             self.base.out.append(render_rows(f.REPLY, streams, body, payloads, payload_bytes))
             self.mark_dirty()
@@ -333,7 +317,7 @@ class ServerConnection(Shell):
         if isinstance(error, AssertionError):
             raise error
         status, message, hint = Status.UNKNOWN, "the handler failed: see the node's log", ""
-        if isinstance(error, _Refusal):
+        if isinstance(error, Refusal):
             status, message = error.code, str(error)
         elif isinstance(error, BroadsheetError):
             status, message = error.status, str(error)
@@ -393,14 +377,6 @@ class ServerConnection(Shell):
         """What to grant on a stream: little where much is in flight already."""
         is_full = self.pressure.in_flight_bytes * 2 > self.limits.in_flight_bytes_max
         return f.INITIAL_WINDOW_BYTES if is_full else self.limits.window_bytes
-
-
-class _Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
-    """Refuse with a status."""
-
-    def __init__(self, code: Status, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {

@@ -1,0 +1,62 @@
+"""Admission: a request is decoded and authorized, here and nowhere else, before its handler sees it.
+
+It looks at nothing that the request is about: a name outside the grant is refused before anybody looks it up.
+Source: DESIGN 10; reliability 5.2 S3, S4.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after
+from broadsheet.base.types import ConnectionId
+from broadsheet.errors import Status
+from broadsheet.wire.method import Call, Method, Shape
+
+if TYPE_CHECKING:
+    from broadsheet.wire.server import Server
+
+
+class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
+    """Refuse with a status."""
+
+    def __init__(self, code: Status, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Asked(NamedTuple):
+    """A request as it came."""
+
+    number: int
+    shape: Shape
+    body: memoryview
+    timeout_ms: int
+
+
+def admit(
+    server: "Server", principal: Principal, asked: Asked, now: Instant, *, connection: ConnectionId, peer: str
+) -> tuple[Method, Call, Any]:
+    """The method, its call and its decoded request.
+
+    Raises:
+        Refusal: there is no such method, or the request is malformed.
+        NotAllowed, Unauthenticated: `principal` may not ask for it.
+    """
+    method = server.table.get(asked.number)
+    if method is None or method.shape is not asked.shape:
+        raise Refusal(Status.UNSUPPORTED, f"this node has no {asked.shape.value} method {asked.number}")
+    try:
+        request = method.decoder.decode(asked.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        server.authorizer.authorize(principal, method.capability, None)
+        raise Refusal(Status.INVALID_ARGUMENT, f"{method.name}: {error}") from None
+    if principal is not ANYONE:
+        name = None if method.name_of is None else method.name_of(request)
+        server.authorizer.authorize(principal, method.capability, name)
+    timeout = asked.timeout_ms * MILLISECOND
+    if not timeout and asked.shape is Shape.UNARY:
+        timeout = server.limits.call_timeout
+    deadline = after(now, Duration(timeout)) if timeout else None
+    return method, Call(method, principal, server.authorizer, connection, peer, deadline), request
