@@ -5,7 +5,7 @@ import msgspec
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.wal.format import RowFlag
-from broadsheet.wal.tale import Verdict
+from broadsheet.wal.tale import Held, Verdict
 
 
 class LogFull(StoreUnhealthy):
@@ -48,6 +48,10 @@ class Recovered(msgspec.Struct, frozen=True):
     """It may have lost acknowledged records at its end (kv.6, journals.2), until `settle` or `reset`."""
     is_quarantined: bool
     """It lost records that were known durable: it must not serve, vote or lead until it was repaired (W6)."""
+    suspects: list[Record] = []
+    """By offset, what stands behind the damage: whole records, and records that fail their checksum. The log
+    vouches for none of them; a domain takes only what sums of its own prove. Told by the start that finds the
+    damage, and not for sure by later ones."""
 
 
 class LogStatus(msgspec.Struct, frozen=True):
@@ -88,14 +92,16 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
         return Recovered(stream, [], nothing, nothing, Generation(0), 0, tail_cut=False, is_quarantined=False)
     return Recovered(
         stream=stream,
-        records=[
-            Record(Offset(h.offset), h.end - h.offset, Generation(h.generation), h.payload)
-            for h in verdict.held
-        ],
+        records=[_record(held) for held in verdict.held],
         first_offset=Offset(verdict.first),
         next_offset=Offset(verdict.point.next),
         generation=Generation(verdict.point.generation),
         crc=verdict.point.crc,
         tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
         is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
+        suspects=[_record(held) for held in verdict.suspects],
     )
+
+
+def _record(held: Held) -> Record:
+    return Record(Offset(held.offset), held.end - held.offset, Generation(held.generation), held.payload)

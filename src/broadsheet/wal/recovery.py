@@ -161,6 +161,7 @@ class Recovery:
         self._last, self._chain = header, header.chain
         begin, end = header.at + BATCH_BYTES + ROW.size * header.row_count, header.at + header.length
         whole, at = 0, begin
+        suspects: list[FoundFrame] = []
         for frame in frames(data, begin, end, _of(header), is_after_hole=False):
             is_good = frame.is_payload_whole and (
                 frame.is_after_hole or is_chained(frame, self._chain)
@@ -170,6 +171,8 @@ class Recovery:
             if is_good:
                 whole += 1
                 self._apply(frame, data)
+            else:
+                suspects.append(frame)
         if whole != header.frame_count:
             hit("wal.recovery.frame_damaged")
             self._damage.append(Damage(segment.file, header.lap, header.at, aligned(end)))
@@ -178,6 +181,8 @@ class Recovery:
         said = rows(data, header)
         for row in said:
             self._row(row, header.batch)
+        for frame in suspects:
+            self._suspect(frame, data)
         if header.flags & BatchFlag.FULL:
             named = dict.fromkeys(row.stream for row in said)
             for stream in [stream for stream in self._tales if stream not in named]:
@@ -196,6 +201,8 @@ class Recovery:
         for frame in frames(data, begin, end, accepts, is_after_hole=True):
             if frame.is_payload_whole:
                 self._apply(frame, data)
+            else:
+                self._suspect(frame, data)
 
     def _look_behind(self, segment: Found, at: int) -> None:
         """Look where the next batch would be: a frame of it may have been acknowledged."""
@@ -221,6 +228,7 @@ class Recovery:
                 hit("wal.recovery.tail_cut_behind")
                 tale = self._tales.setdefault(frame.header.stream, Tale(frame.header.stream))
                 tale.flags |= RowFlag.TAIL_CUT
+                self._suspect(frame, data)
         if cut:
             self._damage.append(Damage(segment.file, lap, at, aligned(cut[-1].end)))
 
@@ -247,6 +255,13 @@ class Recovery:
                 tale.reset(header)
             case _:
                 raise ConfigError(f"a frame of kind {header.kind} is of a newer version. Nothing was changed")
+
+    def _suspect(self, frame: FoundFrame, data: bytes) -> None:
+        """Keep a run that does not count: its domain may prove it by sums of its own."""
+        if frame.header.kind in (Kind.RUN, Kind.COPY) and frame.header.stream != SYSTEM_STREAM:
+            begin, end = frame.payload
+            if (tale := self._tales.get(frame.header.stream)) is not None:
+                tale.damaged.append(_held(frame, data[begin:end]))
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags & RowFlag.DROPPED:

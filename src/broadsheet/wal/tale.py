@@ -7,6 +7,7 @@ was either in the last batch, which no later one vouches for (`tail_cut`), or kn
 (`quarantined`). It does no IO. Source: DESIGN 3 ("Recovery"), reliability W2, W6.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broadsheet.wal.format import FrameHeader, Row, RowFlag
@@ -43,6 +44,8 @@ class Verdict(NamedTuple):
     flags: int
     unreached: list[Held]
     """Whole runs behind a gap: kept aside, never served."""
+    suspects: Sequence[Held] = ()
+    """By offset, what was found behind the last run of `held`: some are whole, some fail their checksum."""
 
 
 class Tale:
@@ -60,6 +63,8 @@ class Tale:
         self.held: dict[int, Held] = {}
         self.shadowed: list[Held] = []
         """Runs that another run of the same offset took the place of, though nothing proves it right."""
+        self.damaged: list[Held] = []
+        """Runs that fail their checksum, or stand behind the last batch: only a hint for the domain."""
         self._ends: dict[int, int] = {}
 
     def run(self, held: Held) -> None:
@@ -92,6 +97,7 @@ class Tale:
         self._touch(header.batch)
         self._void(0)
         self.shadowed.clear()
+        self.damaged.clear()
         self.first, self.flags = header.offset, 0
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
@@ -117,12 +123,13 @@ class Tale:
             tail_batch: the last batch, the only one that no later batch vouches for.
             is_suspect: batches were lost of which nothing says whether they touched this stream.
         """
-        if self.expect is None:
-            return Verdict(0, Point(0, 0, 0), [], self.flags, [])  # All of it lay in the batch that was cut.
+        if self.expect is None:  # All of it lay in the batch that was cut.
+            return Verdict(0, Point(0, 0, 0), [], self.flags, [], self._suspects(0))
         first = self.first if self.first is not None else self.expect.next
         reached, chain = _walk(self.held, first, self.expect)
         if _agree(reached, self.expect) and not is_suspect:
-            return Verdict(first, self.expect, chain, self.flags, [])
+            behind = self._suspects(self.expect.next) if self.flags & RowFlag.TAIL_CUT else []
+            return Verdict(first, self.expect, chain, self.flags, [], behind)
         if self.touched == tail_batch and not is_suspect:
             start = self.prior or Point(first, 0, 0)
             before = {h.offset: h for h in (*self.shadowed, *self.held.values()) if h.batch < tail_batch}
@@ -130,12 +137,20 @@ class Tale:
             reached, chain = _walk({**after, **before}, first, start)
             if _passes(chain, first, start):
                 point = reached._replace(generation=max(reached.generation, start.generation))
-                return Verdict(min(first, point.next), point, chain, self.flags | RowFlag.TAIL_CUT, [])
+                flags = self.flags | RowFlag.TAIL_CUT
+                return Verdict(min(first, point.next), point, chain, flags, [], self._suspects(point.next))
         in_chain = dict.fromkeys(h.offset for h in chain)
         rest = [
             h for h in (*self.shadowed, *self.held.values()) if h.offset not in in_chain and h.end > first
         ]
-        return Verdict(first, self.expect, chain, self.flags | RowFlag.QUARANTINED, rest)
+        end = chain[-1].end if chain else first
+        flags = self.flags | RowFlag.QUARANTINED
+        return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
+
+    def _suspects(self, at: int) -> list[Held]:
+        """What was found at `at` and behind it."""
+        found = (*self.damaged, *self.shadowed, *self.held.values())
+        return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
 
     def _touch(self, batch: int) -> None:
         self.seen = batch

@@ -1,0 +1,63 @@
+"""Suspects: what stands behind the damage is handed to the domain, which may prove it by sums of its own."""
+
+import pytest
+
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Write
+from tests.wal.harness import A, B, abandon, open_log, opened, payloads
+
+FIRST, SECOND, THIRD = b"first-record", b"second-record", b"third-record"
+
+
+async def written(*, in_one_batch: bool) -> SimDisk:
+    """Three records of A, and one of B with each, after kill -9."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    if in_one_batch:
+        for payload in (FIRST, SECOND, THIRD):
+            bench.send(A, payload)
+            bench.send(B, payload[::-1])
+        await bench.settled()
+    else:
+        for payload in (FIRST, SECOND, THIRD):
+            await bench.commit(A, payload)
+            await bench.commit(B, payload[::-1])
+    await abandon(bench)
+    disk.medium.locks.clear()
+    return disk
+
+
+def flip(disk: SimDisk, payload: bytes) -> None:
+    """One bit of a payload."""
+    for name, inode in disk.medium.files.items():
+        if name.endswith(".wal") and (at := bytes(inode.view).find(payload)) >= 0:
+            disk.medium.change(inode, Write(at, bytes((payload[0] ^ 1,))))
+            return
+    raise AssertionError(f"{payload!r} is nowhere")
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
+async def test_what_stands_behind_a_damaged_record_is_told_in_order(*, in_one_batch: bool) -> None:
+    """The damaged payload itself, with its flipped bit, and the whole record behind it."""
+    disk = await written(in_one_batch=in_one_batch)
+    flip(disk, SECOND)
+
+    async with opened(disk, seed=2) as bench:
+        found = bench.log.recovered(A)
+        assert found.is_quarantined or found.tail_cut
+        assert payloads(found.records) == [FIRST]
+        assert [(each.offset, each.payload) for each in found.suspects] == [
+            (1, bytes((SECOND[0] ^ 1,)) + SECOND[1:]),
+            (2, THIRD),
+        ]
+        other = bench.log.recovered(B)
+        assert not other.suspects
+        assert not other.is_quarantined
+
+
+async def test_a_healthy_stream_has_no_suspects() -> None:
+    """Nothing is kept in memory for streams without damage."""
+    disk = await written(in_one_batch=True)
+
+    async with opened(disk, seed=2) as bench:
+        assert [bench.log.recovered(stream).suspects for stream in (A, B)] == [[], []]
