@@ -7,12 +7,16 @@ closed.
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from broadsheet.base.types import Buffer
-from broadsheet.journal.client import Journals, ProducerIndex
+from broadsheet.errors import DeadlineExceeded
+from broadsheet.journal.client import TIMEOUT_SECONDS, Journals, ProducerIndex
 from broadsheet.journal.messages import Chunk, Commit, FragmentInfo, JournalInfo, JournalStatus, Registers
 from broadsheet.runtime.loop import loop_factory
 
@@ -23,6 +27,30 @@ T = TypeVar("T")
 
 CHUNKS_AHEAD: Final = 8
 """Chunks that a read fetches at a time."""
+_give_up: Final[ContextVar[float]] = ContextVar("give_up", default=float("inf"))
+"""When the calls of this context end at the latest, by the monotonic clock."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Have every blocking call of this context, connecting included, end within `seconds` from now.
+
+    A call that has not ended by then raises `DeadlineExceeded`: it may have been done.
+    """
+    outer = _give_up.set(min(_give_up.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _give_up.reset(outer)
+
+
+@contextmanager
+def _unbounded() -> Iterator[None]:
+    outer = _give_up.set(float("inf"))
+    try:
+        yield
+    finally:
+        _give_up.reset(outer)
 
 
 class SyncJournals:
@@ -75,6 +103,11 @@ class SyncJournals:
         found: JournalStatus = self._wait(self._journals.status(name))
         return found
 
+    def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
+        """See `Journals.end`."""
+        found: int = self._wait(self._journals.end(name, timeout=timeout))
+        return found
+
     def append(
         self,
         name: str,
@@ -102,16 +135,23 @@ class SyncJournals:
         return commits
 
     def read(
-        self, name: str, offset: int | None = 0, *, end: int | None = None, block: bool = False
+        self,
+        name: str,
+        offset: int | None = 0,
+        *,
+        end: int | None = None,
+        block: bool = False,
+        patience: float = TIMEOUT_SECONDS,
     ) -> Iterator[Chunk]:
         """See `Journals.read`. Close the iterator (or exhaust it) to release its stream."""
-        chunks = self._journals.read(name, offset, end=end, block=block)
+        chunks = self._journals.read(name, offset, end=end, block=block, patience=patience)
         most = 1 if block else CHUNKS_AHEAD  # A blocking read hands over what it has at once.
         try:
             while some := self._wait(_some(chunks, most)):
                 yield from some
         finally:
-            self._wait(chunks.aclose())  # type: ignore[attr-defined]  # It is a generator.
+            with _unbounded():  # It only lets go, also where the time is up.
+                self._wait(chunks.aclose())
 
     def registers(self, name: str) -> Registers:
         """See `Journals.registers`."""
@@ -186,8 +226,12 @@ class SyncClient:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         assert not self._is_closed, "the client is closed"
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        left = _give_up.get() - time.monotonic()
         try:
-            return future.result()
+            return future.result(max(0.0, left) if left != float("inf") else None)
+        except TimeoutError:
+            future.cancel()
+            raise DeadlineExceeded("no answer within the time of the caller: it may have been done") from None
         except BaseException:
             future.cancel()  # An interrupted caller withdraws its request.
             raise

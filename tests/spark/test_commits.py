@@ -299,7 +299,7 @@ def test_a_journal_that_holds_data_is_not_taken_for_a_commit_journal(bench: Benc
 
     with pytest.raises(ConfigError, match=rf"{bench.output} holds \d+ bytes and no query's registers"):
         journal.begin(Fence("f1"))
-    assert bench.journals.status(bench.output).end == 26
+    assert bench.journals.end(bench.output) == 26
 
 
 @pytest.mark.parametrize("foreign", [b"torn", b"{}\n", b"\xff\n", b'{"type":1}\n'])
@@ -318,7 +318,7 @@ def test_registers_that_point_to_no_record_are_named(bench: Bench) -> None:
     """As above: it ended by a StopIteration."""
     journal = bench.commit_journal()
     journal.begin(Fence("f1"))
-    head = bench.journals.status(bench.name).end
+    head = bench.journals.end(bench.name)
     bench.journals.append(bench.name, b"\n", union={"at": str(head + 1)})
 
     for look in (journal.plan, journal.begin):

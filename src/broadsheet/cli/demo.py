@@ -223,7 +223,7 @@ class Stage:
         from broadsheet.demo.producers import PRODUCERS, source_journal
 
         with connect_sync(self.address) as client:
-            ends = [client.journals.status(source_journal(number)).end for number in range(PRODUCERS)]
+            ends = [client.journals.end(source_journal(number)) for number in range(PRODUCERS)]
         self.source_bytes = sum(ends)
         task = progress.add_task("Spark starts", total=self.total)
         give_up = time.monotonic() + _PHASE_S_MAX

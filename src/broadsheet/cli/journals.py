@@ -96,7 +96,8 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
 
     async def work(client: Client) -> None:
         found = await client.journals.status(name)
-        lines = [f"{field}: {value}" for field, value in msgspec.structs.asdict(found).items() if value != ""]
+        told = {field: value for field, value in msgspec.structs.asdict(found).items() if value is not None}
+        lines = [f"{field}: {value}" for field, value in told.items() if value != ""]
         _print(found, json, "\n".join(lines))
 
     _run(address, work)
@@ -156,12 +157,12 @@ def read(
         raise typer.BadParameter("--json prints what was read: the content needs --output then")
 
     async def work(client: Client) -> None:
-        first = at = offset if offset >= 0 else (await client.journals.status(name)).end
+        first = at = offset if offset >= 0 else await client.journals.end(name)
         if end is not None and end < first:
             raise typer.BadParameter(f"--end {end} is below the offset {first}")
         total = None
         if output is not None and not block:
-            total = (end if end is not None else (await client.journals.status(name)).end) - first
+            total = (end if end is not None else await client.journals.end(name)) - first
         sink = None if output is not None else sys.stdout.buffer
         with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):

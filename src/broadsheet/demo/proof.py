@@ -46,7 +46,7 @@ def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
     """Rows and miles of each carrier's journal."""
     found = {}
     for info in journals.list(BY_CARRIER):
-        span = Span(info.name, 0, journals.status(info.name).end)
+        span = Span(info.name, 0, journals.end(info.name))
         shape = Shape(pa.schema([pa.field("carrier", pa.string()), pa.field("distance", pa.int64())]))
         carrier = info.name.removeprefix(BY_CARRIER)
         rows, miles = 0, 0
@@ -60,7 +60,7 @@ def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
 
 def unparsable_count(target: Target, journals: SyncJournals) -> int:
     """Messages that the job could not read."""
-    span = Span(UNPARSABLE, 0, journals.status(UNPARSABLE).end)
+    span = Span(UNPARSABLE, 0, journals.end(UNPARSABLE))
     shape = Shape(pa.schema([pa.field("offset", pa.int64())]))
     return sum(batch.num_rows for batch in read_span(target, JSON_LINES, span, shape))
 

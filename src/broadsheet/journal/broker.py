@@ -2,7 +2,7 @@
 
 A journal is ABSENT --create--> OPENING --opened--> OPEN --delete--> DELETING --> ABSENT; a restart takes it
 up at OPENING or DELETING, by what
-its spec key says. Opening goes on until it succeeds; requests wait for it as long as they like. Everything
+its spec key says. Opening goes on until it succeeds; requests wait for it, `opening_wait` at most. Everything
 here is
 restartable; what can race is in the pipeline.
 Source: journals.1, journals.5, journals.20; DESIGN 2.
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import JournalName, LogStreamId, Revision
 from broadsheet.errors import (
     AlreadyExists,
@@ -25,6 +25,7 @@ from broadsheet.errors import (
     NotFound,
     ShuttingDown,
     Status,
+    StoreUnhealthy,
     TooLarge,
     Unknown,
 )
@@ -49,6 +50,9 @@ from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
 PREFIX: Final = spec_key(JournalName(""))
+
+ANSWER_TIME: Final = Duration(100 * MILLISECOND)
+"""What an answer needs to reach its caller before the caller's time is up."""
 
 T = TypeVar("T")
 
@@ -236,11 +240,17 @@ class Broker:
             )
         return info
 
-    async def replica(self, name: str, create_revision: Revision | None = None) -> Replica:
-        """A journal, open; waits until it is.
+    async def replica(
+        self, name: str, create_revision: Revision | None = None, *, by: Instant | None = None
+    ) -> Replica:
+        """A journal, open; waits until it is, `opening_wait` at most.
+
+        Args:
+            by: when the caller's time is up: it is told a little before that.
 
         Raises:
             NotFound: there is none, or not that one. ShuttingDown: the node is.
+            StoreUnhealthy: it was not open within `opening_wait`. Nothing was done.
         """
         info = self.info(name, create_revision)
         slot = self._slots.get(info.name)
@@ -248,8 +258,19 @@ class Broker:
             raise NotFound(f"journal {name} does not exist")
         if slot.replica is not None:
             return slot.replica
+        patience = self._context.config.opening_wait
+        if by is not None:
+            # A refusal in time says that nothing was done; a deadline that passes leaves the caller in doubt.
+            left = by - self._context.time.now() - ANSWER_TIME
+            patience = Duration(max(0, min(patience, left)))
         try:
-            replica = await asyncio.shield(slot.opened)
+            async with asyncio.timeout(in_seconds(patience)):
+                replica = await asyncio.shield(slot.opened)
+        except TimeoutError:
+            raise StoreUnhealthy(
+                f"journal {name} is being opened for {patience // MILLISECOND} ms and more:"
+                f" {slot.trouble or 'its turn has not come'}; nothing was done; try again later"
+            ) from None
         except asyncio.CancelledError:
             if not slot.opened.cancelled():
                 raise  # Our caller was cancelled.
@@ -262,13 +283,15 @@ class Broker:
             raise NotFound(f"journal {name} was deleted")
         return replica
 
-    async def indexing(self, name: str, create_revision: Revision | None = None) -> Indexing:
+    async def indexing(
+        self, name: str, create_revision: Revision | None = None, *, by: Instant | None = None
+    ) -> Indexing:
         """A journal's producer index; waits until the journal is open.
 
         Raises:
             NotFound, ShuttingDown: as `replica`.
         """
-        replica = await self.replica(name, create_revision)
+        replica = await self.replica(name, create_revision, by=by)
         slot = self._slots.get(replica.name)
         if slot is None or slot.housekeeping is None:
             raise NotFound(f"journal {name} was deleted")

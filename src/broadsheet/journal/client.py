@@ -6,7 +6,7 @@ may or may not have happened. Source: journals.21, journals.24; reference/gazett
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from broadsheet.errors import (
     Refused,
     RegisterMismatch,
     Retry,
+    StoreUnhealthy,
     Unknown,
     WrongAppendOffset,
 )
@@ -42,11 +43,9 @@ from broadsheet.journal.messages import (
     NameRequest,
     ProducerIndexReply,
     ProducerIndexRequest,
-    ReadMessage,
-    ReadReply,
-    ReadRequest,
     Registers,
 )
+from broadsheet.journal.reader import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Reader
 from broadsheet.journal.requests import codec_of, condition_of, is_repeatable, pieces_of
 from broadsheet.journal.runs import RunsByJournal
 from broadsheet.wire.client import Caller
@@ -59,11 +58,8 @@ INLINE_BYTES_MAX: Final = 64 << 10
 """Content up to this goes in one request; a node may take more, never less."""
 PIECE_BYTES: Final = 1 << 20
 TIMEOUT_SECONDS: Final = 30.0
-RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 2.0
 
 S = TypeVar("S", bound=msgspec.Struct)
-_read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
 
 FLUSH_SECONDS_BELOW: Final = 1e9
@@ -227,41 +223,53 @@ class Journals:
         within = TIMEOUT_SECONDS if timeout is None else timeout
         return await self._runs.of(name).append_many(contents, within)
 
-    async def read(
-        self, name: str, offset: int | None = 0, *, end: int | None = None, block: bool = False
-    ) -> AsyncIterator[Chunk]:
+    async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
+        """The committed end, told by the open journal: one that is being opened is waited for.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            StoreUnhealthy: it was not open in time; says what it waits for.
+        """
+        loop = asyncio.get_running_loop()
+        give_up, pause = loop.time() + timeout, RETRY_SECONDS_MIN
+        while (found := await self.status(name)).end is None:
+            if loop.time() + pause >= give_up:
+                raise StoreUnhealthy(
+                    f"journal {name} is being opened, and its end is not known:"
+                    f" {found.reason or 'its turn has not come'}; try again later"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+        return found.end
+
+    def read(
+        self,
+        name: str,
+        offset: int | None = 0,
+        *,
+        end: int | None = None,
+        block: bool = False,
+        patience: float = TIMEOUT_SECONDS,
+    ) -> AsyncGenerator[Chunk]:
         """Read committed bytes of `[offset, end)` in order.
 
         Without `block` it ends at the committed end; with it, it waits there for more (until `end`, where
-        given). A lost connection is taken up again where it broke.
+        given). A lost connection is taken up again where it broke, in the same journal: one that was deleted
+        and made again meanwhile is `NotFound`.
 
         Args:
-            offset: None: from the committed end on.
+            offset: None: from the committed end on, as the node tells it first.
+            patience: seconds that the node may be away, or owe an answer.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
             Trimmed: bytes at `offset` were deleted on purpose. Corrupt: they are damaged, and not served.
+            DeadlineExceeded: the patience is over.
         """
-        at = None if offset is None else ByteOffset(offset)
-        stop = None if end is None else ByteOffset(end)
-        pause = RETRY_SECONDS_MIN
-        while True:
-            request = ReadRequest(journal=JournalName(name), offset=at, end=stop, block=block)
-            stream = await self._caller.open("journal.read", request)
-            try:
-                while (message := await stream.receive()) is not None:
-                    found = _read_message.decode(message.body)
-                    chunk = Chunk(offset=found.offset, data=bytes(message.payload))
-                    at, pause = chunk.end, RETRY_SECONDS_MIN
-                    yield chunk
-                await stream.reply(ReadReply)
-            except Unknown:
-                await asyncio.sleep(pause)  # The connection broke: nothing was changed by reading.
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
-            else:
-                return
-            finally:
-                stream.cancel()
+        reader = Reader(self._caller, name, offset=offset, end=end, block=block, patience=patience)
+        return reader.chunks()
 
     async def registers(self, name: str) -> Registers:
         """The registers behind every append that was acknowledged before the call."""

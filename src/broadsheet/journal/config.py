@@ -43,6 +43,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Fragments on their way to stores at a time."""
     openings_max: int = 8
     """Journals that are recovered at a time."""
+    opening_wait: Duration = Duration(10 * SECOND)
+    """How long a request waits for a journal that is being opened; then it is refused: nothing was done."""
     read_bytes_max: int = 256 * KIB
     """The longest chunk that a reader is sent."""
     cache_bytes_max: int = 128 * MIB
@@ -68,6 +70,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "journals_max",
             "checkpoint_bytes",
             "free_check_interval",
+            "opening_wait",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

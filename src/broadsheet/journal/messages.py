@@ -73,10 +73,10 @@ class JournalStatus(msgspec.Struct, frozen=True):
     state: str
     """`open`, `opening`, `full`, `behind-index`, `lost` or `closed`."""
     create_revision: Revision
-    begin: ByteOffset = ByteOffset(0)
-    """The first byte that can still be read."""
-    end: ByteOffset = ByteOffset(0)
-    """The committed end."""
+    begin: ByteOffset | None = None
+    """The first byte that can still be read. None while the journal is being opened: nobody knows it yet."""
+    end: ByteOffset | None = None
+    """The committed end. None while the journal is being opened: nobody knows it yet."""
     epoch: Epoch = Epoch(0)
     registers_version: int = 0
     """-1 where the registers are lost (journals.12)."""
@@ -171,10 +171,16 @@ class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
-    """The payload is the committed bytes from `offset` on."""
+    """The payload is the committed bytes from `offset` on.
+
+    Without payload it tells where the read stands: the first message of a read that waits, or that began at
+    the committed end.
+    """
 
     offset: ByteOffset
     committed_end: ByteOffset
+    create_revision: Revision
+    """Of the journal that is read: a reader that connects again asks for this one."""
 
 
 class ReadReply(msgspec.Struct, frozen=True):

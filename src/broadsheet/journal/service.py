@@ -58,7 +58,7 @@ from broadsheet.wire.run import FrameRun
 LIST_MAX: Final = 1_000
 FRAGMENTS_MAX: Final = 4_000
 """Of one page, which must fit into a frame."""
-STATUS_PATIENCE: Final = Duration(2 * SECOND)
+STATUS_PATIENCE: Final = Duration(SECOND // 2)
 """How long a status waits for a journal that is being opened."""
 
 _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
@@ -225,12 +225,12 @@ class Service:
 
     async def status(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """Where a journal stands, once it is open or has not opened for a while."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, StoreUnhealthy):
             async with asyncio.timeout(in_seconds(STATUS_PATIENCE)):
                 await self._broker.replica(request.journal, request.create_revision)
         return Reply(self._broker.status(request.journal, request.create_revision))
 
-    async def append(self, _call: Call, request: AppendRequest, payload: memoryview) -> Reply:
+    async def append(self, call: Call, request: AppendRequest, payload: memoryview) -> Reply:
         """One append whose content is the payload."""
         if request.condition is not None:
             validate_condition(request.condition)
@@ -239,16 +239,16 @@ class Service:
                 f"{len(payload)} bytes in one request: above inline_bytes_max"
                 f" {self._config.inline_bytes_max} content is streamed"
             )
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         run = UnaryAppend(payload)
         replica.deliver(Submitted(run=run, count=1, length=len(payload), condition=request.condition))
         return Reply(_committed(await run.answered, replica))
 
-    async def append_stream(self, _call: Call, request: AppendRequest, stream: WireStream) -> Reply:
+    async def append_stream(self, call: Call, request: AppendRequest, stream: WireStream) -> Reply:
         """One append whose content comes in messages, the last of which says so."""
         if request.condition is not None:
             validate_condition(request.condition)
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         self._streams += 1
         append = StreamedAppend(replica, self._streams, request.condition)
         try:
@@ -262,29 +262,34 @@ class Service:
             raise
         return Reply(_committed(await append.answered, replica))
 
-    async def append_run(self, _call: Call, request: RunRequest) -> RunOpened:
+    async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Appends without a condition of their own, in runs."""
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         return RunOpened(body=replica.info, sink=RunSink(replica))
 
-    async def read(self, _call: Call, request: ReadRequest, stream: WireStream) -> Reply:
+    async def read(self, call: Call, request: ReadRequest, stream: WireStream) -> Reply:
         """Committed bytes, chunk by chunk."""
         for offset in (request.offset, request.end):
             if offset is not None and not 0 <= offset < 1 << 63:
                 raise InvalidArgument(f"read offset {offset} is not in [0, 2**63)")
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         at = replica.end if request.offset is None else request.offset
+        revision = replica.info.create_revision
+        if request.offset is None or request.block:
+            # Until it knows this a reader whose connection breaks would begin again at a newer end.
+            await stream.send(ReadMessage(offset=at, committed_end=replica.end, create_revision=revision))
         try:
             async for chunk in read(replica, at, request.end, block=request.block):
-                await stream.send(ReadMessage(offset=chunk.offset, committed_end=replica.end), (chunk.data,))
+                told = ReadMessage(offset=chunk.offset, committed_end=replica.end, create_revision=revision)
+                await stream.send(told, (chunk.data,))
                 at = chunk.end
         except OSError as error:
             raise _store_down(request.journal, error) from error
         return Reply(ReadReply(offset=at, committed_end=replica.end))
 
-    async def registers(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+    async def registers(self, call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """The registers, behind a barrier: every earlier append is acknowledged (journals.9)."""
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(Submitted(run=barrier, count=1, length=0))
         _committed(await barrier.answered, replica)
@@ -293,25 +298,25 @@ class Service:
             raise BY_STATUS[Status.REGISTERS_UNKNOWN](refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
 
-    async def fragments(self, _call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
+    async def fragments(self, call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
         """A page of the closed fragments."""
-        replica = await self._broker.replica(request.journal, request.create_revision)
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         most = min(max(1, request.count_max), FRAGMENTS_MAX)
         found, has_more = _fragments_of(replica, request.beyond, most)
         return Reply(FragmentsReply(fragments=found, has_more=has_more))
 
-    async def producer_index(self, _call: Call, request: ProducerIndexRequest, _payload: memoryview) -> Reply:
+    async def producer_index(self, call: Call, request: ProducerIndexRequest, _payload: memoryview) -> Reply:
         """The producer index at or below an offset (journals.29)."""
-        indexing = await self._broker.indexing(request.journal, request.create_revision)
+        indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
             reply, stored = await indexing.at(request.offset)
         except OSError as error:
             raise _store_down(request.journal, error) from error
         return Reply(reply, (stored,) if stored else ())
 
-    async def index_points(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
+    async def index_points(self, call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """Where a reader may cut."""
-        indexing = await self._broker.indexing(request.journal, request.create_revision)
+        indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
             return Reply(IndexPointsReply(offsets=list(await indexing.points())))
         except OSError as error:

@@ -5,12 +5,13 @@ Source: pipelines.4, pipelines.6.
 
 import json
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broadsheet.client import connect_sync
 from broadsheet.runtime.failpoints import passed
 from broadsheet.spark.commits import CommitJournal, Fence
-from broadsheet.spark.connection import PATIENCE_S, Target, patiently
+from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -57,7 +58,12 @@ def start(
 
 
 def read_stream_options(
-    *, address: str, journals: list[str], token: str = "", latest: bool = False
+    *,
+    address: str,
+    journals: list[str],
+    token: str = "",
+    latest: bool = False,
+    patience_s: float = PATIENCE_S,
 ) -> dict[str, str]:
     """Options of `readStream.format("broadsheet")`, with the starting point pinned to bytes.
 
@@ -65,13 +71,14 @@ def read_stream_options(
         latest: begin at the ends that the journals have now. Keep the result beside the checkpoint: Spark
         asks again
             for the starting point when it is killed in its first batch, and it must get the same.
+        patience_s: how long the node, or a journal that is being opened, is waited for.
     """
     options = {"address": address, "token": token, "journals": ",".join(journals)}
     if latest:
-        client = patiently(lambda: connect_sync(address, token or None))
+        client = patiently(lambda: connect_sync(address, token or None), patience_s)
         try:
-            ends = {name: client.journals.status(name).end for name in journals}
+            heads = {name: patiently(partial(head, client.journals, name), patience_s) for name in journals}
         finally:
             client.close()
-        options["startingOffsets"] = json.dumps(ends)
+        options["startingOffsets"] = json.dumps({name: each.offset for name, each in heads.items()})
     return options

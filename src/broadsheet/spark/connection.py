@@ -8,11 +8,22 @@ Units: seconds.
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from broadsheet.client import connect_sync
-from broadsheet.client_sync import SyncClient, SyncJournals
-from broadsheet.errors import ConfigError, OffsetNotYetAvailable, Refused, Retry, Unknown
+from broadsheet.client_sync import SyncClient, SyncJournals, within
+from broadsheet.errors import (
+    ConfigError,
+    Corrupt,
+    DeadlineExceeded,
+    OffsetNotYetAvailable,
+    Refused,
+    Retry,
+    StoreUnhealthy,
+    Unknown,
+)
+from broadsheet.journal.messages import Chunk
+from broadsheet.spark.offsets import Position
 from broadsheet.spark.options import Options
 
 T = TypeVar("T")
@@ -20,6 +31,8 @@ PATIENCE_S = 120.0
 """How long a node may be away before a query fails; Spark then starts it again from its checkpoint."""
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
+WHOLE: Final = ("open", "full")
+"""States of a journal that has every byte that it acknowledged."""
 _clients: dict[tuple[int, str, str], SyncClient] = {}
 
 
@@ -58,48 +71,100 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, Unknown | OSError) or (isinstance(error, Refused) and error.retry is Retry.LATER)
 
 
+class Patience:
+    """How long one thing may still take: time that the node is away, or does not answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        """Something came: begin again."""
+        self._give_up, self._pause = time.monotonic() + self._seconds, _PAUSE_S
+        self._said: Exception | None = None
+
+    def left(self) -> float:
+        """Seconds until it ends."""
+        return max(0.0, self._give_up - time.monotonic())
+
+    def after(self, error: Exception) -> None:
+        """Pause before another attempt, or raise what the last one said.
+
+        Raises:
+            Exception: it does not pass, or the time is up.
+        """
+        if not is_passing(error):
+            raise error
+        if self._pause >= self.left():
+            if isinstance(error, DeadlineExceeded) and self._said is not None:
+                raise self._said from error  # It says more than that the time is up.
+            raise error
+        self._said = error
+        time.sleep(self._pause)
+        self._pause = min(_PAUSE_MAX_S, 2 * self._pause)
+
+
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """The result of an idempotent `call`, repeated while the node is away."""
-    give_up = time.monotonic() + patience_s
-    pause = _PAUSE_S
+    """The result of an idempotent `call`, repeated while the node is away: `patience_s` in all.
+
+    Raises:
+        Exception: what `call` raised last.
+    """
+    patience = Patience(patience_s)
     while True:
         try:
-            return call()
-        except Exception as error:
-            if not is_passing(error) or time.monotonic() > give_up:
-                raise
-        time.sleep(pause)
-        pause = min(_PAUSE_MAX_S, 2 * pause)
+            with within(patience.left()):
+                return call()
+        except Exception as error:  # noqa: BLE001 - judged there.
+            patience.after(error)
+
+
+def head(journals: SyncJournals, name: str) -> Position:
+    """The committed end of a journal that is open and whole.
+
+    A journal that is being opened has no end yet, and one that lacks acknowledged bytes has not the one that
+    it had: a query planned up to either would leave out messages and say that it has them all.
+
+    Raises:
+        StoreUnhealthy: it is being opened; this passes.
+        Corrupt: it lacks bytes that were acknowledged.
+    """
+    status = journals.status(name)
+    if status.end is None:
+        raise StoreUnhealthy(
+            f"journal {name} is being opened, and its end is not known: {status.reason or 'wait for it'}"
+        )
+    if status.state not in WHOLE:
+        raise Corrupt(f"journal {name} is {status.state}, and its end is not what it was: {status.reason}")
+    return Position(status.end, status.create_revision)
 
 
 def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[bytes]:
     """The committed bytes `[begin, end)`, all of them, across restarts of the node.
 
-    Raises:
-        OffsetNotYetAvailable: the node has lost bytes below `end`, or says so for longer than the patience.
-    """
-    at = begin
-    while at < end:
+    The patience begins again with each chunk; time that the caller spends with one does not count.
 
-        def more(at: int = at) -> Iterator[bytes]:
-            got = iter(target.journals().read(journal, at, end=end))
-            first = next(got, None)
-            if first is None:
+    Raises:
+        OffsetNotYetAvailable: the node says for longer than the patience that it ends below `end`.
+        Unknown, Refused: it is away, or refuses, for longer than the patience.
+    """
+    at, patience = begin, Patience(target.patience_s)
+    while at < end:
+        try:
+            with within(patience.left()):
+                reading = target.journals().read(journal, at, end=end, patience=target.patience_s)
+            while (chunk := _next(reading, patience)) is not None:
+                at = chunk.end
+                yield chunk.data
+                patience.renew()
+            if at < end:
                 raise OffsetNotYetAvailable(
                     f"{journal} ends at {at}, below the committed end {end} seen before"
                 )
-            return _data(first.data, got)
-
-        try:
-            for data in patiently(more, target.patience_s):
-                at += len(data)
-                yield data
-        except Exception as error:
-            if not is_passing(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - judged there.
+            patience.after(error)
 
 
-def _data(first: bytes, rest: Iterator[object]) -> Iterator[bytes]:
-    yield first
-    for chunk in rest:
-        yield chunk.data  # type: ignore[attr-defined]  # A Chunk: the iterator's type is lost by `iter`.
+def _next(reading: Iterator[Chunk], patience: Patience) -> Chunk | None:
+    with within(patience.left()):
+        return next(reading, None)

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
-from broadsheet.spark.connection import Target, chunks, patiently
+from broadsheet.spark.connection import Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
     Position,
     Positions,
@@ -132,12 +132,16 @@ class Sources:
         return end
 
     def heads(self) -> Positions:
-        """The committed ends."""
-        heads: Positions = {}
-        for name in self.names:
-            status = patiently(partial(self.target.journals().status, name), self.target.patience_s)
-            heads[name] = Position(status.end, status.create_revision)
-        return heads
+        """The committed ends, each told by a journal that is open and whole.
+
+        Raises:
+            StoreUnhealthy: one is still being opened when the patience ends.
+            Corrupt: one lacks bytes that were acknowledged.
+        """
+        return {name: patiently(partial(self._head, name), self.target.patience_s) for name in self.names}
+
+    def _head(self, name: str) -> Position:
+        return head(self.target.journals(), name)
 
     def points(self, names: Sequence[str]) -> dict[str, Sequence[int]]:
         """Index points."""

@@ -217,7 +217,7 @@ class _Client:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 registers = await self.journals.registers(name)
                 self.register[name] = registers.values.get("v", "")
-                self.ends[name] = (await self.journals.status(name)).end
+                self.ends[name] = await self.journals.end(name)
         except (BroadsheetError, TimeoutError):
             return
 

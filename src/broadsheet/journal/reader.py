@@ -1,0 +1,124 @@
+"""Reader: one read of a client, over as many connections as it takes.
+
+Offsets are bytes, times seconds. NOWHERE --position told--> PLACED --chunk--> PLACED ... --> ended. The first
+message places the read: from then on it goes on where it stood, in the same journal, however often the
+connection breaks. A reader that asked again for "the end" would skip what was appended meanwhile. A read
+changes nothing, so every attempt may be repeated; how long is the caller's to say. Source: journals.21;
+issue 7, line 7.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset, JournalName, Revision
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled, Unknown, Unreachable
+from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadRequest
+from broadsheet.wire.client import Caller
+
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 2.0
+AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
+"""The node is away, or does not answer: nothing is wrong with the read."""
+
+_read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
+
+
+class Reader:
+    """Reads `[offset, end)` of one journal."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        name: str,
+        *,
+        offset: int | None,
+        end: int | None,
+        block: bool,
+        patience: float,
+    ) -> None:
+        """Ask `caller`, which connects again where it must.
+
+        Args:
+            offset: None: the committed end, as the first answer tells it.
+            patience: seconds that the node may be away, or owe an answer.
+        """
+        self._caller, self._name, self._block, self._patience = caller, name, block, patience
+        self._at = None if offset is None else ByteOffset(offset)
+        self._end = None if end is None else ByteOffset(end)
+        self._create_revision: Revision | None = None
+        self._is_connected = False
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """Chunks in order, each once.
+
+        Raises:
+            DeadlineExceeded: the node was away, or owed an answer, for longer than the patience.
+            BroadsheetError: the read was refused.
+        """
+        loop = asyncio.get_running_loop()
+        give_up, pause = loop.time() + self._patience, RETRY_SECONDS_MIN
+        while True:
+            try:
+                async with aclosing(self._attempt(give_up)) as attempt:
+                    async for chunk in attempt:
+                        yield chunk
+                        give_up, pause = loop.time() + self._patience, RETRY_SECONDS_MIN
+            except TimeoutError as error:
+                raise self._gave_up("it owes an answer") from error
+            except AWAY as error:
+                if self._is_connected:
+                    give_up = loop.time() + self._patience  # It was there until now.
+                if loop.time() + pause >= give_up:
+                    raise self._gave_up(str(error)) from error
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+    async def _attempt(self, give_up: float) -> AsyncGenerator[Chunk]:
+        """What one stream gives.
+
+        Raises:
+            TimeoutError: it gives nothing until `give_up`.
+        """
+        loop = asyncio.get_running_loop()
+        self._is_connected = False
+        request = ReadRequest(
+            journal=JournalName(self._name),
+            offset=self._at,
+            end=self._end,
+            block=self._block,
+            create_revision=self._create_revision,
+        )
+        async with asyncio.timeout_at(give_up):
+            stream = await self._caller.open("journal.read", request)
+        try:
+            while True:
+                # A reader that waits for an append may wait for ever: the connection tells whether it lives.
+                is_owed = not (self._block and self._is_connected)
+                async with asyncio.timeout_at(give_up if is_owed else None):
+                    message = await stream.receive()
+                if message is None:
+                    break
+                found = _read_message.decode(message.body)
+                self._create_revision, self._is_connected = found.create_revision, True
+                chunk = Chunk(offset=found.offset, data=bytes(message.payload))
+                self._at = chunk.end
+                if chunk.data:
+                    yield chunk
+                give_up = loop.time() + self._patience
+            async with asyncio.timeout_at(give_up):
+                await stream.reply(ReadReply)
+        finally:
+            stream.cancel()
+
+    def _gave_up(self, reason: str) -> BroadsheetError:
+        at = "its end" if self._at is None else self._at
+        return DeadlineExceeded(
+            f"journal {self._name}: nothing came from {at} on in {self._patience:g} s: {reason}; the node is"
+            " away or stuck: look at `broadsheet status`, and read again from there"
+        )

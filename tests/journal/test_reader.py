@@ -1,0 +1,158 @@
+"""A reader whose node goes away goes on where it stood, in the same journal, and gives up when it says so."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.errors import DeadlineExceeded, NotFound, StoreUnhealthy
+from broadsheet.journal.messages import Chunk
+from tests.journal.node_process import CONFIG, NodeProcess
+
+NAME = "read/a"
+SECONDS_MAX = 30.0
+
+
+class Moving:
+    """A node that can be at another address for a while, where its old clients do not find it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.node, self.address = root, NodeProcess(root), ""
+
+    async def start(self) -> None:
+        """At its address, the same after each restart."""
+        self._listen_at(self.address or "127.0.0.1:0")
+        assert await self.node.start(), (self.root / "node.log").read_text()
+        self.address = self.node.address
+
+    async def start_elsewhere(self) -> str:
+        """At an address that only the caller knows."""
+        self._listen_at("127.0.0.1:0")
+        assert await self.node.start(), (self.root / "node.log").read_text()
+        return self.node.address
+
+    def _listen_at(self, address: str) -> None:
+        native = '[native]\naddress = "127.0.0.1:0"'
+        config = CONFIG.replace(native, f'[native]\naddress = "{address}"')
+        config = config.replace("[journals]\n", "[journals]\nopening_wait = 1000000000\n")
+        (self.root / "node.toml").write_text(config)
+
+
+async def bytes_of(reading: AsyncIterator[Chunk], count: int) -> list[Chunk]:
+    """The chunks of a read until they come to `count` bytes."""
+    found: list[Chunk] = []
+    async with asyncio.timeout(SECONDS_MAX):
+        async for chunk in reading:
+            found.append(chunk)
+            if sum(len(each.data) for each in found) >= count:
+                break
+    return found
+
+
+async def test_a_reader_from_the_end_that_connects_again_goes_on_where_it_first_stood(tmp_path: Path) -> None:
+    """It asked again for the end, and what was committed while it was away was never delivered."""
+    moving = Moving(tmp_path)
+    try:
+        await moving.start()
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"before")
+            reading = client.journals.read(NAME, None, block=True, patience=SECONDS_MAX)
+            following = asyncio.create_task(bytes_of(reading, len(b"meanwhileafter")))
+            await asyncio.sleep(0.5)  # It has been told where it stands, or the append is not for it.
+            moving.node.kill()
+            elsewhere = await moving.start_elsewhere()
+            async with broadsheet.connect(elsewhere) as other:
+                await other.journals.append(NAME, b"meanwhile")
+            moving.node.kill()
+            await moving.start()
+            async with broadsheet.connect(moving.address) as other:
+                await other.journals.append(NAME, b"after")
+            found = await following
+        assert b"".join(chunk.data for chunk in found) == b"meanwhileafter"
+        assert found[0].offset == len(b"before")
+    finally:
+        moving.node.kill()
+
+
+async def test_a_reader_never_goes_on_in_another_journal_of_the_same_name(tmp_path: Path) -> None:
+    """A journal that was deleted and made again has other bytes at the same offsets."""
+    moving = Moving(tmp_path)
+    try:
+        await moving.start()
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"old")
+            reading = client.journals.read(NAME, 0, block=True)
+            assert (await anext(reading)).data == b"old"
+            moving.node.kill()
+            elsewhere = await moving.start_elsewhere()
+            async with broadsheet.connect(elsewhere) as other:
+                await other.journals.delete(NAME)
+                await other.journals.create(NAME)
+                await other.journals.append(NAME, b"another one")
+            moving.node.kill()
+            await moving.start()
+
+            with pytest.raises(NotFound, match="deleted and made again"):
+                async with asyncio.timeout(SECONDS_MAX):
+                    await anext(reading)
+    finally:
+        moving.node.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_the_patience_of_a_reader_ends_when_it_says(tmp_path: Path, how: signal.Signals) -> None:
+    """A node that is gone, or that is there and says nothing: a reader must not wait for ever."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"x")
+            os.kill(node.pid or 0, how)
+
+            began = time.monotonic()
+            with pytest.raises(DeadlineExceeded, match="nothing came from 0 on in 1 s"):
+                async for _ in client.journals.read(NAME, 0, patience=1):
+                    pass
+            assert time.monotonic() - began < 10
+    finally:
+        os.kill(node.pid or 0, signal.SIGCONT)
+        node.kill()
+
+
+async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> None:
+    """It told 0: whoever planned up to there, or began at the end, lost the journal's messages."""
+    moving = Moving(tmp_path)
+    try:
+        await moving.start()
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"content")
+            moving.node.kill()
+            (spools,) = (tmp_path / "data" / "journals" / "spool").iterdir()
+            spools.rename(spools.with_name("away"))
+            spools.write_bytes(b"")  # No directory: the journal cannot be opened.
+
+            await moving.start()
+            status = await client.journals.status(NAME)
+            assert (status.state, status.begin, status.end) == ("opening", None, None)
+            assert status.reason
+            with pytest.raises(StoreUnhealthy, match="is being opened, and its end is not known"):
+                await client.journals.end(NAME, timeout=0.5)
+            with pytest.raises(StoreUnhealthy, match=r"is being opened .*nothing was done"):
+                await client.journals.append(NAME, [b"at an offset"], offset=7, timeout=3)
+            with pytest.raises(StoreUnhealthy, match="is being opened"):
+                await anext(client.journals.read(NAME, None, block=True))
+
+            spools.unlink()
+            spools.with_name("away").rename(spools)
+            assert await client.journals.end(NAME) == len(b"content")
+    finally:
+        moving.node.kill()
