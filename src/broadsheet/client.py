@@ -54,15 +54,15 @@ class Client:
             Unreachable: the node does not answer. Unauthenticated: it does not like the token.
         """
         self._scope = Scope("client", crash=_raise)
-        self._pool = Pool(
-            CallerPorts(crash=_raise), self._scope, limits=WireLimits(), token=lambda: self._token
-        )
+        ports = CallerPorts(crash=_raise)
+        self._pool = Pool(ports, self._scope, limits=WireLimits(), token=lambda: self._token)
         try:
             await self._pool.connection(self._address)
         except BaseException:
             await self._scope.close()
             raise
-        self._journals = Journals(Routed(self._pool, [self._address], policy=PATIENT))
+        routed = Routed(self._pool, [self._address], policy=PATIENT)
+        self._journals = Journals(routed, random=ports.random("journal.attempts"))
         return self
 
     async def __aexit__(

@@ -134,7 +134,7 @@ class RegistersUnknown(Refused):
 
 
 class WrongAppendOffset(Refused):
-    """The journal's head is not at the expected offset. Read the range and compare (journals.21)."""
+    """The journal's head is not at the expected offset. Read from there on and decide."""
 
     status = Status.WRONG_APPEND_OFFSET
 

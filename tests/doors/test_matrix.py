@@ -32,6 +32,7 @@ from broadsheet.journal.messages import (
     ProducerIndexRequest,
     ReadRequest,
     RunRequest,
+    SettleRequest,
 )
 from broadsheet.node import Node, NodeConfig, Settings
 from broadsheet.observe.logs import Logs
@@ -58,6 +59,7 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
     "journal.fragments": NameRequest,
     "journal.producer_index": lambda name: ProducerIndexRequest(name, ByteOffset(0)),
     "journal.index_points": NameRequest,
+    "journal.settle": lambda name: SettleRequest(name, bytes(16)),
 }
 """Methods about one name: how to ask about it."""
 

@@ -2,14 +2,26 @@
 
 import asyncio
 import shutil
+from collections.abc import Awaitable, Callable
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import broadsheet
+from broadsheet.base.types import ByteOffset
 from broadsheet.client import Client
-from broadsheet.errors import Corrupt, IndexHasGreaterOffset, Unknown, WrongAppendOffset
+from broadsheet.errors import (
+    Cancelled,
+    Corrupt,
+    IndexHasGreaterOffset,
+    RegisterMismatch,
+    Unknown,
+    WrongAppendOffset,
+)
+from broadsheet.journal.core.attempts import KEPT
+from broadsheet.journal.messages import Commit
 from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "lost/a"
@@ -114,14 +126,14 @@ class Restarts:
         self._listen_at(self.address)
         assert await self.node.start(f"{label}:1"), (self.root / "node.log").read_text()
 
-    async def come_back(self, meanwhile: bytes = b"") -> None:
-        """Wait for the death; let somebody else append, at another address; then be back."""
+    async def come_back(self, meanwhile: Callable[[Client], Awaitable[object]] | None = None) -> None:
+        """Wait for the death; let somebody else do something, at another address; then be back."""
         assert await self.node.died() == -9
-        if meanwhile:
+        if meanwhile is not None:
             self._listen_at("127.0.0.1:0")
             assert await self.node.start()
             async with broadsheet.connect(self.node.address) as client:
-                await client.journals.append(NAME, meanwhile)
+                await meanwhile(client)
             self.node.kill()
             self._listen_at(self.address)
         assert await self.node.start(), (self.root / "node.log").read_text()
@@ -158,10 +170,94 @@ async def test_an_append_at_an_offset_that_another_took_meanwhile_is_refused(tmp
         await node.start("journal.append.before_log")
         async with broadsheet.connect(node.address) as client:
             appending = asyncio.create_task(client.journals.append(NAME, b"mine", offset=0, timeout=60))
-            await node.come_back(b"theirs")
-            with pytest.raises(WrongAppendOffset, match="other bytes stand at 0"):
+            await node.come_back(lambda other: other.journals.append(NAME, b"theirs"))
+            with pytest.raises(WrongAppendOffset, match="the head is 6"):
                 await appending
             assert await content_of(client) == b"theirs"
+    finally:
+        node.node.kill()
+
+
+def condition(kind: str, writer: str) -> dict[str, Any]:
+    """What only one of two writers can meet."""
+    return {"check": {"author": None}, "union": {"author": writer}} if kind == "fence" else {"offset": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "later"), [("fence", 0), ("fence", KEPT + 1), ("offset", 3), ("offset", KEPT + 1)]
+)
+async def test_of_two_writers_of_equal_bytes_under_one_check_one_succeeds_and_the_other_is_told(
+    tmp_path: Path, kind: str, later: int
+) -> None:
+    """journals.11, J6-J8: bytes cannot tell whose append it was, and the attempt id does, over restarts.
+
+    After more conditional appends than a journal remembers nobody can tell any more, and nobody claims to.
+    """
+    node = Restarts(tmp_path)
+
+    async def theirs(other: Client) -> None:
+        await other.journals.append(NAME, b"fence\n", **condition(kind, "Y"))
+        for n in range(later):
+            end = (await other.journals.append(NAME)).end
+            await other.journals.append(NAME, b"x" * 900, offset=end, union={"n": str(n)})
+
+    try:
+        await node.start("journal.append.before_log")
+        async with broadsheet.connect(node.address) as client:
+            mine = client.journals.append(NAME, b"fence\n", timeout=60, **condition(kind, "X"))
+            appending = asyncio.create_task(mine)
+            await node.come_back(theirs)
+            told = (Unknown,) if later > KEPT else (RegisterMismatch, WrongAppendOffset)
+            with pytest.raises(told):
+                await appending
+            assert (await content_of(client)).count(b"fence") == 1
+            if kind == "fence":
+                assert (await client.journals.registers(NAME)).values["author"] == "Y"
+    finally:
+        node.node.kill()
+
+
+@pytest.mark.parametrize(("kind", "is_large"), [("fence", False), ("offset", True)])
+async def test_an_append_that_another_built_on_is_known_as_ours(
+    tmp_path: Path, kind: str, *, is_large: bool
+) -> None:
+    """journals.11: ours took effect, and its registers were changed again before the retry came."""
+    node, content = Restarts(tmp_path), [b"fence\n" * (20_000 if is_large else 1)]
+
+    async def theirs(other: Client) -> None:
+        await other.journals.append(NAME, b"more\n", union={"author": "Y"})
+
+    try:
+        await node.start("journal.append.before_reply")
+        async with broadsheet.connect(node.address) as client:
+            mine = client.journals.append(NAME, content, timeout=60, **condition(kind, "X"))
+            appending = asyncio.create_task(mine)
+            await node.come_back(theirs)
+            commit = await appending
+            assert (commit.begin, commit.end) == (0, len(content[0]))
+            assert await content_of(client) == content[0] + b"more\n"
+    finally:
+        node.node.kill()
+
+
+@pytest.mark.parametrize("label", ["journal.append.before_log", "journal.append.before_reply"])
+async def test_content_of_an_iterator_whose_answer_was_lost_is_settled_though_it_cannot_be_sent_again(
+    tmp_path: Path, label: str
+) -> None:
+    """C2: the node knows whether that attempt took effect, so the caller is told, and not `Unknown`."""
+    node = Restarts(tmp_path)
+    try:
+        await node.start(label)
+        async with broadsheet.connect(node.address) as client:
+            pieces = (b"p" * 50_000 for _ in range(3))
+            appending = asyncio.create_task(client.journals.append(NAME, pieces, offset=0, timeout=60))
+            await node.come_back()
+            if label == "journal.append.before_reply":
+                assert await appending == Commit(begin=ByteOffset(0), end=ByteOffset(150_000))
+            else:
+                with pytest.raises(Cancelled, match="nothing is appended"):
+                    await appending
+            assert len(await content_of(client)) == (150_000 if label.endswith("reply") else 0)
     finally:
         node.node.kill()
 

@@ -15,8 +15,8 @@ from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import (
     AlreadyExists,
-    BroadsheetError,
-    DeadlineExceeded,
+    Cancelled,
+    Corrupt,
     InvalidArgument,
     Refused,
     RegisterMismatch,
@@ -25,6 +25,7 @@ from broadsheet.errors import (
     Unknown,
     WrongAppendOffset,
 )
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
     AppendRequest,
@@ -44,15 +45,20 @@ from broadsheet.journal.messages import (
     ProducerIndexReply,
     ProducerIndexRequest,
     Registers,
+    SettleReply,
+    SettleRequest,
 )
 from broadsheet.journal.reader import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Reader
 from broadsheet.journal.requests import codec_of, condition_of, is_repeatable, pieces_of
 from broadsheet.journal.runs import RunsByJournal
+from broadsheet.ports import Random
 from broadsheet.wire.client import Caller
 from broadsheet.wire.method import Empty
 
 Content = Buffer | Iterable[Buffer] | AsyncIterable[Buffer]
 """What to append: one buffer, or buffers that are streamed as they come."""
+Source = Iterable[Buffer] | AsyncIterable[Buffer]
+"""The same, piece by piece."""
 
 INLINE_BYTES_MAX: Final = 64 << 10
 """Content up to this goes in one request; a node may take more, never less."""
@@ -78,9 +84,13 @@ class ProducerIndex(msgspec.Struct, frozen=True):
 class Journals:
     """The journals of a node."""
 
-    def __init__(self, caller: Caller) -> None:
-        """Ask `caller`, which connects again where it must."""
-        self._caller = caller
+    def __init__(self, caller: Caller, *, random: Random) -> None:
+        """Ask `caller`, which connects again where it must.
+
+        Args:
+            random: for attempt ids: no two appends of any client may have the same.
+        """
+        self._caller, self._random = caller, random
         self._runs = RunsByJournal(caller)
 
     async def close(self) -> None:
@@ -176,10 +186,9 @@ class Journals:
         """Append `content`, whole or not at all, and durably.
 
         An append without `offset` is tried once. One at an explicit offset is tried again when its answer
-        was lost: where the journal has moved on by then, its bytes there are read and compared, so that
-        success means "these bytes stand there". So is one that changes a register that it checks. Content
-        from an iterator cannot be sent twice. Empty content is a barrier: it returns the committed end as
-        an empty span.
+        was lost, and so is one that changes a register that it checks: each try carries the same attempt id,
+        by which the node tells it from another writer's append of equal bytes. Content from an iterator
+        cannot be sent twice. Empty content is a barrier: it returns the committed end as an empty span.
 
         Args:
             offset: the append must begin exactly here; None: at the head.
@@ -198,10 +207,13 @@ class Journals:
         within = TIMEOUT_SECONDS if timeout is None else timeout
         if condition is None and isinstance(content, Buffer) and 0 < len(content) <= INLINE_BYTES_MAX:
             return await self._runs.of(name).append(content, within)
-        request = AppendRequest(journal=JournalName(name), condition=condition)
         source = (content,) if isinstance(content, Buffer) else content
-        if isinstance(source, list | tuple) and is_repeatable(condition):
+        if condition is not None and is_repeatable(condition):
+            attempt = self._random.randbytes(ATTEMPT_BYTES)
+            condition = msgspec.structs.replace(condition, attempt=attempt)
+            request = AppendRequest(journal=JournalName(name), condition=condition)
             return await self._append_until_known(request, source, within)
+        request = AppendRequest(journal=JournalName(name), condition=condition)
         return await self._append_once(request, source, within)
 
     async def append_many(
@@ -306,74 +318,91 @@ class Journals:
 
     # ------------------------------------------------------------------ attempts
 
-    async def _append_until_known(
-        self, request: AppendRequest, pieces: Sequence[Buffer], within: float
-    ) -> Commit:
-        """Try until an answer comes, and find out what a lost one said."""
+    async def _append_until_known(self, request: AppendRequest, content: Source, within: float) -> Commit:
+        """Try until an answer comes; where one was lost, ask whose append it was (journals.11, journals.21).
+
+        Content from an iterator is sent once, and asked for as well.
+        """
         loop = asyncio.get_running_loop()
-        give_up, pause, is_in_doubt = loop.time() + within, RETRY_SECONDS_MIN, False
+        give_up, pause = loop.time() + within, RETRY_SECONDS_MIN
+        lost: Unknown | None = None
         while True:
-            left = give_up - loop.time()
-            if left <= 0:
-                raise DeadlineExceeded(
-                    f"journal {request.journal}: no answer in {within} s; it may be appended"
-                )
+            refused: Refused | None = None
             try:
-                return await self._append_once(request, pieces, left)
-            except Unknown:
-                is_in_doubt = True
-            except (WrongAppendOffset, RegisterMismatch):
-                if not is_in_doubt:
+                if lost is None or isinstance(content, list | tuple):
+                    return await self._append_once(request, content, give_up - loop.time())
+                refused = Cancelled(f"journal {request.journal}: an answer was lost, and nothing is appended")
+            except Unknown as error:
+                lost = error
+            except (WrongAppendOffset, RegisterMismatch, AlreadyExists) as error:
+                if lost is None:
                     raise
-                return await self._settle(request, pieces)
+                refused = error
             except Refused as error:
-                if not is_in_doubt:
+                if lost is None:
                     raise
                 if error.retry is Retry.NEVER or give_up - loop.time() <= pause:
                     raise Unknown(
                         f"journal {request.journal}: an earlier attempt may be appended; the last: {error}"
                     ) from error
-            await asyncio.sleep(min(pause, max(0.0, give_up - loop.time())))
+            if refused is not None:
+                found = await self._settle(request, content, give_up - loop.time())
+                if found is None:
+                    raise refused
+                return found
+            if give_up - loop.time() <= pause:
+                assert lost is not None, "a refusal without a doubt was raised"
+                raise lost
+            await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    async def _settle(self, request: AppendRequest, pieces: Sequence[Buffer]) -> Commit:
-        """Whether an append in doubt stands where it should (journals.21).
+    async def _settle(self, request: AppendRequest, content: Source, within: float) -> Commit | None:
+        """The span of an append whose answer was lost; None: it did not take effect, and never will.
 
         Raises:
-            WrongAppendOffset, RegisterMismatch: other bytes stand there: ours do not, and will not.
-            Unknown: it cannot be told.
+            Unknown: it cannot be told: more conditional appends came since than a journal remembers.
         """
-        condition, length = request.condition, sum(map(len, pieces))
+        condition, journal = request.condition, request.journal
         assert condition is not None
-        begin = condition.offset
-        if begin is None:
-            begin = ByteOffset((await self.registers(request.journal)).at - length)
-        if begin < 0:
-            raise RegisterMismatch(f"journal {request.journal}: the registers are not as the append expects")
+        asked = SettleRequest(journal=journal, attempt=condition.attempt)
+        timeout = Duration(max(1, int(within * SECOND)))
         try:
-            found = b"".join(
-                [chunk.data async for chunk in self.read(request.journal, begin, end=begin + length)]
+            told, _ = await self._caller.call(
+                "journal.settle", asked, reply=SettleReply, timeout=timeout, is_idempotent=True
             )
-        except BroadsheetError as error:
-            raise Unknown(
-                f"journal {request.journal}: an answer was lost, and a look failed: {error}"
-            ) from error
-        wanted = b"".join(pieces)
-        if found == wanted:
-            return Commit(begin=begin, end=ByteOffset(begin + length))
-        if condition.offset is None or wanted.startswith(found):
-            raise Unknown(
-                f"journal {request.journal}: an answer was lost, and what came since does not tell it"
-            )
-        raise WrongAppendOffset(f"journal {request.journal}: other bytes stand at {begin}")
+            offset = condition.offset
+            is_certain = told.known_from == 0 or (offset is not None and told.known_from <= offset)
+            if told.commit is not None or is_certain:
+                return told.commit
+            if offset is not None and isinstance(content, list | tuple):
+                await self._raise_if_others(journal, offset, b"".join(content))
+        except WrongAppendOffset:
+            raise
+        except (Refused, Corrupt) as error:
+            raise Unknown(f"journal {journal}: an answer was lost, and a look failed: {error}") from error
+        raise Unknown(
+            f"journal {journal}: an answer was lost, and the node no longer knows whose append it was: read"
+            " the journal and look for it"
+        )
+
+    async def _raise_if_others(self, journal: str, offset: ByteOffset, wanted: bytes) -> None:
+        """Nobody knows whose bytes stand at `offset`; where they are not ours, our append is not there.
+
+        Raises:
+            WrongAppendOffset: other bytes stand there.
+        """
+        end = offset + len(wanted)
+        found = b"".join([chunk.data async for chunk in self.read(journal, offset, end=end)])
+        if not wanted.startswith(found):
+            raise WrongAppendOffset(f"journal {journal}: other bytes stand at {offset}")
 
     async def _append_once(
         self,
         request: AppendRequest,
-        content: Iterable[Buffer] | AsyncIterable[Buffer],
+        content: Source,
         within: float,
     ) -> Commit:
-        """One attempt, as a request where it is small, else as a stream."""
+        """One try, as a request where it is small, else as a stream."""
         timeout = Duration(int(within * SECOND))
         if isinstance(content, list | tuple) and sum(map(len, content)) <= INLINE_BYTES_MAX:
             return await self._call("journal.append", request, Commit, payload=content, timeout=timeout)

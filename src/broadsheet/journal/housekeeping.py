@@ -139,6 +139,8 @@ class Housekeeping:
             first_append=spool.first_append,
             registers=replica.log_registers,
             closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in replica.closed),
+            attempts=replica.log_attempts.remembered(),
+            attempts_from=replica.log_attempts.known_from,
         )
         below = self._context.log.next_offset(replica.stream)
         work = self._checkpoint(closed, spool, checkpoint=checkpoint, below=below)

@@ -145,6 +145,23 @@ class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     create_revision: Revision | None = None
 
 
+class SettleRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of the append of this attempt? After the answer nothing of it takes effect any more."""
+
+    journal: JournalName
+    attempt: bytes
+    create_revision: Revision | None = None
+
+
+class SettleReply(msgspec.Struct, frozen=True):
+    """Where it stands, or from which offset on it certainly does not."""
+
+    commit: Commit | None
+    """The span that it got; None: it is not remembered."""
+    known_from: ByteOffset
+    """An append at or above this offset that is not remembered never took effect, and never will."""
+
+
 class AppendStreamMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A chunk of content, or (`is_last`) the word that all was sent; without it nothing is appended."""
 

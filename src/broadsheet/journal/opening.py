@@ -15,6 +15,7 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import Epoch, LogStreamId, Revision
 from broadsheet.errors import Corrupt, Unknown
 from broadsheet.journal.context import Context
+from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.records import decode
@@ -108,6 +109,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         epoch=epoch,
         head=max(plan.end, index.end) if reason else plan.end,
         registers=registers,
+        attempts=Attempts.nothing_known() if reason else plan.attempts,
         spool=spool,
         closed=closed,
         index=index,

@@ -12,6 +12,8 @@ _MESSAGES: Final[dict[Status, str]] = {
     Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
     Status.STORE_UNHEALTHY: "{fullness}; reads go on",
     Status.THROTTLED: "too much of it is on its way; try again later",
+    Status.ALREADY_EXISTS: "an append of this attempt stands in it already",
+    Status.CANCELLED: "its client gave it up, and nothing was appended",
     Status.FENCED: "another owner has written its epoch key",
     Status.UNKNOWN: "it ended before the append was known to be durable",
     Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.context import Context
+from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import (
@@ -99,6 +100,7 @@ class Opened:
         epoch: Epoch,
         head: ByteOffset,
         registers: RegisterState | None,
+        attempts: Attempts,
         spool: SpoolFile,
         closed: list[SpoolFile],
         index: Index,
@@ -109,11 +111,13 @@ class Opened:
 
         Args:
             directory: where the spool files are.
+            attempts: whose the last conditional appends were.
             closed: spools that are not yet known to be stored, by offset.
             reason: why no content may be appended; empty where it may.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
+        self.attempts = attempts
         self.index, self.store, self.reason = index, store, reason
 
 
@@ -128,6 +132,7 @@ class Replica:
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
         self.log_registers = opened.registers  # Behind the last record that the log took.
+        self.log_attempts = opened.attempts.copy()  # The same of attempts.
         self.log_bytes = 0  # Since the last checkpoint.
         self.uploads: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
@@ -141,6 +146,7 @@ class Replica:
             fragment_begin=opened.spool.begin,
             fragment_length=opened.info.spec.fragment.length,
             registers=opened.registers,
+            attempts=opened.attempts,
             is_behind=bool(opened.reason),
             limits=context.config.limits,
         )
@@ -229,6 +235,7 @@ class Replica:
                 digest=spool.digest(),
                 registers=effect.registers,
                 is_spooled=effect.stream is not None,
+                attempt=effect.attempt,
             )
             parts.insert(0, head)
             self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
@@ -243,6 +250,8 @@ class Replica:
         self.log_bytes += effect.end - effect.begin + len(head)
         if effect.registers is not None:
             self.log_registers = effect.registers
+        if effect.attempt:
+            self.log_attempts.remember(Remembered(effect.attempt, effect.begin, effect.end))
         self.on_persisted()
 
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:

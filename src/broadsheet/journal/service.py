@@ -27,7 +27,8 @@ from broadsheet.errors import (
 )
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES
+from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
 from broadsheet.journal.messages import (
     AppendRequest,
@@ -47,6 +48,8 @@ from broadsheet.journal.messages import (
     ReadRequest,
     Registers,
     RunRequest,
+    SettleReply,
+    SettleRequest,
 )
 from broadsheet.journal.reading import read
 from broadsheet.journal.refusals import refusal
@@ -65,7 +68,15 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     CreateRequest: lambda request: request.spec.name,
     ListRequest: None,
     **dict.fromkeys(
-        (NameRequest, AppendRequest, RunRequest, ReadRequest, FragmentsRequest, ProducerIndexRequest),
+        (
+            NameRequest,
+            AppendRequest,
+            RunRequest,
+            ReadRequest,
+            FragmentsRequest,
+            ProducerIndexRequest,
+            SettleRequest,
+        ),
         lambda request: request.journal,
     ),
 }
@@ -108,6 +119,7 @@ ROWS: Final = (
     Row("journal.fragments", 58, Shape.UNARY, Capability.READ, FragmentsRequest),
     Row("journal.producer_index", 59, Shape.UNARY, Capability.READ, ProducerIndexRequest),
     Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
+    Row("journal.settle", 61, Shape.UNARY, Capability.APPEND, SettleRequest),
 )
 
 _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
@@ -297,6 +309,19 @@ class Service:
         if state is None:
             raise BY_STATUS[Status.REGISTERS_UNKNOWN](refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
+
+    async def settle(self, call: Call, request: SettleRequest, _payload: memoryview) -> Reply:
+        """Whose the last appends were, behind a barrier after which nothing of the attempt takes effect."""
+        if len(request.attempt) != ATTEMPT_BYTES:
+            raise InvalidArgument(f"an attempt id of {len(request.attempt)} bytes: it has {ATTEMPT_BYTES}")
+        replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
+        barrier = UnaryAppend(b"")
+        replica.deliver(AttemptAsked(run=barrier, attempt=request.attempt))
+        _committed(await barrier.answered, replica)
+        attempts = replica.pipeline.attempts
+        found = attempts.find(request.attempt)
+        commit = Commit(begin=found.begin, end=found.end) if found is not None else None
+        return Reply(SettleReply(commit=commit, known_from=attempts.known_from))
 
     async def fragments(self, call: Call, request: FragmentsRequest, _payload: memoryview) -> Reply:
         """A page of the closed fragments."""

@@ -10,10 +10,12 @@ from broadsheet.base.time import SECOND, Instant
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
 from broadsheet.journal.core.admission import Limits
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES, KEPT, Attempts, Remembered
 from broadsheet.journal.core.pipeline import PUT_RETRY, Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,
     Advance,
+    AttemptAsked,
     ChunkStaged,
     Closed,
     EpochLost,
@@ -74,6 +76,7 @@ def persist(token: int, run: object, begin: int, end: int, **other: object) -> P
         fragment_begin=at(int(other.get("fragment", 0))),  # type: ignore[call-overload]
         registers=other.get("registers"),  # type: ignore[arg-type]
         stream=other.get("stream"),  # type: ignore[arg-type]
+        attempt=other.get("attempt", b""),  # type: ignore[arg-type]
     )
 
 
@@ -146,6 +149,58 @@ def test_an_unknown_put_is_repeated_with_its_version() -> None:
     assert m.deadline() == T0 + PUT_RETRY
     assert m.step(Tick(), Instant(T0 + PUT_RETRY)) == [PutRegisters(registers=state)]
     assert m.step(RegistersPut(version=1, is_known=True), T0)[0] == Advance(end=at(5))
+
+
+def test_an_attempt_takes_effect_once_also_where_its_check_holds_again() -> None:
+    """J5: the register went back to what the first try had checked for, and the second try came late."""
+    m, mine = pipeline(), b"m" * ATTEMPT_BYTES
+    m.step(submitted("a", 5, check={"p": None}, union={"p": "x"}, attempt=mine), T0)
+    assert m.step(submitted("twin", 5, attempt=mine), T0) == []
+    m.step(submitted("b", 5, subtract={"p": "x"}), T0)
+    m.step(Persisted(token=Token(2)), T0)
+    m.step(RegistersPut(version=2, is_known=True), T0)
+
+    assert m.attempts.find(mine) == Remembered(mine, at(0), at(5))
+    assert m.step(submitted("again", 5, check={"p": None}, union={"p": "x"}, attempt=mine), T0) == [
+        reply("again", Status.ALREADY_EXISTS, 10, 10)
+    ]
+
+
+def test_what_comes_of_an_attempt_after_its_client_was_told_is_refused() -> None:
+    """C2: its client reads that nothing was appended, while a copy is still on its way."""
+    m, mine = pipeline(), b"m" * ATTEMPT_BYTES
+    m.step(submitted("before", 5), T0)
+
+    assert m.step(AttemptAsked(run="ask", attempt=mine), T0) == []
+    assert m.step(Persisted(token=Token(1)), T0)[-1] == reply("ask", Status.OK, 5, 5)
+    assert m.attempts.find(mine) is None
+    assert m.step(submitted("late", 5, offset=at(5), attempt=mine), T0) == [
+        reply("late", Status.CANCELLED, 5, 5)
+    ]
+
+
+def test_an_attempt_whose_append_the_disk_refused_may_come_again() -> None:
+    """journals.20: nothing of it stands anywhere."""
+    m, mine = pipeline(), b"m" * ATTEMPT_BYTES
+    m.step(submitted("a", 5, offset=at(0), attempt=mine), T0)
+    m.step(PersistRefused(token=Token(1)), T0)
+
+    assert m.step(submitted("b", 5, offset=at(0), attempt=mine), T0) == [persist(1, "b", 0, 5, attempt=mine)]
+
+
+def test_the_oldest_attempts_are_forgotten_and_the_journal_says_from_where_it_knows_all() -> None:
+    """Memory is bounded, and a doubt about what was forgotten is never settled by a guess."""
+    attempts = Attempts()
+    ids = [bytes([n]) * ATTEMPT_BYTES for n in range(KEPT + 2)]
+    for n, each in enumerate(ids):
+        attempts.remember(Remembered(each, at(10 * n), at(10 * n + 10)))
+        attempts.settle(each)
+        attempts.check()
+
+    assert [attempts.find(each) is None for each in ids] == [True, True] + [False] * KEPT
+    assert attempts.known_from == 11
+    assert attempts.copy().remembered() == attempts.remembered()
+    assert [attempts.is_settled(each) for each in ids] == [False, False] + [True] * KEPT
 
 
 def test_an_absent_register_fails_a_strict_check() -> None:
@@ -347,9 +402,19 @@ class Model:
 
     def __init__(self) -> None:
         self.end, self.registers = 0, NO_REGISTERS
+        self.attempts: dict[bytes, tuple[int, int]] = {}
+        self.settled: set[bytes] = set()
+
+    def settle(self, attempt: bytes) -> tuple[Status, int, int]:
+        self.settled.add(attempt)
+        return Status.OK, self.end, self.end
 
     def append(self, length: int, condition: Condition | None, *, has_room: bool) -> tuple[Status, int, int]:
         wanted = condition or Condition()
+        if wanted.attempt in self.attempts:
+            return Status.ALREADY_EXISTS, self.end, self.end
+        if wanted.attempt in self.settled:
+            return Status.CANCELLED, self.end, self.end
         if not is_met(wanted, self.registers):
             return Status.REGISTER_MISMATCH, self.end, self.end
         if wanted.offset is not None and wanted.offset != self.end:
@@ -360,9 +425,12 @@ class Model:
             return Status.STORE_UNHEALTHY, self.end, self.end
         begin, self.end = self.end, self.end + length
         self.registers = changed(wanted, self.registers, at(self.end)) or self.registers
+        if wanted.attempt and length:
+            self.attempts[wanted.attempt] = begin, self.end
         return Status.OK, begin, self.end
 
 
+ATTEMPTS = st.sampled_from([b"m" * ATTEMPT_BYTES, b"n" * ATTEMPT_BYTES])
 CONDITIONS = st.one_of(
     st.none(),
     st.builds(
@@ -375,11 +443,13 @@ CONDITIONS = st.one_of(
         subtract=st.one_of(
             st.none(), st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=1)
         ),
+        attempt=ATTEMPTS | st.just(b""),
     ),
 )
 STEPS = st.one_of(
     st.tuples(st.just("submit"), st.integers(0, 3), CONDITIONS, st.booleans()),
     st.tuples(st.just("stream"), st.integers(0, 3), CONDITIONS, st.booleans()),
+    st.tuples(st.just("settle"), ATTEMPTS),
     st.tuples(st.just("finish"), st.booleans()),
     st.tuples(st.just("sync"), st.integers(1, 4)),
     st.tuples(st.just("put"), st.booleans()),
@@ -484,16 +554,28 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
     """Oracle: appends evaluated in order of admission, with the disk's refusals, give the same answers."""
     world = World()
     model = Model()
-    admitted: dict[int, tuple[int, Condition | None, bool]] = {}
+    admitted: dict[int, tuple[int, Condition | None, bool] | bytes] = {}
     for number, step in enumerate(steps):
         if step[0] in ("submit", "stream"):
             admitted[number] = world.admit(number, step)
+        elif step[0] == "settle":
+            assert isinstance(step[1], bytes)
+            admitted[number] = step[1]
+            world.step(AttemptAsked(run=number, attempt=step[1]))
         else:
             world.go_on(*step)
     world.drain()
     answered = {run: (status, begin, end) for run, status, begin, end in world.answered}
     assert len(answered) == len(world.answered) == len(admitted), "each is answered once"
-    for number, (length, condition, room) in admitted.items():
+    for number, asked in admitted.items():
+        if isinstance(asked, bytes):
+            assert answered[number] == model.settle(asked), number
+            continue
+        length, condition, room = asked
+        if answered[number][0] is Status.CANCELLED and number not in world.failed:
+            assert condition is not None
+            assert condition.attempt in admitted.values(), "its client asked later"
+            continue
         refused = number in world.failed or answered[number][0] is Status.STORE_UNHEALTHY
         if not refused:  # What shares a step with a refused persist is refused with it.
             assert answered[number] == model.append(length, condition, has_room=room), number
@@ -501,3 +583,5 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
         assert all(status is not Status.STORE_UNHEALTHY for status, _, _ in answered.values())
     assert world.machine.committed_end == model.end
     assert world.machine.committed_registers == model.registers
+    for attempt, (begin, end) in model.attempts.items():
+        assert world.machine.attempts.find(attempt) == Remembered(attempt, at(begin), at(end))

@@ -44,6 +44,7 @@ class Entry:
         "length",
         "registers",
         "run",
+        "settles",
         "status",
         "stream",
         "token",
@@ -57,6 +58,12 @@ class Entry:
         self.begin = self.end = ByteOffset(0)
         self.token = Token(0)  # 0: there is nothing to persist.
         self.registers: RegisterState | None = None  # Those it sets, where it changes them.
+        self.settles = b""  # The attempt that is asked about.
+
+    @property
+    def attempt(self) -> bytes:
+        """Whose it is; empty where nobody will ask."""
+        return self.condition.attempt if self.condition is not None else b""
 
 
 def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool) -> Status:

@@ -25,9 +25,11 @@ from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
 from broadsheet.journal.core.admission import Entry, Limits, verdict
+from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.pipeline_events import (
     Abort,
     Advance,
+    AttemptAsked,
     ChunkStaged,
     Closed,
     EpochLost,
@@ -69,6 +71,7 @@ class Pipeline:
         fragment_begin: ByteOffset,
         fragment_length: int,
         registers: RegisterState | None,
+        attempts: Attempts | None = None,
         is_behind: bool = False,
         limits: Limits,
     ) -> None:
@@ -77,12 +80,16 @@ class Pipeline:
         Args:
             head: the end of what the sync committed.
             registers: those of the head; None where they are lost (journals.12).
+            attempts: whose the last conditional appends were; None: nobody knows.
             is_behind: some index or key names a greater offset than the head (journals.15).
         """
         self.state = State.BEHIND if is_behind else State.OPEN
         self.adopted_end = self.committed_end = head
         self.fragment_begin, self.fragment_length = fragment_begin, fragment_length
         self.adopted_registers = self.committed_registers = registers
+        self.attempts = attempts if attempts is not None else Attempts(known_from=head)
+        """Of committed appends."""
+        self._adopted_attempts: dict[bytes, None] = {}  # Of those that are not yet committed.
         self.limits, self.is_full = limits, False
         self.closing_status = Status.SHUTTING_DOWN
         self._queue, self._tail = Queue(), Tail(limits)
@@ -91,6 +98,7 @@ class Pipeline:
         self._put_again_at: Instant | None = None
         self._dispatch: dict[type, Callable[[Any, Instant, list[Output]], None]] = {
             Submitted: self._on_submitted,
+            AttemptAsked: self._on_attempt_asked,
             Persisted: self._on_persisted,
             PersistRefused: self._on_persist_refused,
             RegistersPut: self._on_registers_put,
@@ -132,6 +140,10 @@ class Pipeline:
         self._queue.check(committed_end=self.committed_end, adopted_end=self.adopted_end, version=version)
         assert version <= self._put_done, "no shown change that is not put"
         assert not self._tail.is_free or not self._queue.waiting, "nobody waits without an owner"
+        self.attempts.check()
+        adopted = [entry.attempt for entry in self._queue.entries if entry.token and entry.attempt]
+        assert adopted == list(self._adopted_attempts), "knows the attempts of what it adopted"
+        assert not any(map(self.attempts.find, adopted)), "an attempt takes effect once"
         if self.state is not State.OPEN:
             assert self.state is State.BEHIND or not self._queue.entries, "a closed pipeline owes no answer"
 
@@ -142,6 +154,19 @@ class Pipeline:
             return
         entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
         self._queue.pending_bytes += entry.length
+        self._take(entry, effects)
+
+    def _on_attempt_asked(self, event: AttemptAsked, _now: Instant, effects: list[Output]) -> None:
+        status = self._admits(0)
+        if status is not Status.OK:
+            effects.append(self._refusal(event.run, status))
+            return
+        entry = Entry(event.run, count=1, length=0, condition=None)
+        entry.settles = event.attempt
+        self._take(entry, effects)
+
+    def _take(self, entry: Entry, effects: list[Output]) -> None:
+        """Evaluate `entry`, once nobody owns the tail."""
         if not self._tail.is_free:
             self._queue.waiting.append(entry)
             return
@@ -173,10 +198,19 @@ class Pipeline:
         entry.begin = entry.end = self.adopted_end
         entry.token, entry.registers = Token(0), None
         self._queue.entries.append(entry)
+        if entry.settles:
+            self.attempts.settle(entry.settles)
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
 
     def _verdict(self, entry: Entry) -> Status:
+        attempt = entry.attempt
+        if attempt and (attempt in self._adopted_attempts or self.attempts.find(attempt) is not None):
+            hit("journal.pipeline.attempt_again")
+            return Status.ALREADY_EXISTS
+        if attempt and self.attempts.is_settled(attempt):
+            hit("journal.pipeline.attempt_settled")
+            return Status.CANCELLED
         return verdict(entry, self.adopted_end, self.adopted_registers, is_behind=self.state is State.BEHIND)
 
     def _adopt(self, entry: Entry, effects: list[Output]) -> None:
@@ -188,6 +222,8 @@ class Pipeline:
             entry.registers = changed(entry.condition, self.adopted_registers, entry.end)
         if entry.registers is not None:
             self.adopted_registers = entry.registers
+        if entry.attempt:
+            self._adopted_attempts[entry.attempt] = None
         self._token = entry.token = Token(self._token + 1)
         effects.append(
             Persist(
@@ -198,6 +234,7 @@ class Pipeline:
                 fragment_begin=self.fragment_begin,
                 registers=entry.registers,
                 stream=entry.stream,
+                attempt=entry.attempt,
             )
         )
 
@@ -229,6 +266,9 @@ class Pipeline:
                 self.committed_end = entry.end
                 if entry.registers is not None:
                     self.committed_registers = entry.registers
+                if entry.attempt:
+                    del self._adopted_attempts[entry.attempt]
+                    self.attempts.remember(Remembered(entry.attempt, entry.begin, entry.end))
             replies.append(Reply(run=entry.run, status=entry.status, begin=entry.begin, end=entry.end))
         if self.committed_end > before:
             effects.append(Advance(end=self.committed_end))
@@ -265,6 +305,9 @@ class Pipeline:
         self.fragment_begin = min(self.fragment_begin, self.adopted_end)
         self.adopted_registers = self._queue.last_registers() or self.committed_registers
         self._token = Token(event.token - 1)
+        for entry in taken:
+            if entry.token:
+                self._adopted_attempts.pop(entry.attempt, None)
         effects.append(Rollback(end=self.adopted_end, fragment_begin=self.fragment_begin))
         for entry in taken:
             if not entry.token and entry.stream is None:
@@ -393,6 +436,7 @@ class Pipeline:
                 effects.append(Abort(stream=entry.stream, status=status))
             effects.append(self._refusal(entry.run, status))
         self._queue.clear()
+        self._adopted_attempts.clear()
         self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
         self.fragment_begin = min(self.fragment_begin, self.committed_end)
         if not self._tail.is_free:

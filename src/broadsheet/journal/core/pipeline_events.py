@@ -31,6 +31,16 @@ class Submitted(Event, frozen=True, gc=True):
     condition: Condition | None = None
 
 
+class AttemptAsked(Event, frozen=True, gc=True):
+    """A client that lost an answer asks what became of its append.
+
+    A barrier: behind it nothing of that attempt takes effect any more.
+    """
+
+    run: object
+    attempt: bytes
+
+
 class Persisted(Event, frozen=True):
     """Everything through `token` is durable."""
 
@@ -108,6 +118,7 @@ class Closed(Event, frozen=True):
 
 Input = (
     Submitted
+    | AttemptAsked
     | Persisted
     | PersistRefused
     | RegistersPut
@@ -138,6 +149,8 @@ class Persist(Effect, frozen=True, gc=True):
     """Those that the append sets, where it changes them."""
     stream: int | None
     """The content stands in the spool already, synced."""
+    attempt: bytes = b""
+    """Whose it is, where a client may ask."""
 
 
 class PutRegisters(Effect, frozen=True):

@@ -5,8 +5,7 @@ Offsets are bytes, times nanoseconds since the Unix epoch, integers little-endia
 * *proposal*: an adopted append or run `[begin, end)` of the fragment that begins at `fragment_begin`, the
 SHA-1 of that fragment through
   `end`, the registers where they changed, and either the content itself or the word that it stands in the
-  spool,
-  synced;
+  spool, synced; where its client may ask for it later, the attempt id;
 * *checkpoint*: every spool file is synced up to `end`, with these sums and registers; what lies below in the
 log is
   no longer needed;
@@ -23,6 +22,7 @@ import msgspec
 
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, Incarnation
 from broadsheet.errors import Corrupt
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES, Remembered
 from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 
 PROPOSAL: Final = 1
@@ -30,6 +30,7 @@ CHECKPOINT: Final = 2
 IDENTITY: Final = 3
 
 _IS_SPOOLED: Final = 1
+_HAS_ATTEMPT: Final = 2
 _HEAD: Final = Struct("<BBHIQQQQQ20s4x")
 _HEAD_BYTES: Final = _HEAD.size
 
@@ -52,6 +53,8 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
     """Behind this append, where it changed them."""
     content: memoryview | None
     """None: it stands in the spool file, which was synced before this was written."""
+    attempt: bytes = b""
+    """Whose append it is, where a client may ask."""
 
 
 class ClosedSpool(msgspec.Struct, frozen=True):
@@ -73,6 +76,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     first_append: int
     registers: RegisterState | None = NO_REGISTERS
     closed: tuple[ClosedSpool, ...] = ()
+    attempts: tuple[Remembered, ...] = ()
+    """Whose the last conditional appends below `end` were."""
+    attempts_from: ByteOffset | None = None
+    """From which offset on none is missing in `attempts`; None: from `end`."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -95,12 +102,13 @@ def encode_proposal(
     digest: bytes,
     registers: RegisterState | None,
     is_spooled: bool,
+    attempt: bytes = b"",
 ) -> bytes:
     """What stands before the content of a proposal."""
     tail = _registers_encoder.encode(registers) if registers is not None else b""
-    flags = _IS_SPOOLED if is_spooled else 0
+    flags = (_IS_SPOOLED if is_spooled else 0) | (_HAS_ATTEMPT if attempt else 0)
     head = _HEAD.pack(PROPOSAL, flags, 0, len(tail), epoch, fragment_begin, begin, end, first_append, digest)
-    return head + tail if tail else head
+    return b"".join((head, tail, attempt)) if tail or attempt else head
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -139,6 +147,12 @@ def _decode_proposal(view: memoryview) -> Proposal:
     _, flags, _, tail_bytes, epoch, fragment_begin, begin, end, first_append, digest = _HEAD.unpack_from(view)
     content_at = _HEAD_BYTES + tail_bytes
     registers = _registers_decoder.decode(view[_HEAD_BYTES:content_at]) if tail_bytes else None
+    attempt = b""
+    if flags & _HAS_ATTEMPT:
+        attempt = bytes(view[content_at : content_at + ATTEMPT_BYTES])
+        content_at += ATTEMPT_BYTES
+        if len(attempt) < ATTEMPT_BYTES:
+            raise ValueError("short attempt id")
     is_spooled = bool(flags & _IS_SPOOLED)
     content = None if is_spooled else view[content_at:]
     if not fragment_begin <= begin < end:
@@ -154,4 +168,5 @@ def _decode_proposal(view: memoryview) -> Proposal:
         sum=digest,
         registers=registers,
         content=content,
+        attempt=attempt,
     )

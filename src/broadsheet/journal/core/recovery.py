@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from broadsheet.base.types import ByteOffset, Epoch
+from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, Identity, Proposal
 from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
@@ -41,6 +42,8 @@ class Plan(msgspec.Struct):
     registers: RegisterState | None
     spools: list[SpoolPlan]
     """By offset; the last one is the open fragment."""
+    attempts: Attempts
+    """Whose the last conditional appends were."""
     gap: str = ""
     """Why records above `end` do not count, where there are such."""
 
@@ -51,7 +54,9 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> Plan:
     base = _base(everything)
     spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, c.end, is_closed=True) for c in base.closed]
     spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append, base.end))
-    plan = Plan(epoch=base.epoch, end=base.end, registers=base.registers, spools=spools)
+    known_from = base.end if base.attempts_from is None else base.attempts_from
+    attempts = Attempts(base.attempts, known_from=known_from)
+    plan = Plan(epoch=base.epoch, end=base.end, registers=base.registers, spools=spools, attempts=attempts)
     for record in everything:
         if not isinstance(record, Proposal) or record.end <= base.end:
             continue
@@ -76,6 +81,7 @@ def _base(records: list[Proposal | Checkpoint | Identity]) -> Checkpoint:
         sum=EMPTY_SUM,
         first_append=0,
         registers=NO_REGISTERS,
+        attempts_from=begin,
     )
 
 
@@ -95,5 +101,7 @@ def _apply(plan: Plan, record: Proposal) -> None:
         spool.writes.append((record.begin, record.content))
     spool.end, spool.sum = record.end, record.sum
     plan.end, plan.epoch = record.end, max(plan.epoch, record.epoch)
+    if record.attempt:
+        plan.attempts.remember(Remembered(record.attempt, record.begin, record.end))
     if record.registers is not None:
         plan.registers = record.registers

@@ -12,6 +12,7 @@ import msgspec
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 
 REGISTERS_MAX: Final = 16
 NAME_CHARS_MAX: Final = 64
@@ -29,6 +30,8 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Registers set with the append, after `subtract`."""
     subtract: dict[str, str] | None = None
     """Registers removed with the append where they have exactly this value."""
+    attempt: bytes = b""
+    """Whose append it is: 16 bytes, the same for every try of one call; empty where nobody will ask."""
     is_strict: bool = True
     """False: Gazette's rule, by which a journal that never had registers passes every check (journals.12)."""
 
@@ -44,6 +47,8 @@ class RegisterState(msgspec.Struct, frozen=True):
     values: dict[str, str]
     version: int
     at: ByteOffset
+    attempt: bytes = b""
+    """Of the append that made the last change (journals.11)."""
 
 
 NO_REGISTERS: Final = RegisterState(values={}, version=0, at=ByteOffset(0))
@@ -58,6 +63,8 @@ def validate_condition(condition: Condition) -> None:
     """
     if condition.offset is not None and not 0 <= condition.offset < 1 << 63:
         raise InvalidArgument(f"append offset {condition.offset} is not in [0, 2**63)")
+    if len(condition.attempt) not in (0, ATTEMPT_BYTES):
+        raise InvalidArgument(f"an attempt id of {len(condition.attempt)} bytes: it has {ATTEMPT_BYTES}")
     for what in (condition.check, condition.union, condition.subtract):
         if what is None:
             continue
@@ -94,7 +101,9 @@ def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> Regis
     values.update(condition.union or {})
     if values == state.values:
         return None
-    return RegisterState(values=dict(sorted(values.items())), version=state.version + 1, at=at)
+    return RegisterState(
+        values=dict(sorted(values.items())), version=state.version + 1, at=at, attempt=condition.attempt
+    )
 
 
 def is_within_limits(state: RegisterState) -> bool:

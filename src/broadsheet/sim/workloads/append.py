@@ -124,7 +124,8 @@ class _Client:
         self.seat, self.run, self.knobs = seat, run, run.plan.knobs
         self.random = seat.random("operations")
         self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
-        self.journals = Journals(Routed(self.pool, [seat.address_of(NODE)], policy=PATIENT))
+        routed = Routed(self.pool, [seat.address_of(NODE)], policy=PATIENT)
+        self.journals = Journals(routed, random=seat.random("attempts"))
         self.serial = 0
         self.ends: dict[str, int] = {}
         self.register: dict[str, str] = {}
