@@ -8,16 +8,16 @@ from tests.wal.planted import PLANTED, look
 
 TARGETS = {
     "lost_sync": "broadsheet.sim.disk:SimFile.persist",
-    "ack_before_sync": "broadsheet.wal.writer:Writer._write",
+    "ack_before_sync": "broadsheet.wal.log:Log._write",
     "payload_not_checked": "broadsheet.wal.recovery:frames",
     "released_early": "broadsheet.wal.batch:Batch.encode",
     "directory_not_synced": "broadsheet.sim.disk:SimDisk.sync_dir",
     "stale_tail_kept": "broadsheet.wal.recovery:Recovery._look_behind",
     "rewrite_on_recovery_skipped": "broadsheet.wal.opening:_rewrite",
-    "freed_before_told": "broadsheet.wal.writer:Writer._seal",
-    "boot_frame_dropped": "broadsheet.wal.writer:Writer.start",
+    "freed_before_told": "broadsheet.wal.log:Log._seal",
+    "boot_frame_dropped": "broadsheet.wal.log:Log._start",
     "chain_removed": "broadsheet.wal.tale:_walk",
-    "copies_forgotten": "broadsheet.wal.writer:Writer.place_copy",
+    "copies_forgotten": "broadsheet.wal.log:Log.place_copy",
 }
 """What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""
 

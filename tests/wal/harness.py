@@ -77,9 +77,9 @@ class Bench:
         """Wait until nothing is on its way."""
         for _ in range(10_000):
             await asyncio.sleep(0)
-            writer = self.log._writer
-            is_busy = writer.is_asked or (writer.space._is_filling and not writer.space.is_refused)
-            if writer.is_dead or (writer.idle.is_set() and not is_busy):
+            log = self.log
+            is_busy = log._is_asked or (log._space._is_filling and not log._space.is_refused)
+            if log.is_dead or (log._idle.is_set() and not is_busy):
                 return
         raise AssertionError("the log does not come to rest")
 
@@ -117,8 +117,8 @@ async def opened(
 
 async def abandon(bench: Bench) -> None:
     """What kill -9 leaves: no farewell, and the page cache as it is."""
-    bench.log._writer.is_dead = True
-    bench.log._writer.idle.set()
+    bench.log.is_dead = True
+    bench.log._idle.set()
     await bench.log.close()
 
 

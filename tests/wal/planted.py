@@ -11,9 +11,9 @@ from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.format import FrameHeader
+from broadsheet.wal.log import Log
 from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
-from broadsheet.wal.writer import Writer
 from tests.wal import histories, scenarios
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -30,15 +30,15 @@ def lost_sync(patch: pytest.MonkeyPatch) -> None:
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     """Everyone is told before the disk has it."""
-    write = Writer._write
+    write = Log._write
 
-    async def early(self: Writer, batch: Batch, encoded: Encoded) -> None:
+    async def early(self: Log, batch: Batch, encoded: Encoded) -> None:
         done, batch.done = batch.done, []
         for call in done:
             call()
         await write(self, batch, encoded)
 
-    patch.setattr(Writer, "_write", early)
+    patch.setattr(Log, "_write", early)
 
 
 def payload_not_checked(patch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def chain_removed(patch: pytest.MonkeyPatch) -> None:
 
 def boot_frame_dropped(patch: pytest.MonkeyPatch) -> None:
     """A start writes no boot frame: its batches are like those of the process before."""
-    start = Writer.start
+    start = Log._start
 
-    async def silent(self: Writer) -> None:
+    async def silent(self: Log) -> None:
         self._boot = 1
         result = self._opened_result
         if result is None:
@@ -80,10 +80,10 @@ def boot_frame_dropped(patch: pytest.MonkeyPatch) -> None:
             return
         batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
         self._queue.append(batch)
-        self.last = batch
-        self.space.begin()
+        self._last = batch
+        self._space.begin()
 
-    patch.setattr(Writer, "start", silent)
+    patch.setattr(Log, "_start", silent)
 
 
 def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
@@ -154,12 +154,12 @@ def released_early(patch: pytest.MonkeyPatch) -> None:
 def freed_before_told(patch: pytest.MonkeyPatch) -> None:
     """A batch frees what only a later batch says was trimmed."""
 
-    def seal(self: Writer, batch: Batch) -> None:
+    def seal(self: Log, batch: Batch) -> None:
         if not batch.is_sealed:
-            batch.seal(self.streams, oldest=self._oldest)
+            batch.seal(self.states, oldest=self._oldest)
         batch.oldest = self._oldest
 
-    patch.setattr(Writer, "_seal", seal)
+    patch.setattr(Log, "_seal", seal)
 
 
 def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -170,16 +170,16 @@ def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A segment is freed although a stream still pins it."""
 
-    def forget(self: Writer, stream: int, end: int, *_: bytes) -> bool:
-        batch = self.place(stream, 0, keep=0)
-        old = self.streams[stream].move(end, batch.lap)
+    def forget(self: Log, stream: int, end: int, *_: bytes) -> bool:
+        batch = self._place(stream, 0, keep=0)
+        old = self.states[stream].move(end, batch.lap)
         if old is not None:
             batch.releases.append(old)
             self.pool.pin(batch.lap, old.length)
-        self.ask()
+        self._ask()
         return True
 
-    patch.setattr(Writer, "place_copy", forget)
+    patch.setattr(Log, "place_copy", forget)
 
 
 PLANTED: dict[str, tuple[Plant, str]] = {

@@ -18,7 +18,7 @@ async def test_a_copy_never_takes_the_place_of_a_record_of_another_branch() -> N
     log = bench.log
     await bench.commit(B, b"old branch")
     lap = log.status().lap_head
-    copying = asyncio.ensure_future(log._writer.space._copy_forward(lap))
+    copying = asyncio.ensure_future(log._space._copy_forward(lap))
     await asyncio.sleep(0)
     log.truncate(B, Offset(0), Generation(1), lambda: None)
     bench.send(B, b"new branch", generation=1)

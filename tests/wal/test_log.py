@@ -223,6 +223,19 @@ async def test_a_full_log_refuses_and_goes_on_after_a_trim() -> None:
     assert await read_all(disk) == {A: [b"again"]}
 
 
+async def test_a_full_log_takes_a_record_that_makes_it_less_full() -> None:
+    """A checkpoint is what allows a trim: refused for want of room, it would keep the log full for ever."""
+    async with opened(SimDisk()) as bench:
+        with pytest.raises(LogFull):  # noqa: PT012 - which one of them is refused, is not the point.
+            for _ in range(200):
+                await bench.commit(A, bytes(8000))
+        heard: list[str] = []
+
+        bench.log.append(B, [bytes(8000)], relief=True, done=lambda: heard.append("durable"))
+        await bench.settled()
+        assert heard == ["durable"]
+
+
 async def test_a_full_log_can_be_started_again_and_again() -> None:
     """The segment that is kept has room for the boot frames of many starts."""
     disk = SimDisk()
@@ -320,7 +333,7 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
         bench.log.on_flush_request(A, lambda _: None)
         bench.log.drop(A)
 
-        assert bench.log._writer.space.callbacks == {}
+        assert bench.log._space.callbacks == {}
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,9 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
     """Not only the next start tells: what was lost may not be voted with meanwhile, and is set aside (W7)."""
     disk = SimDisk()
     bench = await open_log(disk)
+    told: list[int] = []
+    for stream in (A, B, C):
+        bench.log.on_quarantine(stream, told.append)
     bench.send(B, b"spoilt" * 100)
     await bench.commit(C, b"beside it" * 100)
     content = disk.medium.image()[SEGMENT]
@@ -204,7 +207,8 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
         bench.log.trim(A, Offset(n))
         n += 1
     await bench.settled()
-    assert bench.log.status().quarantined == [B]
+    assert bench.log.status().quarantined == told == [B]
+    assert [bench.log.is_quarantined(stream) for stream in (A, B, C)] == [False, True, False]
     assert bench.log.status().pinning == [B]
     (kept,) = bench.log.status().quarantine_files
     assert b"spoilt" * 95 in disk.medium.image()[f"{DIRECTORY}/{kept}"]

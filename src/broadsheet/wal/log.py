@@ -1,31 +1,56 @@
 """The log: many logical streams in one sequence of segments, one write and one sync for all of a turn.
 
 Offsets count a stream's entries from 0; generations rise; bytes elsewhere. CLOSED --open--> OPEN
---close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. It checks what callers
-ask and moves the streams; `Writer` places and writes. It does not read back: what was written is read
-once, by recovery. Source: DESIGN 3, `docs/protocols/wal.md`.
+--close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. One batch is on its way
+while the next collects. What frees records (a truncation, a copy) unpins them only once it is durable
+itself. A write that was refused for want of space is repeated in place, whole; a failed one ends the
+process. One class owns all state of a log: what frees segments (`Space`) sees it through `Relieved`.
+Source: `docs/protocols/wal.md`.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.base.checksum import crc32c
+from broadsheet.base.marks import hit
+from broadsheet.base.time import in_seconds
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
 from broadsheet.errors import LocalProtocolError, Throttled, TooLarge
 from broadsheet.ports import Disk, Random, Time
+from broadsheet.runtime.checking import checker
+from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
-from broadsheet.runtime.turn import Turn
-from broadsheet.wal.config import WALConfig
-from broadsheet.wal.format import LINK, RUN, Kind, RowFlag
+from broadsheet.runtime.turn import Rank, Turn
+from broadsheet.wal.acknowledgements import Acknowledgements
+from broadsheet.wal.batch import Batch, Encoded
+from broadsheet.wal.config import BLOCK_BYTES, WALConfig
+from broadsheet.wal.format import (
+    BATCH_BYTES,
+    BOOT,
+    LINK,
+    ROW,
+    RUN,
+    STREAM,
+    SYSTEM_STREAM,
+    Kind,
+    RowFlag,
+    frame_bytes,
+    position,
+)
 from broadsheet.wal.opening import Opened, open_blocking
-from broadsheet.wal.pool import SEGMENTS_KEPT
-from broadsheet.wal.record import LogStatus, Recovered, StreamQuarantined, recovered_of
+from broadsheet.wal.pool import SEGMENTS_KEPT, Pool
+from broadsheet.wal.record import LogFull, LogStatus, Recovered, StreamQuarantined, recovered_of
+from broadsheet.wal.segments import NO_SPACE
+from broadsheet.wal.space import Space
 from broadsheet.wal.stream import StreamState
-from broadsheet.wal.writer import SHRINKING, Writer
 
 Done = Callable[[], None]
 """Called on the loop once what was appended with it is durable; never if that does not happen."""
 
+SHRINKING: Final = 0
+"""Segments kept free by what makes a log less full: none."""
 COUNT_MAX: Final = (1 << 32) - 1
 KIND_RUN: Final = Kind.RUN
 PACK_RUN: Final = RUN.pack
@@ -69,7 +94,7 @@ class Log:
         log_id = random.getrandbits(64) | 1
         opened = await disk.run(lambda: open_blocking(disk, directory, config, log_id))
         tasks = scope.child("wal")
-        writer = Writer(
+        log = cls(
             opened,
             disk,
             directory,
@@ -81,26 +106,66 @@ class Log:
             crash=crash,
         )
         try:
-            await writer.start()
+            await log._start()
         except BaseException:
-            writer.release()
+            log._release()
             raise
-        log = cls(writer, opened)
         scope.defer(log.close)
         return log
 
-    def __init__(self, writer: Writer, opened: Opened) -> None:
-        """Serve what `open` has opened."""
-        self._writer = writer
+    def __init__(
+        self,
+        opened: Opened,
+        disk: Disk,
+        directory: str,
+        *,
+        config: WALConfig,
+        time: Time,
+        random: Random,
+        turn: Turn,
+        tasks: Scope,
+        crash: Crash,
+    ) -> None:
+        """Begin where recovery ended; the boot frame must follow. Use `open`."""
+        self.directory, self.config = directory, config
+        self._record_bytes_max, self._pending_bytes_max = config.record_bytes_max, config.pending_bytes_max
+        self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
+        self.tasks = tasks
+        self._lock, self.segments = opened.lock, opened.segments
+        self.quarantine_files = opened.quarantine_files
+        self._boot = random.getrandbits(64)
+        self._boot_id = time.boot_id().encode("ascii", "replace")[:36]
+        self.pool = Pool()
+        self.states: dict[int, StreamState] = {}
+        self._changed: dict[int, None] = {}
+        """Streams whose row must stand in the next batch that opens."""
+        self._queue: deque[Batch] = deque()
+        """Batches that wait; only the last one may be open."""
+        self._writing: Batch | None = None
+        self._acknowledgements = Acknowledgements()
+        self._last: Batch | None = None
+        """The batch that was opened last."""
+        self._on_quarantine: dict[int, Callable[[LogStreamId], None]] = {}
+        self._pinning: tuple[int, list[int]] = (0, [])
+        self._chain = self._durable = 0
+        self.durable_lap = self._oldest = self._told = self._advertised = 0
+        self._pending_bytes = self._synced_bytes = self._batch_count = self._sync_ns = 0
+        self._is_asked = self.is_dead = self.is_closed = self._is_out_of_space = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._space = Space(self)
+        self._check = checker(self.check)
+        self.is_same_boot = False
+        self._opened_result = opened.result
+        self._adopt(opened)
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
             stream: recovered_of(LogStreamId(stream), verdict) for stream, verdict in verdicts.items()
         }
-        self.is_same_boot = writer.is_same_boot
 
     def streams(self) -> list[LogStreamId]:
         """Every stream that was appended to and not dropped, sorted."""
-        return sorted(LogStreamId(stream) for stream in self._writer.streams)
+        return sorted(LogStreamId(stream) for stream in self.states)
 
     def recovered(self, stream: LogStreamId) -> Recovered:
         """What the last start found of `stream`, empty where there was none. Kept until `forget`."""
@@ -117,6 +182,7 @@ class Log:
         *,
         count: int = 1,
         generation: Generation = Generation(0),
+        relief: bool = False,
         done: Done,
     ) -> Offset:
         """Add one record of `count` entries to this turn's batch.
@@ -125,6 +191,7 @@ class Log:
             parts: the payload, borrowed until `done` is called. It is checksummed now, and written uncopied.
             count: entries that the payload stands for; offsets advance by it. At least 1.
             generation: not below the stream's. (0 is taken as "the stream's own".)
+            relief: it makes the log less full, as a checkpoint does, and may use room kept from others.
             done: called on the loop when this record, and all before it in this log, are durable.
 
         Returns:
@@ -137,19 +204,18 @@ class Log:
             StreamQuarantined: see there. Nothing was written.
             LocalProtocolError: a generation below the stream's, or the log is closed or dead.
         """
-        writer = self._writer
-        state = writer.streams.get(stream)
+        state = self.states.get(stream)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        pending_bytes = writer.pending_bytes + length
+        pending_bytes = self._pending_bytes + length
         if (
             state is None
             or state.flags
             or count != 1
             or generation != state.generation
-            or length > writer.record_bytes_max
-            or pending_bytes > writer.pending_bytes_max
-            or writer.is_dead
-            or writer.is_closed
+            or length > self._record_bytes_max
+            or pending_bytes > self._pending_bytes_max
+            or self.is_dead
+            or self.is_closed
         ):
             state, generation = self._admitted(stream, state, length, count=count, generation=generation)
         offset, seed = state.next, state.crc
@@ -158,19 +224,19 @@ class Log:
         for part in parts:
             crc = crc32c(part, crc)
         frame = (KIND_RUN, state.packed + run + PACK_LINK(seed, crc), parts, length)
-        batch = writer.last
+        batch = self._last
         assert batch is not None
         if not batch.take(stream, frame):
-            batch = writer.place(stream, length, keep=SEGMENTS_KEPT)
+            batch = self._place(stream, length, keep=SHRINKING if relief else SEGMENTS_KEPT)
             batch.add(stream, frame)
         batch.done.append(done)
         if not offset:
-            writer.streams[stream] = state  # A new one.
+            self.states[stream] = state  # A new one.
         state.append(offset + count, generation, crc, length, batch.lap)
         batch.use.pin(length)
-        writer.pending_bytes = pending_bytes
-        if not writer.is_asked:
-            writer.ask()
+        self._pending_bytes = pending_bytes
+        if not self._is_asked:
+            self._ask()
         return Offset(offset)
 
     def _admitted(
@@ -183,21 +249,20 @@ class Log:
         generation: Generation,
     ) -> tuple[StreamState, Generation]:
         """All that may be wrong with an append, and the rarer ones that are right."""
-        writer = self._writer
-        if writer.is_dead or writer.is_closed or count < 1 or count > COUNT_MAX:
-            state_word = "dead" if writer.is_dead else "closed" if writer.is_closed else "open"
+        if self.is_dead or self.is_closed or count < 1 or count > COUNT_MAX:
+            state_word = "dead" if self.is_dead else "closed" if self.is_closed else "open"
             raise LocalProtocolError(
-                f"append of {count} to stream {stream}: the log of {writer.directory} is {state_word}"
+                f"append of {count} to stream {stream}: the log of {self.directory} is {state_word}"
             )
-        if length > writer.record_bytes_max:
-            raise TooLarge(f"a record of {length} bytes is above record_bytes_max {writer.record_bytes_max}")
-        if writer.pending_bytes + length > writer.pending_bytes_max:
-            raise Throttled(f"{writer.pending_bytes} bytes wait for the disk of {writer.directory}")
+        if length > self._record_bytes_max:
+            raise TooLarge(f"a record of {length} bytes is above record_bytes_max {self._record_bytes_max}")
+        if self._pending_bytes + length > self._pending_bytes_max:
+            raise Throttled(f"{self._pending_bytes} bytes wait for the disk of {self.directory}")
         if state is None:
-            state = writer.new_stream(stream)
+            state = self._new_stream(stream)
         elif state.flags and state.is_quarantined:
             raise StreamQuarantined(
-                f"stream {stream} of {writer.directory} lost records: repair it, then `reset`"
+                f"stream {stream} of {self.directory} lost records: repair it, then `reset`"
             )
         if generation < state.generation:
             if generation:
@@ -209,12 +274,12 @@ class Log:
 
     def next_offset(self, stream: LogStreamId) -> Offset:
         """Where the next append to `stream` goes."""
-        state = self._writer.streams.get(stream)
+        state = self.states.get(stream)
         return Offset(state.next if state is not None else 0)
 
     def chain(self, stream: LogStreamId) -> int:
         """The chain crc of `stream` after its last record, durable or not."""
-        state = self._writer.streams.get(stream)
+        state = self.states.get(stream)
         return state.crc if state is not None else 0
 
     def truncate(self, stream: LogStreamId, from_offset: Offset, generation: Generation, done: Done) -> None:
@@ -228,8 +293,8 @@ class Log:
             LocalProtocolError: inside a record, below the trimmed part, or not a greater generation.
             LogFull: no room. Nothing changed.
         """
-        self._writer.check_open()
-        state = self._writer.streams.get(stream)
+        self._check_open()
+        state = self.states.get(stream)
         crc = state.boundary(from_offset) if state is not None else None
         if state is None or crc is None or from_offset < state.first or generation <= state.generation:
             where = f"{state.first}..{state.next} of generation {state.generation}" if state else "absent"
@@ -239,16 +304,14 @@ class Log:
             )
         if state.is_quarantined:
             raise StreamQuarantined(
-                f"stream {stream} of {self._writer.directory} lost records: repair it, then `reset`"
+                f"stream {stream} of {self.directory} lost records: repair it, then `reset`"
             )
-        batch = self._writer.place(stream, 0, keep=SHRINKING)
-        self._writer.say(
-            batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc
-        )
+        batch = self._place(stream, 0, keep=SHRINKING)
+        self._say(batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
         batch.releases.extend(state.truncate(from_offset, generation))
         state.flags &= ~RowFlag.TAIL_CUT
-        self._writer.ask()
+        self._ask()
 
     def reset(
         self, stream: LogStreamId, next_offset: Offset, generation: Generation, done: Done, *, crc: int = 0
@@ -264,61 +327,65 @@ class Log:
         Raises:
             LogFull: no room. Nothing changed.
         """
-        self._writer.check_open()
-        state = self._writer.streams.get(stream)
+        self._check_open()
+        state = self.states.get(stream)
         if state is not None and (state.ends or state.is_quarantined) and generation <= state.generation:
             raise LocalProtocolError(
                 f"stream {stream} is at generation {state.generation}: reset with a greater one"
             )
         if state is None:
-            state = self._writer.new_stream(stream)
-        batch = self._writer.place(stream, 0, keep=SHRINKING)
-        self._writer.say(batch, Kind.RESET, state.packed, RUN.pack(next_offset, generation, 0, 0), seed=crc)
+            state = self._new_stream(stream)
+        batch = self._place(stream, 0, keep=SHRINKING)
+        self._say(batch, Kind.RESET, state.packed, RUN.pack(next_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
-        self._writer.streams[stream] = state
+        self.states[stream] = state
         batch.releases.extend(state.reset(next_offset, generation, crc))
-        self._writer.ask()
+        self._ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
         """Give up every record that lies wholly below `below`: its domain holds it durably elsewhere.
 
         Stands in the next batch; until then a restart may bring them back.
         """
-        state = self._writer.streams.get(stream)
-        if state is None or self._writer.is_dead or self._writer.is_closed:
+        state = self.states.get(stream)
+        if state is None or self.is_dead or self.is_closed:
             return
         for gone in state.trim(below):
-            self._writer.pool.unpin(*gone)
-        self._writer.changed[stream] = None
-        self._writer.advance_oldest()
+            self.pool.unpin(*gone)
+        self._changed[stream] = None
+        self._advance_oldest()
 
     def drop(self, stream: LogStreamId) -> None:
         """Forget `stream` whole, with the next batch. The same id may then begin anew at offset 0."""
-        self._writer.check_open()
-        state = self._writer.streams.get(stream)
+        self._check_open()
+        state = self.states.get(stream)
         if state is None:
-            self._writer.space.forget(stream)
+            self._forget_callbacks(stream)
             return
-        batch = self._writer.place(stream, 0, keep=SHRINKING)
-        self._writer.say(
+        batch = self._place(stream, 0, keep=SHRINKING)
+        self._say(
             batch, Kind.DROP, state.packed, RUN.pack(state.next, state.generation, 0, 0), seed=state.crc
         )
         batch.releases.extend(state.reset(0, 0, 0))
-        del self._writer.streams[stream]
+        del self.states[stream]
         self._recovered.pop(stream, None)
-        self._writer.space.forget(stream)
-        self._writer.ask()
+        self._forget_callbacks(stream)
+        self._ask()
+
+    def _forget_callbacks(self, stream: LogStreamId) -> None:
+        self._space.forget(stream)
+        self._on_quarantine.pop(stream, None)
 
     def settle(self, stream: LogStreamId) -> None:
         """Clear `tail_cut`, with the next batch: its domain has dealt with what may be missing."""
-        self._writer.check_open()
-        state = self._writer.streams.get(stream)
+        self._check_open()
+        state = self.states.get(stream)
         if state is None or not state.flags & RowFlag.TAIL_CUT:
             return
-        batch = self._writer.place(stream, 0, keep=SHRINKING)
+        batch = self._place(stream, 0, keep=SHRINKING)
         state.flags &= ~RowFlag.TAIL_CUT
         batch.touch(stream)
-        self._writer.ask()
+        self._ask()
 
     def on_flush_request(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
         """Call `callback` when `stream` holds the oldest segment and room grows short.
@@ -326,37 +393,360 @@ class Log:
         It should make what it can durable elsewhere and `trim`. Where it does not, its records are copied
         forward.
         """
-        self._writer.space.callbacks[stream] = callback
+        self._space.callbacks[stream] = callback
+
+    def on_quarantine(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
+        """Call `callback`, on the loop, when damage to what `stream` holds is found while the log is open.
+
+        What the start found stands in `recovered`. From then on `stream` takes no appends (W6).
+        """
+        self._on_quarantine[stream] = callback
+
+    def is_quarantined(self, stream: LogStreamId) -> bool:
+        """Whether `stream` has lost durable records, and was neither `reset` nor dropped since."""
+        state = self.states.get(stream)
+        return state is not None and state.is_quarantined
 
     def status(self) -> LogStatus:
         """The state of this log."""
-        pool = self._writer.pool
+        pool = self.pool
         return LogStatus(
-            directory=self._writer.directory,
-            log_id=self._writer.segments.log_id,
-            segment_bytes=self._writer.segments.segment_bytes,
-            segment_count=len(self._writer.segments.files),
+            directory=self.directory,
+            log_id=self.segments.log_id,
+            segment_bytes=self.segments.segment_bytes,
+            segment_count=len(self.segments.files),
             segment_free_count=len(pool.free),
             lap_oldest=pool.oldest,
             lap_head=pool.head,
-            batch_count=self._writer.batch_count,
-            synced_bytes=self._writer.synced_bytes,
-            pending_bytes=self._writer.pending_bytes,
-            sync_ns_last=self._writer.sync_ns,
-            stream_count=len(self._writer.streams),
-            pinning=[LogStreamId(stream) for stream in self._writer.pinning()],
-            quarantined=[LogStreamId(s.stream) for s in self._writer.streams.values() if s.is_quarantined],
-            tail_cut=[
-                LogStreamId(s.stream) for s in self._writer.streams.values() if s.flags & RowFlag.TAIL_CUT
-            ],
-            quarantine_files=list(self._writer.quarantine_files),
-            is_out_of_space=self._writer.is_out_of_space or self._writer.space.is_refused,
+            batch_count=self._batch_count,
+            synced_bytes=self._synced_bytes,
+            pending_bytes=self._pending_bytes,
+            sync_ns_last=self._sync_ns,
+            stream_count=len(self.states),
+            pinning=[LogStreamId(stream) for stream in self.pinning()],
+            quarantined=[LogStreamId(s.stream) for s in self.states.values() if s.is_quarantined],
+            tail_cut=[LogStreamId(s.stream) for s in self.states.values() if s.flags & RowFlag.TAIL_CUT],
+            quarantine_files=list(self.quarantine_files),
+            is_out_of_space=self._is_out_of_space or self._space.is_refused,
         )
 
     async def close(self) -> None:
         """Write what is pending, wait until it is durable, and release the files. Idempotent."""
-        await self._writer.close()
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if not self.is_dead and not self._is_out_of_space:
+            if self._batch_count > 1:
+                self._mark_end()  # So that the last records are known durable, and damage to them is damage.
+            if self._queue:
+                self._ask()
+            await self._idle.wait()
+        await self.tasks.close()
+        self._release()
 
     def check(self) -> None:
         """Assert every invariant: for the simulator and tests."""
-        self._writer.check()
+        self.pool.check()
+        pins = dict.fromkeys(self.pool.laps, 0)
+        for state in self.states.values():
+            state.check()
+            for lap in state.laps:
+                pins[lap] += 1
+        for lap, use in self.pool.laps.items():
+            assert use.pins >= pins[lap], f"lap {lap} has {pins[lap]} runs and {use.pins} pins"
+        assert self._oldest <= self.durable_lap, "a lap that the last durable batch needs is not past"
+        assert all(batch.is_sealed for batch in list(self._queue)[:-1]), "only the last batch is open"
+        waiting = [batch for batch in (self._writing, *self._queue) if batch is not None]
+        counted = sum(batch.payload_bytes for batch in waiting)
+        assert self.is_dead or self._pending_bytes == counted, (
+            f"{counted} bytes wait, not {self._pending_bytes}"
+        )
+
+    # --- start --------------------------------------------------------------------------------------------
+
+    def _adopt(self, opened: Opened) -> None:
+        """Take over what recovery found."""
+        result, filled, wanted = opened.result, self.segments.filled, self.segments.wanted
+        if result is not None:
+            for lap, index in result.laps.items():
+                self.pool.adopt(lap, index, filled[index])
+            for stream, verdict in result.verdicts.items():
+                self.states[stream] = StreamState.restored(stream, verdict)
+                for run in verdict.held:
+                    self.pool.pin(run.lap, len(run.payload))
+            self._chain = result.chain
+            self.durable_lap = self._oldest = self._advertised = result.last.lap
+            self._oldest = self._told = self._advertised = self.pool.oldest
+            self._durable = position(result.last.lap, result.tail_at)
+            self.is_same_boot = result.boot_id == self._boot_id.decode()
+        for index in opened.free:
+            if filled[index] >= wanted[index]:
+                self.pool.add_free(index, filled[index])
+
+    async def _start(self) -> None:
+        """Write the boot frame, the first of this process, and wait until it is durable."""
+        payload = BOOT.pack(self._boot, self._boot_id)
+        result = self._opened_result
+        if result is not None:
+            batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
+        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload)):
+            if not self.pool.free:
+                await self._space.first_segment()
+            self.pool.roll()
+            batch = self._begin(
+                self.pool.head, BLOCK_BYTES, 1 if result is None else result.last.batch + 1, is_full=True
+            )
+        run = RUN.pack(0, 0, 0, len(payload))
+        crc = crc32c(payload, crc32c(run, 0))
+        body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
+        batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
+        batch.size += frame_bytes(len(payload))
+        self._queue.append(batch)
+        self._last = batch
+        self._flush()
+        await self._idle.wait()
+        if self.is_dead:
+            raise OSError(f"the log of {self.directory} cannot be written")
+        self._space.begin()
+
+    def _begin(self, lap: int, at: int, sequence: int, *, is_full: bool) -> Batch:
+        use = self.pool.laps[lap]
+        batch = Batch(
+            lap=lap,
+            use=use,
+            at=at,
+            limit=self.pool.rooms[use.index],
+            bytes_max=self.config.batch_bytes_max,
+            sequence=sequence,
+            boot=self._boot,
+            is_full=is_full,
+        )
+        batch.name(self.states if is_full else self._changed)
+        return batch
+
+    # --- placing ------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        """Refuse what comes after the end."""
+        if self.is_dead or self.is_closed:
+            raise LocalProtocolError(f"the log of {self.directory} is closed")
+
+    def _new_stream(self, stream: int) -> StreamState:
+        """A stream that is not there yet; the caller puts it there once it is placed."""
+        if not 0 <= stream < SYSTEM_STREAM:
+            raise LocalProtocolError(f"stream {stream} is not an unsigned 64 bit number below 2**64 - 1")
+        if len(self.states) >= self.config.streams_max:
+            raise TooLarge(f"the log of {self.directory} has {self.config.streams_max} streams, its limit")
+        return StreamState(stream)
+
+    def _place(self, stream: int, length: int, *, keep: int) -> Batch:
+        """The open batch, with room for one more frame.
+
+        Raises:
+            LogFull: there is no room. Nothing changed.
+        """
+        last = self._last
+        assert last is not None
+        if not last.is_sealed and last.room_for(stream, length):
+            return last
+        if self._is_out_of_space and keep:
+            raise LogFull(f"the disk of {self.directory} has no space left. Free some; appends then go on")
+        batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=False)
+        batch.name(last.touched)
+        if not batch.room_for(stream, length):
+            self._roll_for(length, keep)
+            batch = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
+        self._seal(last)
+        self._changed.clear()
+        self._queue.append(batch)
+        self._last = batch
+        self._idle.clear()
+        return batch
+
+    def _seal(self, batch: Batch) -> None:
+        """Fix what `batch` says: free is what its rows, and those of batches before it, tell to be trimmed.
+
+        A trim that only a later batch tells of must not free anything yet: after a crash between the two, the
+        trimmed records would be wanted, and gone.
+        """
+        if not batch.is_sealed:
+            if all(stream in batch.named for stream in self._changed):
+                self._told = self._oldest
+            batch.seal(self.states, oldest=self._told)
+
+    def _roll_for(self, length: int, keep: int) -> None:
+        """Move the head into the next free segment, which must take a frame of `length`."""
+        pool = self.pool
+        needed = BLOCK_BYTES + BATCH_BYTES + ROW.size * (len(self.states) + 1) + frame_bytes(length)
+        if needed > self.segments.segment_bytes:
+            raise TooLarge(f"a record of {length} bytes does not fit into a segment")
+        if not pool.may_roll(keep=keep) or pool.rooms[pool.free[0]] < needed:
+            self._space.look()
+            used = f"{len(pool.laps)} segments in use, {len(pool.free)} free"
+            held = f"the oldest is held by streams {self.pinning()[:8]}. Let them flush or trim"
+            raise LogFull(f"the log of {self.directory} is full: {used}; {held}")
+        pool.roll()
+        hit("wal.rolled")
+        self._space.look()
+
+    def pinning(self) -> list[int]:
+        """The streams with records in the oldest segment. It looks at all once, then at those it found."""
+        lap, (known, asked) = self.pool.oldest, self._pinning
+        if known != lap or lap == self.pool.head:
+            asked = list(self.states)
+        found = [each for each in asked if each in self.states and lap in self.states[each].laps]
+        self._pinning = lap, found
+        return found
+
+    def _say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
+        """Place a frame without payload, which moves no chain."""
+        (stream,) = STREAM.unpack(packed)
+        batch.add(stream, (kind, packed + run + LINK.pack(seed, crc32c(run, seed)), (), 0))
+
+    def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
+        """Copy a run forward; False where it was given up meanwhile. For `Space`."""
+        state = self.states.get(stream)
+        if state is None or self.is_dead or self.is_closed:
+            return False
+        batch = self._place(stream, len(payload), keep=SHRINKING)
+        old = state.move(end, batch.lap)
+        if old is None:
+            self._ask()
+            return False
+        batch.add(stream, (Kind.COPY, body, (payload,), len(payload)))
+        batch.releases.append(old)
+        batch.use.pin(len(payload))
+        self._pending_bytes += len(payload)
+        self._ask()
+        return True
+
+    def filled(self, index: int) -> None:
+        """A file grew: the head may go on in it, or the pool has another one. For `Space`."""
+        pool, end = self.pool, self.segments.filled[index]
+        if index in pool.rooms:
+            pool.rooms[index] = end
+            if self._last is not None and self._last.index == index:
+                self._last.limit = end
+        elif end >= self.segments.wanted[index]:
+            pool.add_free(index, end)
+
+    def quarantine(self, stream: int) -> None:
+        """`stream` has lost what was durable: it takes nothing more, and the next batch says so (W6)."""
+        state = self.states[stream]
+        if not state.is_quarantined and (callback := self._on_quarantine.get(stream)) is not None:
+            asyncio.get_running_loop().call_soon(callback, LogStreamId(stream))
+        state.flags |= RowFlag.QUARANTINED
+        self._changed[stream] = None
+        try:
+            self._place(stream, 0, keep=SHRINKING).touch(stream)
+            self._ask()
+        except LogFull:
+            hit("wal.no_room_for_marker")  # Then the next batch, or the next start, says so.
+
+    def _mark_end(self) -> None:
+        """Have a batch of nothing, which says what is durable and free by now."""
+        try:
+            self._place(SYSTEM_STREAM, 0, keep=SHRINKING)
+        except LogFull:
+            hit("wal.no_room_for_marker")
+
+    def _advance_oldest(self) -> None:
+        """Let the next batch say that older laps are free; have one where that frees any."""
+        self._oldest = max(self._oldest, self.pool.past(self.durable_lap))
+        if self._oldest > self._advertised and not self._is_asked:
+            self._ask()
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Flush at the end of this turn."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._turn.at_end(Rank.LOG, self._flush)
+
+    def _flush(self) -> None:
+        """Send the oldest waiting batch on its way, unless one is."""
+        self._is_asked = False
+        if self._writing is not None or self.is_dead:
+            return
+        if not self._queue and self._oldest > self._advertised and self._last is not None:
+            self._mark_end()
+        if not self._queue:
+            self._rest()
+            return
+        batch = self._queue.popleft()
+        self._seal(batch)
+        encoded = batch.encode(log_id=self.segments.log_id, durable=self._durable, chain=self._chain)
+        batch.frames.clear()
+        self._chain = encoded.chain
+        self._writing = batch
+        self._idle.clear()
+        self.tasks.spawn(self._write(batch, encoded), name="write")
+
+    async def _write(self, batch: Batch, encoded: Encoded) -> None:
+        file = self.segments.files[batch.index]
+        begun = self._time.now()
+        while True:
+            try:
+                passed("wal.batch.write")
+                await file.persist(batch.at, encoded.parts)
+                break
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    self.die(error)
+                    return
+                hit("wal.write_refused")
+                self._is_out_of_space = True
+                if self.is_closed:
+                    self._idle.set()  # Nobody waits for space at shutdown; what waits was not acknowledged.
+                    return
+                await asyncio.sleep(in_seconds(self.config.retry_delay))
+        if self.is_dead:
+            return  # Another file failed meanwhile: the process is ending, and promises nothing more.
+        self._is_out_of_space = False
+        self._sync_ns = self._time.now() - begun
+        passed("wal.batch.durable")
+        self._written(batch, encoded)
+        await self._acknowledgements.tell()
+        passed("wal.batch.acknowledged")
+        if self._check is not None:
+            self._check()
+        self._space.look()
+        if self._oldest <= self._advertised:
+            self._rest()
+
+    def _written(self, batch: Batch, encoded: Encoded) -> None:
+        """A batch is durable: free what it frees. Everyone who waits for it may be told."""
+        self._batch_count += 1
+        self._synced_bytes += encoded.size
+        self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap
+        self._pending_bytes -= batch.payload_bytes
+        for gone in batch.releases:
+            self.pool.unpin(*gone)
+        self._advertised = batch.oldest
+        if self.pool.retire(batch.oldest):
+            hit("wal.segment_freed")
+        self._advance_oldest()
+        self._writing = None
+        self._acknowledgements.add(batch.done)
+        batch.done = []
+        if self._queue:
+            self._ask()
+
+    def _rest(self) -> None:
+        """Be idle where nothing is left to write and nobody to be told."""
+        if self._writing is None and not self._queue and self._acknowledgements.is_quiet:
+            self._idle.set()
+
+    def die(self, error: OSError) -> None:
+        """A write or sync failed: what the disk has is unknown, and a retry would prove nothing."""
+        self.is_dead = True
+        self._queue.clear()
+        self._acknowledgements.forget()
+        self._idle.set()
+        self._crash(error)
+
+    def _release(self) -> None:
+        """Let go of files and lock."""
+        self.segments.close()
+        self._lock.release()
