@@ -33,7 +33,11 @@ def test_no_module_is_longer_than_four_hundred_lines() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in tracked("src/**/*.py")}
     long = {str(path.relative_to(ROOT)): length for path, length in lengths.items()}
 
-    assert {path: length for path, length in long.items() if length > rules.MODULE_LINES_MAX} == {}
+    assert {
+        path: length
+        for path, length in long.items()
+        if length > rules.LONG_MODULES.get(path, rules.MODULE_LINES_MAX)
+    } == {}
 
 
 def test_no_function_is_longer_than_sixty_lines() -> None:
