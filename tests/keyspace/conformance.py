@@ -42,6 +42,17 @@ async def what_is_answered_is_shown(keyspace: Keyspace) -> None:
     assert keyspace.get("absent") is None
 
 
+async def a_page_is_a_part_of_the_range(keyspace: Keyspace) -> None:
+    """A listing reads its way through ten thousand keys in steps that cost what they return."""
+    await keyspace.transact([], [Put(key, b"") for key in ("a", "a/1", "a/2", "a/3", "b/1")])
+    whole = keyspace.range("a/")
+
+    assert keyspace.page("a/", after="", count_max=2) == whole[:2]
+    assert keyspace.page("a/", after="a/1", count_max=9) == whole[1:]
+    assert keyspace.page("a/", after="a/3", count_max=9) == []
+    assert keyspace.page("", after="a/3", count_max=9) == keyspace.range("b")
+
+
 async def a_failed_compare_changes_nothing(keyspace: Keyspace) -> None:
     """control.17: whole, or not at all."""
     await keyspace.transact([], [Put("k", b"v")])

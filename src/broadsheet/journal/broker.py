@@ -9,7 +9,7 @@ Source: journals.1, journals.5, journals.20; DESIGN 2.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -42,6 +42,7 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
+from broadsheet.journal.listing import EVERYTHING_SEEN, View, list_page
 from broadsheet.journal.messages import JournalInfo, JournalStatus
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, open_journal, stream_of
 from broadsheet.journal.replica import Replica
@@ -298,20 +299,10 @@ class Broker:
         return slot.housekeeping.indexing
 
     def list(
-        self, prefix: str, *, after: str, count_max: int, may_see: Callable[[str], bool] = lambda _: True
+        self, prefix: str, *, after: str, count_max: int, view: View = EVERYTHING_SEEN
     ) -> tuple[Sequence[JournalInfo], bool]:
-        """A page, by name, of the journals that `may_see` allows, and whether there are more of those."""
-        found: list[JournalInfo] = []
-        start = PREFIX + after
-        for pair in self._context.keyspace.range(PREFIX + prefix):
-            if pair.key <= start or not may_see(pair.key.removeprefix(PREFIX)):
-                continue
-            if (info := decode_info(pair)).spec.is_deleting:
-                continue
-            if len(found) == count_max:
-                return found, True
-            found.append(info)
-        return found, False
+        """A page, by name, of the journals within `view`, and whether there are more of those."""
+        return list_page(self._context.keyspace, prefix, after=after, count_max=count_max, view=view)
 
     def status(self, name: str, create_revision: Revision | None = None) -> JournalStatus:
         """Where a journal stands."""

@@ -54,6 +54,13 @@ class Keyspace(Protocol):
         """Every key that starts with `prefix`, in key order, as of `revision`."""
         ...
 
+    def page(self, prefix: str, *, after: str, count_max: int) -> list[KeyValue]:
+        """The first `count_max` pairs of `range(prefix)` whose keys are above `after`.
+
+        It costs what it returns, however many keys there are.
+        """
+        ...
+
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Outcome:
         """Do all `operations` in one revision where all `compares` hold, else none of them.
 

@@ -2,7 +2,7 @@
 
 A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
 the native door collects them. The capability check stands in front of every handler; handlers check
-nothing but names that a request carries beyond its first (`Call.demand`, `Call.may_see`).
+nothing but names that a request carries beyond its first (`Call.demand`).
 
 Three shapes:
 * UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be
@@ -27,7 +27,6 @@ from broadsheet.access.capability import Capability
 from broadsheet.access.claims import Principal
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Buffer, ConnectionId
-from broadsheet.errors import NotAllowed
 from broadsheet.wire.run import RunSink
 
 METHOD_NUMBER_MAX: Final = 0xFFFF
@@ -106,14 +105,6 @@ class Call(msgspec.Struct, frozen=True, gc=False):
         """
         self.authorizer.authorize(self.principal, capability, name)
 
-    def may_see(self, name: str) -> bool:
-        """Whether a listing may show `name` to this caller."""
-        try:
-            self.authorizer.authorize(self.principal, self.method.capability, name)
-        except NotAllowed:
-            return False
-        return True
-
 
 class RunOpened(msgspec.Struct, frozen=True):
     """What a RUN handler returns: the reply to the opening, and who takes the runs."""
@@ -156,8 +147,8 @@ class Method:
             capability: what the caller must have; `Capability.NONE` for any authenticated caller.
             request: how the request's body decodes; strictly where the struct forbids unknown fields.
             name_of: the name that a request is about, for the caller's grant; None where it is about no
-            name, and
-                then a caller with a narrow grant may use it all the same: filter with `Call.may_see`.
+                name, and then a caller with a narrow grant may use it all the same: show it only what
+                `Call.principal` covers.
             handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, as `shape` says.
         """
         assert 1 <= number <= METHOD_NUMBER_MAX, f"{name}: number {number} does not fit"

@@ -5,7 +5,7 @@ noun of `core.store`. It does not know revisions' meaning, limits or transaction
 control.15-16.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from typing import Final
 
@@ -41,6 +41,12 @@ class OrderedMap:
                 break
             found.append(self._pairs[key])
         return found
+
+    def page(self, prefix: str, *, after: str, count_max: int) -> list[KeyValue]:
+        """The first `count_max` pairs whose keys start with `prefix` and are above `after`, in key order."""
+        begin = max(bisect_left(self._keys, prefix), bisect_right(self._keys, after))
+        keys = self._keys[begin : begin + count_max]
+        return [self._pairs[key] for key in keys if key.startswith(prefix)]
 
     def pairs(self) -> list[KeyValue]:
         """Every pair, in key order."""

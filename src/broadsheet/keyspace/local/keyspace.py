@@ -149,6 +149,10 @@ class LocalKeyspace:
         """Every key that starts with `prefix`, in key order, as of `revision`."""
         return self._store.shown.range(prefix)
 
+    def page(self, prefix: str, *, after: str, count_max: int) -> list[KeyValue]:
+        """As `Keyspace.page`."""
+        return self._store.shown.page(prefix, after=after, count_max=count_max)
+
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Outcome:
         """As `Keyspace.transact`. A caller that is cancelled does not know the outcome."""
         if self._is_closed:
