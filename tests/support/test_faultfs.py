@@ -100,7 +100,13 @@ def test_a_failed_sync_is_never_followed_by_a_good_one(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="failed before"):
             file.write_at(8, (b"more",))
         assert file.read_at(0, 100) == b"keptlost"
+        again = disk.open("log")
+        with pytest.raises(OSError, match="failed before"):
+            again.sync()
         file.close()
+        again.close()
+        disk.close()
+        disk = LocalDisk(faults.path)
         again = disk.open("log")
         again.sync()
         assert again.read_at(0, 100) == b"keptlost", "the page cache lies to the next process too"

@@ -4,24 +4,24 @@
 that a log, which is a directory, has one writer (DESIGN 3). `flush` and `run` use a pool that a log never
 waits for. Positions and lengths are bytes. Nothing is copied on the way down.
 
-A file whose sync failed is *failed* for good: the kernel marks the pages clean and the next fdatasync
-returns 0 without the data ever reaching the disk (reliability.md 0.4), so here every later write and sync
-raises EIO. ENOSPC and EDQUOT of a write do not fail the file; of a sync they do, and arrive as EIO, so that
-a caller may read ENOSPC as "refused, the rest stands".
+A file or directory whose sync failed is *failed* for good: every concurrent or later write and sync of it,
+through whatever handle of this process, raises EIO (`runtime.syncs`). ENOSPC and EDQUOT of a write do not
+fail the file; of a sync they do, and arrive as EIO, so that a caller may read ENOSPC as "refused, the rest
+stands".
 """
 
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from broadsheet.base.types import Buffer
+from broadsheet.runtime.syncs import Inode, Syncs
 from broadsheet.runtime.tree import FILE_MODE, Tree
 from broadsheet.runtime.workers import Workers
 
@@ -40,12 +40,11 @@ REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
 class LocalFile:
     """An open file of a `LocalDisk`."""
 
-    def __init__(self, fd: int, name: str, *, writer: Workers, pool: Workers) -> None:
+    def __init__(self, fd: int, name: str, *, inode: Inode, writer: Workers, pool: Workers) -> None:
         """Take over the descriptor `fd`."""
-        self._fd, self._name, self._writer, self._pool = fd, name, writer, pool
+        self._fd, self._name, self._inode, self._writer, self._pool = fd, name, inode, writer, pool
         self._on_way = 0
         self._is_closed = False
-        self._failed_by: OSError | None = None
 
     @property
     def name(self) -> str:
@@ -69,12 +68,12 @@ class LocalFile:
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """Write `parts` back to back from `at` on, all of them."""
-        with self._failing(REFUSALS):
+        with self._inode.failing(self._fd, self._name, REFUSALS):
             _write_all(self._fd, at, parts)
 
     def truncate(self, length: int) -> None:
         """Cut or extend with zeros to `length` bytes. Durable after the next sync."""
-        with self._failing(REFUSALS):
+        with self._inode.failing(self._fd, self._name, REFUSALS):
             os.ftruncate(self._fd, length)
 
     def allocate(self, length: int) -> None:
@@ -85,8 +84,7 @@ class LocalFile:
 
     def sync(self) -> None:
         """Make everything written before this call durable."""
-        with self._failing(()):
-            os.fdatasync(self._fd)
+        self._inode.sync(self._fd, self._name, os.fdatasync)
 
     async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
         """`write_at`, then `sync`, in one hop to the directory's writer."""
@@ -120,19 +118,6 @@ class LocalFile:
             os.close(self._fd)
             self._fd = -1
 
-    @contextmanager
-    def _failing(self, harmless: tuple[int, ...]) -> Iterator[None]:
-        """Fail the file for good on any error but the `harmless`."""
-        if self._failed_by is not None:
-            raise OSError(errno.EIO, f"failed before, and must not be trusted: {self._failed_by}", self._name)
-        try:
-            yield
-        except OSError as error:
-            if error.errno in harmless:
-                raise
-            self._failed_by = error
-            raise OSError(errno.EIO, f"write or sync failed: {error}", self._name) from error
-
 
 class LocalLock:
     """An flock on a lock file."""
@@ -150,13 +135,17 @@ class LocalLock:
 class LocalDisk:
     """One directory tree of this machine."""
 
-    def __init__(self, root: Path, *, pool_threads: int = POOL_THREADS) -> None:
+    def __init__(self, root: Path, *, syncs: Syncs | None = None, pool_threads: int = POOL_THREADS) -> None:
         """Hold `root`, made where absent.
+
+        Args:
+            syncs: what the process knows of failed syncs, shared by its disks; None where this is its first.
 
         Raises:
             OSError: it cannot be made or opened.
         """
-        self.tree = Tree(root)
+        self._is_alone = syncs is None
+        self.tree = Tree(root, Syncs() if syncs is None else syncs)
         self._pool = Workers("disk-pool", pool_threads)
         self._shared = Workers("disk-writer-shared", SHARED_WRITERS)
         self._writers: dict[str, Workers] = {}
@@ -177,7 +166,8 @@ class LocalDisk:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", name)
-        return LocalFile(fd, name, writer=self._writer_of(name), pool=self._pool)
+        inode = self.tree.syncs.of(fd)
+        return LocalFile(fd, name, inode=inode, writer=self._writer_of(name), pool=self._pool)
 
     def exists(self, name: str) -> bool:
         """Whether a file or directory of that name is there."""
@@ -203,8 +193,7 @@ class LocalDisk:
 
     def remove(self, name: str) -> None:
         """Remove a file. Durable after `sync_dir`."""
-        with self.tree.parent(name) as (parent, last):
-            os.unlink(last, dir_fd=parent)
+        self.tree.remove(name)
 
     def remove_dir(self, name: str) -> None:
         """Remove an empty directory. Durable after `sync_dir` of the one above it."""
@@ -246,6 +235,8 @@ class LocalDisk:
     def close(self) -> None:
         """Let go of the root and the threads; open files stay usable for blocking calls. Idempotent."""
         self.tree.close()
+        if self._is_alone:
+            self.tree.syncs.close()
         for workers in (self._pool, self._shared, *self._writers.values()):
             workers.close()
 

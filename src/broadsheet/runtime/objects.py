@@ -21,10 +21,13 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.syncs import Syncs
 
 PARTIAL_AGE_MAX_S: Final = 3_600
 TOKEN_BYTES: Final = 16
 POOL_THREADS: Final = 2
+COMPARE_BYTES: Final = 1 << 20
+"""How much of an object is compared at a time."""
 
 
 class LocalObject(msgspec.Struct, frozen=True):
@@ -38,13 +41,16 @@ class LocalObject(msgspec.Struct, frozen=True):
 class LocalObjects:
     """Objects below one directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, syncs: Syncs | None = None) -> None:
         """Hold `root`, made where absent, and sweep what crashed writers left.
+
+        Args:
+            syncs: as of `LocalDisk`.
 
         Raises:
             OSError: it cannot be made or opened.
         """
-        self._disk = LocalDisk(root, pool_threads=POOL_THREADS)
+        self._disk = LocalDisk(root, syncs=syncs, pool_threads=POOL_THREADS)
         self._tree = self._disk.tree
         self._durable_directories: dict[str, None] = {"": None}
         self._disk.make_dir(PARTIAL_SEGMENT)
@@ -90,9 +96,14 @@ class LocalObjects:
             file.write_at(0, body)
             file.sync()
             is_new = self._link(partial, name)
+            if not is_new and self._holds(name, body):
+                # A process before this one may have failed to sync the directory, and no later sync
+                # covers an entry that was lost so. An entry that is made again is covered.
+                self._disk.rename(partial, name)
         finally:
             file.close()
-            self._disk.remove(partial)
+            with suppress(FileNotFoundError):
+                self._disk.remove(partial)
         self._disk.sync_dir(directory)  # Also where it was there: its writer may not have come this far.
         return is_new
 
@@ -103,6 +114,22 @@ class LocalObjects:
             except FileExistsError:
                 return False
         return True
+
+    def _holds(self, name: str, body: Sequence[Buffer]) -> bool:
+        """Whether the object `name` has the bytes of `body`."""
+        file = self._disk.open(name)
+        try:
+            at = 0
+            for part in body:
+                view = memoryview(part).cast("B")
+                for begin in range(0, len(view), COMPARE_BYTES):
+                    piece = view[begin : begin + COMPARE_BYTES]
+                    if file.read_at(at, len(piece)) != piece:
+                        return False
+                    at += len(piece)
+            return at == file.size()
+        finally:
+            file.close()
 
     def _get(self, name: str, begin: int, end: int | None) -> bytes:
         file = self._disk.open(name)

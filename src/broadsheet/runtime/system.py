@@ -11,6 +11,7 @@ from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.objects import LocalObjects, local_root
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Crash
+from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.time import LoopTimers, SystemTime
 
 OWN_STORE: Final = "fragments"
@@ -27,7 +28,7 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=disk,
         network=TCPNetwork(),
-        objects=LocalStores(disk.tree.root / OWN_STORE),
+        objects=LocalStores(disk.tree.root / OWN_STORE, disk.tree.syncs),
         random=Entropy(),
         crash=crash,
     )
@@ -36,13 +37,14 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
 class LocalStores:
     """Object stores by URL; those of one directory are one store."""
 
-    def __init__(self, own: Path) -> None:
+    def __init__(self, own: Path, syncs: Syncs) -> None:
         """Make stores on demand.
 
         Args:
             own: the directory of the node's own store, whose URL is empty.
+            syncs: what the process knows of failed syncs.
         """
-        self._own = own
+        self._own, self._syncs = own, syncs
         self._stores: dict[Path, LocalObjects] = {}
 
     def __call__(self, url: str) -> ObjectStore:
@@ -53,5 +55,5 @@ class LocalStores:
         """
         root = local_root(url) if url else self._own
         if root not in self._stores:
-            self._stores[root] = LocalObjects(root)
+            self._stores[root] = LocalObjects(root, syncs=self._syncs)
         return self._stores[root]

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from broadsheet.base.names import check_file_name
 from broadsheet.base.time import WallTime
+from broadsheet.runtime.syncs import Syncs
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -32,17 +33,17 @@ class Entry(NamedTuple):
 class Tree:
     """One root directory, held open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, syncs: Syncs) -> None:
         """Create `root` and its parents where absent, each durable, and hold it.
 
         Raises:
             OSError: it cannot be made or opened.
         """
-        self.root = root.absolute()
+        self.root, self.syncs = root.absolute(), syncs
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-            _sync_path(path.parent)
+            self._sync_path(path.parent)
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @contextmanager
@@ -109,14 +110,23 @@ class Tree:
             with self.directory("/".join(segments[:count])) as fd:
                 with suppress(FileExistsError):
                     os.mkdir(segment, DIRECTORY_MODE, dir_fd=fd)
-                os.fsync(fd)
+                self.syncs.sync_directory(fd, name)
         with self.directory(name):
             pass  # It may be a file or a link: say so now, not at the first use.
 
     def sync_dir(self, name: str) -> None:
-        """Make creates, renames and removes in a directory durable."""
+        """Make creates, renames and removes in a directory durable.
+
+        Raises:
+            OSError: EIO: it failed, or a sync of this directory failed before.
+        """
         with self.directory(name) as fd:
-            os.fsync(fd)
+            self.syncs.sync_directory(fd, name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Durable after `sync_dir`."""
+        with self.parent(name) as (parent, last):
+            self.syncs.removed(parent, last)
 
     def free(self) -> int:
         """Bytes that a process without privileges may still write."""
@@ -145,10 +155,9 @@ class Tree:
             fd = below
         return fd
 
-
-def _sync_path(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    def _sync_path(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.syncs.sync_directory(fd, str(path))
+        finally:
+            os.close(fd)
