@@ -15,6 +15,7 @@ AMOUNTS = {
     Kind.DUPLICATE: 300_000,
     Kind.CRASH_IN_IO: 3,
     Kind.SLOW_SYNC: 50 * MS,
+    Kind.DISK_FLAPS: 900_000,
     Kind.BIT_FLIP: 1,
     Kind.CLOCK_DRIFT: 100_000,
     Kind.CLOCK_JUMP: -3_600_000 * MS,

@@ -170,7 +170,7 @@ class Runs:
 
     async def _open(self) -> RunStream:
         async with self._opening:
-            if self._stream is None:
+            if self._stream is None or self._stream.has_ended:
                 request = RunRequest(journal=self._journal)
                 _, self._stream = await self._caller.open_run(
                     "journal.append_run", request, reply=JournalInfo

@@ -36,6 +36,11 @@ class Story:
         self._state = state
         self._before = state()
 
+    @property
+    def state(self) -> object:
+        """The state after the last step; None where none is watched."""
+        return self._steps[-1][3] if self._steps else self._before
+
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
         """Remember one step, and forget the oldest where the ring is full."""
         self._steps.append((at, event, effects, self._state() if self._state is not None else None))

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.sim.coverage import Coverage
 from broadsheet.sim.plan import Tier
 from broadsheet.sim.run import Result
 from broadsheet.sim.runner import keep_failure, reproduce_line, run_seed
@@ -43,6 +44,7 @@ class Summary(msgspec.Struct):
     cpu_seconds: float = 0.0
     failures: list[str] = []
     """For each failed seed what it found, and the line that reproduces it."""
+    coverage: Coverage = msgspec.field(default_factory=Coverage)
 
     @property
     def events_per_second(self) -> float:
@@ -66,11 +68,13 @@ class Summary(msgspec.Struct):
         self.faults += result.counts.faults
         self.virtual_seconds += result.virtual_ns / 1e9
         self.cpu_seconds += result.cpu_seconds
+        self.coverage.merge(result.coverage)
 
     def merge(self, other: "Summary") -> None:
         """Add what another process found."""
-        for field in self.__struct_fields__[2:]:
+        for field in self.__struct_fields__[2:-1]:
             setattr(self, field, getattr(self, field) + getattr(other, field))
+        self.coverage.merge(other.coverage)
 
     def line(self) -> str:
         """One line for people."""

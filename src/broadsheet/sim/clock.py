@@ -26,23 +26,24 @@ class NodeClock:
         self._draws = Draws(world.seed, node, "clock")
         self._base_world = self._base_node = 0
         self._ppm = 0
-        self._wall_offset = EPOCH_NS
+        self._base_wall = EPOCH_NS
         self.boot_id = ""
         self.reboot()
 
     def reboot(self) -> None:
         """The kernel started: a new boot id, and an unrelated monotonic clock."""
         self.boot_id = f"{self._draws.bits():016x}"
-        self._base_world, self._base_node = self._world.now, self._draws.below(1 << 40) + 1
+        self._base_node, self._base_wall = self._draws.below(1 << 40) + 1, self.wall()
+        self._base_world = self._world.now
 
     def drift(self, ppm: int) -> None:
         """Run that much too fast from now on."""
-        self._base_node, self._base_world = self.now(), self._world.now
+        self._base_node, self._base_wall, self._base_world = self.now(), self.wall(), self._world.now
         self._ppm = ppm
 
     def jump(self, by_ns: int) -> None:
         """The wall clock was set."""
-        self._wall_offset += by_ns
+        self._base_wall += by_ns
 
     def now(self) -> int:
         """The monotonic clock."""
@@ -51,7 +52,8 @@ class NodeClock:
 
     def wall(self) -> int:
         """The wall clock."""
-        return self._wall_offset + self._world.now + self._world.now * self._ppm // MILLION
+        passed = self._world.now - self._base_world
+        return self._base_wall + passed + passed * self._ppm // MILLION
 
     def world_time(self, instant: int) -> int:
         """When the monotonic clock shows `instant`, if its drift stays; rounded up."""

@@ -19,6 +19,8 @@ from broadsheet.sim.world import Life, World
 
 RESTART_MIN_NS: Final = 50_000_000
 RESTART_SPREAD_NS: Final = 300_000_000
+RESTART_AT_ONCE_PPM: Final = 300_000
+"""How often a process that ended itself is back at once: before anybody noticed that it was gone."""
 
 
 class Node:
@@ -29,7 +31,7 @@ class Node:
         self.boots = 0
         self.life: Life | None = None
         self.clock = NodeClock(world, name)
-        self.health = Health()
+        self.health = Health(Draws(world.seed, name, "health"))
         self.logs = LogStore(
             world,
             name,
@@ -113,4 +115,6 @@ class Cluster:
 
     def _restart_later(self, node: Node) -> None:
         delay = RESTART_MIN_NS + node.draws.below(RESTART_SPREAD_NS)
+        if node.draws.chance(RESTART_AT_ONCE_PPM):
+            delay = 1
         self.world.at(self.world.now + delay, None, self.start, node.name)

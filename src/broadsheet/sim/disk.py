@@ -17,7 +17,8 @@ from broadsheet.ports import DiskLock, File
 from broadsheet.runtime.workers import Lent
 from broadsheet.sim.loop import SimFuture, SimLoop
 from broadsheet.sim.medium import Inode, Medium, Resize, Write, parent
-from broadsheet.sim.world import Gone, Life
+from broadsheet.sim.moments import Gone
+from broadsheet.sim.world import Life
 
 T = TypeVar("T")
 
@@ -39,15 +40,17 @@ class SimDisk:
         *,
         life: Life | None = None,
         power_cut: Callable[[], None] | None = None,
+        reach: Callable[[str], None] | None = None,
     ) -> None:
         """Open the disk.
 
         Args:
             life: whose port this is; None in a test without a world.
             power_cut: what cuts the power of this node when `CRASH_IN_IO` strikes.
+            reach: told of each moment `disk.OPERATION`.
         """
         self.medium = medium if medium is not None else Medium()
-        self._life, self._power_cut = life, power_cut
+        self._life, self._power_cut, self._reach = life, power_cut, reach
         self._owner = life if life is not None else object()
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
@@ -151,6 +154,8 @@ class SimDisk:
         if self._power_cut is not None and medium.health.power_fails():
             self._power_cut()
             raise Gone(f"power cut in {operation} of {what}")
+        if self._reach is not None:
+            self._reach(f"disk.{operation}")
 
     def later(self, delay_ns: int, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Do `work` after a while, unless this life has ended by then."""

@@ -6,11 +6,14 @@ they are healed. It does nothing by itself.
 
 from collections.abc import Callable
 
+from broadsheet.sim.entropy import Draws
+
 
 class Health:
     """What is wrong with one disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, draws: Draws | None = None) -> None:
+        self._draws = draws or Draws("health")
         self.on_strike: Callable[[str], None] = _nobody
         """Told the name of a fault each time that it strikes."""
         self.heal()
@@ -19,6 +22,8 @@ class Health:
         """Nothing is wrong from now on; what was damaged stays damaged."""
         self.slow_ns = 0
         self.is_full = False
+        self.flaps_ppm = 0
+        """In a million writes that need space, how many are refused."""
         self.is_lying = False
         self.sync_errors = 0
         """How many of the next syncs fail."""
@@ -42,7 +47,11 @@ class Health:
         """Whether the disk is full for this write."""
         if self.is_full:
             self.on_strike("is_full")
-        return self.is_full
+            return True
+        if not self.flaps_ppm or not self._draws.chance(self.flaps_ppm):
+            return False
+        self.on_strike("flaps_ppm")
+        return True
 
     def power_fails(self) -> bool:
         """Count one operation; whether it is the one in which the power fails."""

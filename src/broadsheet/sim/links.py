@@ -15,6 +15,7 @@ from broadsheet.sim.entropy import Draws
 
 _EXPONENTIAL: Final = tuple(int(-1024 * log(1 - (i + 0.5) / 1024)) for i in range(1024))
 """Quantiles of an exponential distribution with mean 1024."""
+CALM_DELAY_NS: Final = 5_000_000
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -24,6 +25,8 @@ class Profile(msgspec.Struct, frozen=True):
     delay_mean_ns: int = 1_000_000
     drop_ppm: int = 0
     duplicate_ppm: int = 0
+    tail: int = 20
+    """How many times as long one delay in a hundred is."""
 
 
 class Link:
@@ -50,7 +53,7 @@ class Link:
         profile = self.profile
         part = profile.delay_mean_ns * _EXPONENTIAL[bits & 1023] >> 10
         if (bits >> 10) & 1023 < 10:
-            part *= 20
+            part *= profile.tail
         return profile.delay_min_ns + part + self.extra_ns
 
 
@@ -60,6 +63,16 @@ class Links:
     def __init__(self, seed: int, profile: Profile) -> None:
         self._seed, self.profile = seed, profile
         self._links: dict[tuple[str, str], Link] = {}
+
+    def calm(self) -> None:
+        """No loss, no doubling and short delays from now on: what is left to fail is ours."""
+        self.profile = Profile(
+            delay_min_ns=self.profile.delay_min_ns,
+            delay_mean_ns=min(self.profile.delay_mean_ns, CALM_DELAY_NS),
+            tail=1,
+        )
+        for link in self._links.values():
+            link.profile = self.profile
 
     def link(self, source: str, target: str) -> Link:
         """The link from `source` to `target`."""

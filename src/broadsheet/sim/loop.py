@@ -22,7 +22,8 @@ from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import Any, Final, NoReturn, TypeVar
 
-from broadsheet.sim.world import Call, Gone, Life, World
+from broadsheet.sim.moments import Gone
+from broadsheet.sim.world import Call, Life, World
 
 T = TypeVar("T")
 SECOND: Final = 1_000_000_000

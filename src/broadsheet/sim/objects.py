@@ -14,7 +14,8 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
 from broadsheet.sim.entropy import Draws
 from broadsheet.sim.health import Health
-from broadsheet.sim.world import Gone, Life, World
+from broadsheet.sim.moments import Gone
+from broadsheet.sim.world import Life, World
 
 
 class SimObject(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ import msgspec
 
 from broadsheet.errors import ConfigError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2 added `Fault.on` and `Fault.passage`; plans of format 1 are read as they are."""
 
 
 class Tier(Enum):
@@ -31,6 +32,8 @@ class Kind(Enum):
 
     KILL = "kill"
     """kill -9 of the process; the page cache lives. It restarts `lasts_ns` later."""
+    STOP = "stop"
+    """The process is asked to end, as by SIGTERM, and has to; it restarts `lasts_ns` after it has."""
     POWER_CUT = "power_cut"
     """The machine loses power: unsynced bytes are lost or torn. It restarts `lasts_ns` later."""
     WIPE = "wipe"
@@ -57,6 +60,8 @@ class Kind(Enum):
     """The next read fails."""
     DISK_FULL = "disk_full"
     """ENOSPC for `lasts_ns`, sometimes after a part was written."""
+    DISK_FLAPS = "disk_flaps"
+    """Each write that needs space is refused with a chance of `amount` in a million, for `lasts_ns`."""
     SHORT_WRITE = "short_write"
     """The next write reaches the cache in two parts."""
     SLOW_SYNC = "slow_sync"
@@ -80,19 +85,28 @@ class Kind(Enum):
 DAMAGE: Final = (Kind.WIPE, Kind.LYING_SYNC, Kind.BIT_FLIP, Kind.STALE_SECTOR, Kind.MISDIRECTED_WRITE)
 """What counts against `Budget.damaged_nodes_max`."""
 
-CRASHES: Final = (Kind.KILL, Kind.POWER_CUT, Kind.CRASH_IN_IO, Kind.PAUSE)
+CRASHES: Final = (Kind.KILL, Kind.STOP, Kind.POWER_CUT, Kind.CRASH_IN_IO, Kind.PAUSE)
 NETWORK: Final = (Kind.PARTITION, Kind.CLOG, Kind.DROP, Kind.DUPLICATE, Kind.RESET, Kind.HALF_OPEN)
-DISK: Final = (Kind.SYNC_EIO, Kind.READ_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC)
+DISK: Final = (
+    Kind.SYNC_EIO,
+    Kind.READ_EIO,
+    Kind.DISK_FULL,
+    Kind.DISK_FLAPS,
+    Kind.SHORT_WRITE,
+    Kind.SLOW_SYNC,
+)
 CLOCKS: Final = (Kind.CLOCK_DRIFT, Kind.CLOCK_JUMP)
 
 MEETS: Final = (
     Kind.KILL,
+    Kind.STOP,
     Kind.POWER_CUT,
     Kind.WIPE,
     Kind.CRASH_IN_IO,
     Kind.PARTITION,
     Kind.SYNC_EIO,
     Kind.DISK_FULL,
+    Kind.DISK_FLAPS,
 )
 """The crashes, partitions and disk faults that make a seed count where they meet an open operation (DE
 SIGN 9)."""
@@ -108,6 +122,10 @@ class Fault(msgspec.Struct, frozen=True):
     amount: int = 0
     action: str = ""
     """For `ACTION`: what the workload shall do."""
+    on: str = ""
+    """`node:moment`: not at `at_ns`, but when the node passes that moment afterwards (`moments.py`)."""
+    passage: int = 1
+    """For `on`: at which passage, counted from `at_ns`."""
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -118,6 +136,8 @@ class Budget(msgspec.Struct, frozen=True):
     damage: tuple[Kind, ...] = ()
     """Damage that may happen, to at most `damaged_nodes_max` nodes."""
     damaged_nodes_max: int = 0
+    drift_ppm_max: int = 200_000
+    """How far a clock may run fast or slow; half of the bound where drift between two is bounded (kv.22)."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -155,6 +175,6 @@ def load(path: Path) -> Plan:
         plan = msgspec.json.decode(path.read_bytes(), type=Plan)
     except (msgspec.MsgspecError, OSError) as error:
         raise ConfigError(f"{path} is not a fault plan: {error}") from error
-    if plan.format != FORMAT:
-        raise ConfigError(f"{path} has plan format {plan.format}, this build reads {FORMAT}")
+    if plan.format > FORMAT:
+        raise ConfigError(f"{path} has plan format {plan.format}, this build reads up to {FORMAT}")
     return plan

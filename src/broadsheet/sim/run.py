@@ -1,27 +1,32 @@
 """One run: a plan performed on a fresh world, from first boot to verdict.
 
-    SAFETY (faults happen) --plan.safety_ns--> HEALED (all faults undone, every node started) --each client
-    has an operation acknowledged that it began since--> STOPPING (clients finish) --> VERIFIED
+    SAFETY (faults happen) --plan.safety_ns--> HEALED (all faults undone, every node started, the network
+    calm) --each client has an operation acknowledged that it began since--> ALIVE --each client's next call
+    is answered--> STOPPING (clients finish) --> VERIFIED
 A failure ends it at once: an assertion of a machine, a broken property, a client that makes no progress
-after healing. What differs between the tiers (how a node boots, how a client runs) is `MachineRun` and, in
-`services.py`, `ServiceRun`.
+after healing, calls that are begun once all are alive and end unknown.
+
+What differs between the tiers (how a node boots, how a client runs) is `MachineRun` and, in `services.py`,
+`ServiceRun`.
 """
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from time import process_time
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from broadsheet.base import buggify
+from broadsheet.base import buggify, marks
+from broadsheet.runtime import failpoints
 from broadsheet.runtime.checking import always
 from broadsheet.sim.cluster import Cluster, Node
+from broadsheet.sim.coverage import Coverage
 from broadsheet.sim.entropy import Draws
 from broadsheet.sim.faults import client_names
-from broadsheet.sim.history import History, Outcome
+from broadsheet.sim.history import History, Operation, Outcome
 from broadsheet.sim.links import Links, Profile
 from broadsheet.sim.network import Datagrams
 from broadsheet.sim.plan import Fault, Plan
@@ -32,6 +37,8 @@ from broadsheet.sim.workload import MachineWorkload, Violation, Workload
 from broadsheet.sim.world import World
 
 WATCH_NS: Final = 100_000_000
+SETTLE_NS: Final = 20_000_000_000
+"""How long the next call of a client may take, once all are alive."""
 FINISH_NS: Final = 60_000_000_000
 """How long a client may take over its last operation."""
 MIN_VIRTUAL_NS: Final = 6_000_000_000
@@ -53,6 +60,7 @@ class Result(msgspec.Struct):
     cpu_seconds: float
     violation: str | None = None
     is_healed: bool = False
+    coverage: Coverage = msgspec.field(default_factory=Coverage)
 
     @property
     def is_counting(self) -> bool:
@@ -84,7 +92,8 @@ class RunBase(ABC, Generic[W]):
         self.client_names = client_names(knobs)
         self.cluster = Cluster(self.world, self.links, self.names, self.client_names, self.boot)
         self.history = History(lambda: self.world.now, self.trace.note)
-        self.saboteur = Saboteur(self.cluster, self.history, act=self._act, sever=self.sever)
+        self.saboteur = Saboteur(self.cluster, self.history, act=self._act, sever=self.sever, stop=self.stop)
+        self.coverage = Coverage()
         self.healed_at: int | None = None
 
     @abstractmethod
@@ -107,6 +116,10 @@ class RunBase(ABC, Generic[W]):
         """End connections between pairs; tier 1 has none."""
         return 0
 
+    def stop(self, name: str, ended: Callable[[], None]) -> bool:
+        """Ask a node's process to end; tier 1 has none that could be asked."""
+        return False
+
     def around(self) -> AbstractContextManager[None]:
         """What must be in place while the world runs."""
         return nullcontext()
@@ -115,6 +128,8 @@ class RunBase(ABC, Generic[W]):
         """Run the plan to its end, or stop at world time `until` without a verdict."""
         began = process_time()
         buggify.install(_chooser(self.plan))
+        marks.install(self._passed("mark", self.coverage.marks))
+        failpoints.install(self._passed("label", self.coverage.labels))
         was_collecting = gc.isenabled()
         gc.disable()  # Finalizers are events: they run when we say, not when memory says.
         violation = None
@@ -130,6 +145,9 @@ class RunBase(ABC, Generic[W]):
             violation = _describe(error)
         finally:
             buggify.install(None)
+            marks.install(None)
+            failpoints.install(None)
+            self.coverage.add_steps(self.trace.transitions)
             if was_collecting:
                 gc.enable()
         return Result(
@@ -143,22 +161,35 @@ class RunBase(ABC, Generic[W]):
             cpu_seconds=process_time() - began,
             violation=violation,
             is_healed=self.healed_at is not None,
+            coverage=self.coverage,
         )
 
     def _phases(self) -> None:
         self._safety(self.plan.safety_ns)
         self.saboteur.heal()
+        self.links.calm()
+        buggify.install(None)
         self.healed_at = self.world.now
         self.trace.note("healed")
         self._advance(self.world.now + self.plan.liveness_ns, self._all_alive)
         if not self._all_alive():
             late = [name for name in self.client_names if name not in self._alive()]
             raise Violation(f"no progress of {late} in {self.plan.liveness_ns / 1e9} s after healing")
+        alive_at = self.world.now
+        self.trace.note("alive")
+        self._advance(alive_at + SETTLE_NS, lambda: self._all_answered(alive_at))
+        if not self._all_answered(alive_at):
+            late = [name for name in self.client_names if name not in self._answered(alive_at)]
+            raise Violation(f"calls of {late} are not answered {SETTLE_NS / 1e9} s after all were alive")
         self.stop_clients()
         self._advance(self.world.now + FINISH_NS, self.are_clients_done)
         if not self.are_clients_done():
             raise Violation(f"a client did not finish in {FINISH_NS / 1e9} s: its wait has no bound")
         self._advance(self.world.now + 1_000_000_000)
+        unknown = [op for op in self._since(alive_at) if op.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
+        per_client = [sum(op.client == name for op in unknown) for name in self.client_names]
+        if max(per_client) > self.workload.stale_calls_max:
+            raise Violation(f"nothing fails any more, and calls end unknown, such as {unknown[-1]}")
         self.workload.verify(self)
 
     def _safety(self, until: int) -> None:
@@ -182,18 +213,38 @@ class RunBase(ABC, Generic[W]):
             return
         self.world.at(self.world.now + WATCH_NS, None, self._watch)
 
-    def _alive(self) -> dict[str, None]:
-        healed = self.healed_at or 0
-        found: dict[str, None] = {}
+    def _since(self, begin: int) -> Iterator[Operation]:
+        """The operations that were begun after `begin`, last first."""
         for operation in reversed(self.history.operations):
-            if operation.invoked_at < healed:
-                break
-            if operation.outcome is Outcome.OK:
-                found[operation.client] = None
-        return found
+            if operation.invoked_at <= begin:
+                return
+            yield operation
+
+    def _alive(self) -> dict[str, None]:
+        """Who was acknowledged since healing."""
+        since = self._since((self.healed_at or 0) - 1)
+        return {operation.client: None for operation in since if operation.outcome is Outcome.OK}
+
+    def _answered(self, begin: int) -> dict[str, None]:
+        """Who began a call after `begin` and was answered."""
+        return {op.client: None for op in self._since(begin) if op.outcome is not Outcome.OPEN}
 
     def _all_alive(self) -> bool:
         return len(self._alive()) == len(self.client_names)
+
+    def _all_answered(self, begin: int) -> bool:
+        return len(self._answered(begin)) == len(self.client_names)
+
+    def _passed(self, kind: str, counts: dict[str, int]) -> Callable[[str], None]:
+        """Count each passage of a mark or label; it is a moment, too."""
+        moments = self.world.moments
+
+        def passed(name: str) -> None:
+            counts[name] = counts.get(name, 0) + 1
+            if moments.is_armed:
+                moments.reach(f"{kind}.{name}")
+
+        return passed
 
     def _act(self, fault: Fault) -> None:
         self.workload.act(self, fault)

@@ -1,11 +1,13 @@
 """The saboteur: performs the faults of a plan on a cluster, and heals them.
 
 A fault that finds nothing to hit (a kill of a node that is down) does nothing and is not counted. Those
-that wait for the next sync or write meet an operation, or not, when they strike.
+that wait for the next sync or write meet an operation, or not, when they strike. One that waits for a moment
+is performed when its node passes it; the call that passes it goes on only where the node lives on.
     fault: PLANNED --its time--> PERFORMED --its duration, or healing--> UNDONE. Damage is never undone.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broadsheet.sim import plan as plans
@@ -32,6 +34,7 @@ _STRIKES_LATER: Final = {
     Kind.CRASH_IN_IO: "operations_left",
     Kind.SYNC_EIO: "sync_errors",
     Kind.DISK_FULL: "is_full",
+    Kind.DISK_FLAPS: "flaps_ppm",
 }
 
 
@@ -45,6 +48,7 @@ class Saboteur:
         *,
         act: Callable[[Fault], None],
         sever: Callable[[list[tuple[str, str]], bool], int],
+        stop: Callable[[str, Callable[[], None]], bool],
     ) -> None:
         """Get ready.
 
@@ -52,10 +56,11 @@ class Saboteur:
             act: performs the workload's own actions.
             sever: ends standing connections between pairs, telling both ends (True) or neither; returns how
             many.
+            stop: asks a node's process to end, and calls back when it has; False where none runs.
         """
         self.cluster, self.history = cluster, history
         self.world, self.counts = cluster.world, cluster.world.trace.counts
-        self._act, self._sever = act, sever
+        self._act, self._sever, self._stop = act, sever, stop
         self._undo: dict[int, Callable[[], None]] = {}
         self._number = 0
         self._armed: dict[tuple[str, str], bool] = {}
@@ -63,18 +68,26 @@ class Saboteur:
             node.health.on_strike = self._striker(node.name)
 
     def schedule(self, faults: Sequence[Fault]) -> None:
-        """Perform each at its time."""
+        """Perform each at its time, or at its moment."""
+        moments = self.world.moments
+        moments.planned = dict.fromkeys(moment_of(fault)[1] for fault in faults if fault.on)
         for fault in faults:
-            self.world.at(fault.at_ns, None, self._perform, fault)
+            self.world.at(fault.at_ns, None, self._arm if fault.on else self._perform, fault)
 
     def heal(self) -> None:
         """Undo everything that can be undone, and start every node."""
+        self.world.moments.clear()
         for undo in list(self._undo.values()):
             undo()
         for name, node in self.cluster.nodes.items():
             node.health.heal()
             node.clock.drift(0)
             self.cluster.start(name)
+
+    def _arm(self, fault: Fault) -> None:
+        node, moment = moment_of(fault)
+        passage = max(1, fault.passage)
+        self.world.moments.arm(node, moment, passage=passage, strike=lambda: self._perform(fault))
 
     def _perform(self, fault: Fault) -> None:
         self.world.trace.note("fault", fault)
@@ -123,6 +136,9 @@ class Saboteur:
         match kind:
             case Kind.CRASH_IN_IO:
                 health.operations_left = fault.amount
+            case Kind.DISK_FLAPS:
+                health.flaps_ppm = fault.amount
+                self._later(fault, lambda: setattr(health, "flaps_ppm", 0))
             case Kind.SLOW_SYNC:
                 health.slow_ns += fault.amount
                 self._later(fault, lambda: setattr(health, "slow_ns", max(0, health.slow_ns - fault.amount)))
@@ -147,11 +163,17 @@ class Saboteur:
             world.pause(life)
             self._later(fault, lambda: world.resume(life))
             return True
+        if kind is Kind.STOP:
+            again = partial(cluster.start, node.name)
+            return self._stop(node.name, lambda: self._in(fault.lasts_ns, again))
         assert kind in (Kind.KILL, Kind.POWER_CUT, Kind.WIPE), f"{fault} is not done to a node"
         hit = cluster.end(node.name, power_cut=kind is not Kind.KILL, wipe=kind is Kind.WIPE)
         if hit or kind is Kind.WIPE:
             world.at(world.now + fault.lasts_ns, None, cluster.start, node.name)
         return hit or kind is Kind.WIPE
+
+    def _in(self, delay: int, callback: Callable[[], None]) -> None:
+        self.world.at(self.world.now + delay, None, callback)
 
     def _later(self, fault: Fault, undo: Callable[[], object]) -> None:
         """Undo after its time, or when all is healed."""
@@ -172,3 +194,9 @@ class Saboteur:
                 self.counts.faults_met += 1
 
         return struck
+
+
+def moment_of(fault: Fault) -> tuple[str, str]:
+    """The node and the moment that a fault waits for."""
+    node, _, moment = fault.on.partition(":")
+    return node, moment

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator
 from random import Random as RandomStream
 from typing import Any, Final
 
-from broadsheet.base.machine import Machine
+from broadsheet.base.machine import Effect, Machine
 from broadsheet.base.time import Duration, Instant
 from broadsheet.base.types import NodeId
 from broadsheet.observe.story import Story
@@ -51,7 +51,7 @@ class Seat:
         story = TracedStory(f"{self.node}#{self.boot}.{name}", self.world.trace)
         host: Host[Any, Any] = Host(
             machine,
-            performers,
+            self._watched(performers),
             time=self.time,
             timers=self.timers,
             crash=self._crash,
@@ -60,6 +60,24 @@ class Seat:
         self.hosts.append(host)
         self.world.soon(self.life, host.start)
         return host
+
+    def _watched(self, performers: Performers) -> Performers:
+        """`performers`, and moments before those effects that the plan names."""
+        moments = self.world.moments
+        named = {kind: f"effect.{kind.__name__}" for kind in performers}
+        watched = [kind for kind, name in named.items() if name in moments.planned]
+
+        def wrapped(kind: type[Effect]) -> Callable[[Any], None]:
+            name, perform = named[kind], performers[kind]
+
+            def reach_and_perform(effect: Effect) -> None:
+                if moments.is_armed:
+                    moments.reach(name)
+                perform(effect)
+
+            return reach_and_perform
+
+        return {**performers, **{kind: wrapped(kind) for kind in watched}} if watched else performers
 
     def send(self, to: NodeId | str, message: object) -> None:
         """Send a datagram to a node or a client: delayed, reordered, sometimes lost or doubled."""

@@ -24,10 +24,12 @@ from broadsheet.sim.plan import Plan
 from broadsheet.sim.run import RunBase
 from broadsheet.sim.streams import Streams
 from broadsheet.sim.trace import StoriesTraced
-from broadsheet.sim.workload import ServiceWorkload
+from broadsheet.sim.workload import ServiceWorkload, Violation
 from broadsheet.sim.world import Life, World
 
 PORT: Final = 6640
+STOP_NS: Final = 60_000_000_000
+"""How long a graceful stop may take; clients are given their time to leave."""
 
 
 class ServiceSeat:
@@ -117,6 +119,36 @@ class ServiceRun(RunBase[ServiceWorkload]):
             finally:
                 self._end_all()
 
+    def stop(self, name: str, ended: Callable[[], None]) -> bool:
+        """Ask a node to end, and demand that it does."""
+        node, seat = self.cluster.nodes[name], self.seats.get(name)
+        life = node.life
+        if life is None or life.is_dead or seat is None or seat.life is not life or seat.is_stopping:
+            return False
+        seat.is_stopping = True
+        self.trace.note("stop", name)
+        self.world.soon(life, lambda: self.loop.create_task(self._stop(seat, ended), name=f"{life!r}.stop"))
+        self.world.at(self.world.now + STOP_NS, None, self._demand_end, life)
+        return True
+
+    async def _stop(self, seat: ServiceSeat, ended: Callable[[], None]) -> None:
+        """What `broadsheet serve` does at SIGTERM."""
+        try:
+            await seat.scope.close()
+        except Exception as error:  # noqa: BLE001 - a process died of it: the workload says whether it may.
+            self._died(seat.life, error)
+            return
+        if not seat.life.is_dead:
+            self.trace.note("stopped", repr(seat.life))
+            self.cluster.end(seat.node)
+            ended()
+
+    def _demand_end(self, life: Life) -> None:
+        if life.is_paused:  # It cannot have heard of it for so long.
+            self.world.at(self.world.now + STOP_NS, None, self._demand_end, life)
+        elif not life.is_dead:
+            self.world.fail(Violation(f"{life!r} was asked to end, and runs {STOP_NS / 1e9} s later"))
+
     async def _serve(self, seat: ServiceSeat) -> None:
         try:
             await self.workload.serve(seat, self)
@@ -155,10 +187,21 @@ class ServiceRun(RunBase[ServiceWorkload]):
         def crash(error: BaseException) -> None:
             self._died(life, error)
 
+        moments = world.moments
+
+        def reach(moment: str) -> None:
+            if moments.is_armed:
+                moments.reach(moment)
+
         ports = Ports(
             time=SimTime(world, clock),
             timers=SimTimers(world, life, clock),
-            disk=SimDisk(medium, life=life, power_cut=lambda: self.cluster.power_cut_and_restart(life.node)),
+            disk=SimDisk(
+                medium,
+                life=life,
+                power_cut=lambda: self.cluster.power_cut_and_restart(life.node),
+                reach=reach,
+            ),
             network=self.streams.port_of(life),
             objects=objects,
             random=random,

@@ -17,7 +17,8 @@ from typing import Final
 from broadsheet.base.types import Buffer
 from broadsheet.ports import ByteProtocol
 from broadsheet.sim.links import Link, Links
-from broadsheet.sim.world import Gone, Life, World
+from broadsheet.sim.moments import Gone
+from broadsheet.sim.world import Life, World
 
 WINDOW: Final = 256 * 1024
 CHUNK: Final = 64 * 1024

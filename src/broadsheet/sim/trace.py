@@ -7,13 +7,16 @@ not decide anything.
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Instant
 from broadsheet.observe.story import Story
+
+if TYPE_CHECKING:
+    from broadsheet.sim.moments import Moments
 
 DIGEST_BYTES: Final = 8
 
@@ -57,6 +60,9 @@ class Trace:
         self._update = self._hash.update
         self._encode = msgspec.msgpack.Encoder(enc_hook=_opaque, order="deterministic").encode
         self._show = show
+        self.moments: Moments | None = None
+        self.transitions: dict[tuple[str, str, object], int] = {}
+        """How often each kind of machine stepped an event, with the state after it, where it shows one."""
 
     def note(self, *values: object) -> None:
         """Put something that happened in the world into the digest."""
@@ -71,8 +77,10 @@ class Trace:
         if self._show is not None:
             self._show(f"{self.now() / 1e9:12.6f} {name} {len(data)} bytes")
 
-    def step(self, name: str, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
-        """Put one machine step into the digest."""
+    def step(
+        self, name: str, at: Instant, event: Event, effects: Sequence[Effect], state: object = None
+    ) -> None:
+        """Put one machine step into the digest; its moment is passed then."""
         counts = self.counts
         counts.steps += 1
         if effects:
@@ -80,9 +88,14 @@ class Trace:
             named = [(type(effect).__name__, effect) for effect in effects]
         else:
             named = []
-        self._update(self._encode((name, at, type(event).__name__, event, named)))
+        kind = type(event).__name__
+        self._update(self._encode((name, at, kind, event, named)))
+        key = (name, kind, state)
+        self.transitions[key] = self.transitions.get(key, 0) + 1
         if self._show is not None:
             self._show(f"{self.now() / 1e9:12.6f} {name}: {event!r} -> {list(effects)!r}")
+        if self.moments is not None and self.moments.is_armed:
+            self.moments.reach(f"step.{kind}")
 
     def digest(self) -> str:
         """The digest so far, in hexadecimal."""
@@ -103,7 +116,7 @@ class TracedStory(Story):
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
         """Remember the step, and put it into the digest."""
         super().tell(at, event, effects)
-        self._trace.step(self.name, at, event, effects)
+        self._trace.step(self.name, at, event, effects, self.state)
 
 
 class StoriesTraced:
@@ -124,7 +137,7 @@ class StoriesTraced:
 
         def traced(self: Story, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
             tell(self, at, event, effects)
-            trace.step(self.name, at, event, effects)
+            trace.step(self.name, at, event, effects, self.state)
 
         Story.tell = traced  # type: ignore[method-assign]  # For the time of one simulated run only.
 

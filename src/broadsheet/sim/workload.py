@@ -11,10 +11,13 @@ after healing (liveness).
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from broadsheet.base.types import NodeId
 from broadsheet.ports import Random
+from broadsheet.sim import coverage
 from broadsheet.sim.history import History
 from broadsheet.sim.plan import Budget, Fault, Plan, Tier
 
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from broadsheet.sim.seat import ClientSeat, Seat
     from broadsheet.sim.services import ServiceSeat
     from broadsheet.sim.world import World
+
+
+OPERATIONS: Final = ("open", "write", "sync", "truncate", "rename", "remove", "sync_dir")
+"""The disk's operations that a fault may wait for."""
 
 
 class Violation(Exception):  # noqa: N818 - the field's word.
@@ -59,6 +66,17 @@ class Workload(ABC):
     """As in `broadsheet sim NAME`; the same in both tiers."""
     tier: ClassVar[Tier]
     budget: ClassVar[Budget] = Budget()
+    scope: ClassVar[tuple[str, ...]] = ()
+    """Folders below the package whose marks this workload shall hit, and whose labels, events and effects
+    faults may wait for."""
+    unreached: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Marks of the scope that this workload cannot hit, each with the reason and where else it is tested."""
+    unknown_percent_max: ClassVar[int] = 40
+    """In a campaign, how many of a hundred operations may end unknown: more is an availability that nobody
+    would call one, or a client that calls lost what was answered."""
+    stale_calls_max: ClassVar[int] = 0
+    """How many calls of one client may end unknown although nothing fails any more: those that find out that
+    a connection, which nobody had used since, died in the faults. At most one for each node."""
     clients: ClassVar[int] = 4
     """How many clients run at once.
 
@@ -75,6 +93,15 @@ class Workload(ABC):
     @abstractmethod
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """The nodes' names, sorted."""
+
+    def moments(self) -> tuple[str, ...]:
+        """The moments that a fault may wait for (`moments.py`)."""
+        found = coverage.places(self.scope)
+        names = [f"step.{event}" for event in found.events] + [f"mark.{mark}" for mark in found.marks]
+        if self.tier is Tier.MACHINES:
+            return (*names, *(f"effect.{effect}" for effect in found.effects))
+        labels = [f"label.{label}" for label in found.labels]
+        return (*names, *labels, *(f"disk.{operation}" for operation in OPERATIONS))
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """The domain's own: actions, and faults aimed where they hurt."""

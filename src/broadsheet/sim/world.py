@@ -13,14 +13,11 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from broadsheet.sim.moments import Gone, Moments
 from broadsheet.sim.trace import Trace
 
 EVENTS_MAX: Final = 50_000_000
 """Calls in one run before we call it endless."""
-
-
-class Gone(BaseException):
-    """The process that called is dead: it must not act. Not an `Exception`, so that nobody catches it."""
 
 
 class Call:
@@ -94,6 +91,9 @@ class World:
         self._ready: deque[Call] = deque()
         self._sequence = 0
         trace.now = lambda: self.now
+        self.moments = Moments(self)
+        """What faults wait for."""
+        trace.moments = self.moments
 
     def soon(self, life: Life | None, callback: Callable[..., object], *args: Any) -> Call:  # noqa: ANN401
         """Call after all that is ready now."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import BroadsheetError, Status, TooLarge, Unknown
+from broadsheet.errors import BroadsheetError, Status, TooLarge, Unknown, Unreachable
 from broadsheet.wire import frame as f
 from broadsheet.wire.answers import error_of
 from broadsheet.wire.events import AcknowledgedReceived, RunRefused
@@ -117,7 +117,15 @@ class RunCaller:
         finally:
             self.on_writable()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be submitted any more."""
+        return self._error is not None
+
     def _raise_if_ended(self) -> None:
+        """What was not submitted was not done, whatever is unknown of the records before it."""
+        if isinstance(self._error, Unknown):
+            raise Unreachable(f"the run stream had ended, and nothing of this was sent: {self._error}")
         if self._error is not None:
             raise self._error
         assert not self._has_finished, "the stream was closed by us"

@@ -58,6 +58,7 @@ class AppendServiceWorkload(ServiceWorkload):
     """One node of journals, and clients that append and read."""
 
     name: ClassVar[str] = "append"
+    scope: ClassVar[tuple[str, ...]] = ("journal", "keyspace", "wal")
     clients: ClassVar[int] = 3
     budget: ClassVar[Budget] = Budget(
         kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC)

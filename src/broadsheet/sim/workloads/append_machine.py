@@ -260,6 +260,7 @@ class AppendWorkload(MachineWorkload):
     """One journal's pipeline, and clients that append to it."""
 
     name: ClassVar[str] = "append"
+    scope: ClassVar[tuple[str, ...]] = ("journal/core",)
     clients: ClassVar[int] = 4
     budget: ClassVar[Budget] = Budget(
         kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SLOW_SYNC)

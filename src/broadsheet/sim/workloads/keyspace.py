@@ -76,6 +76,7 @@ class KeyspaceWorkload(ServiceWorkload):
     """One node's key space, and clients that change and read it."""
 
     name: ClassVar[str] = "keyspace"
+    scope: ClassVar[tuple[str, ...]] = ("keyspace", "wal")
     clients: ClassVar[int] = 4
     budget: ClassVar[Budget] = Budget(
         kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC)

@@ -81,6 +81,7 @@ class MetastoreWorkload(MachineWorkload):
     """Clients read and compare-and-set one document; an operator replaces acceptors."""
 
     name: ClassVar[str] = "metastore"
+    scope: ClassVar[tuple[str, ...]] = ("control/core",)
     clients: ClassVar[int] = 5
     budget: ClassVar[Budget] = Budget(
         kinds=(*CRASHES, *NETWORK, *DISK, *CLOCKS), damage=(Kind.WIPE,), damaged_nodes_max=1

@@ -69,7 +69,9 @@ class MetastoreServiceWorkload(ServiceWorkload):
     """As `metastore`, with logs, files and connections."""
 
     name: ClassVar[str] = "metastore"
+    scope: ClassVar[tuple[str, ...]] = ("control", "wal")
     clients: ClassVar[int] = 4
+    stale_calls_max: ClassVar[int] = 4
     budget: ClassVar[Budget] = Budget(
         kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC),
         damage=(Kind.WIPE, Kind.BIT_FLIP, Kind.STALE_SECTOR, Kind.MISDIRECTED_WRITE),

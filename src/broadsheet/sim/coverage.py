@@ -1,0 +1,75 @@
+"""Coverage: which marks, labels and transitions a campaign came by, and which it never did.
+
+What there is to come by is read from the source: `hit("MARK")`, `passed("LABEL")`, and the events and effects
+that are declared. A workload's `scope` says which folders it is about; `make sim` fails on a mark that no
+workload of that scope ever hit. It does not know why a mark was not hit: that is for whoever reads the list.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import broadsheet
+
+ROOT: Final = Path(broadsheet.__file__).parent
+_MARK: Final = re.compile(r"\bhit\(\s*\"([^\"]+)\"")
+_LABEL: Final = re.compile(r"\bpassed\(\s*\"([^\"]+)\"")
+_EVENT: Final = re.compile(r"^class (\w+)\([\w, ]*Event\b", re.MULTILINE)
+_EFFECT: Final = re.compile(r"^class (\w+)\([\w, ]*Effect\b", re.MULTILINE)
+
+
+class Places(msgspec.Struct, frozen=True):
+    """What the source of some folders has, each sorted."""
+
+    marks: tuple[str, ...]
+    labels: tuple[str, ...]
+    events: tuple[str, ...]
+    effects: tuple[str, ...]
+
+
+@lru_cache(maxsize=64)
+def places(scope: tuple[str, ...]) -> Places:
+    """What the folders of `scope` have; each is a path below the package, such as `journal/core`."""
+    paths = sorted({path for folder in scope for path in (ROOT / folder).rglob("*.py")})
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+
+    def found(pattern: re.Pattern[str]) -> tuple[str, ...]:
+        return tuple(sorted({name for text in texts for name in pattern.findall(text)}))
+
+    return Places(found(_MARK), found(_LABEL), found(_EVENT), found(_EFFECT))
+
+
+class Coverage(msgspec.Struct):
+    """What was passed, and how often."""
+
+    marks: dict[str, int] = {}
+    labels: dict[str, int] = {}
+    transitions: dict[str, int] = {}
+    """By `machine: event -> state`."""
+
+    def merge(self, other: "Coverage") -> None:
+        """Add what another run, or another process, came by."""
+        for field in self.__struct_fields__:
+            mine: dict[str, int] = getattr(self, field)
+            for name, count in getattr(other, field).items():
+                mine[name] = mine.get(name, 0) + count
+
+    def add_steps(self, steps: dict[tuple[str, str, object], int]) -> None:
+        """Fold what a trace counted: hosts of one kind, on whatever node and boot, are one machine."""
+        for (host, event, state), count in steps.items():
+            shown = "" if state is None else f" -> {getattr(state, 'name', state)}"
+            name = f"{_kind(host)}: {event}{shown}"
+            self.transitions[name] = self.transitions.get(name, 0) + count
+
+    def never(self, marks: Iterable[str]) -> list[str]:
+        """Those of `marks` that were never hit."""
+        return [mark for mark in marks if mark not in self.marks]
+
+
+def _kind(host: str) -> str:
+    """`n1#2.pipeline` and `journal sim/j0` are a pipeline and a journal."""
+    return host.rpartition("#")[2].partition(".")[2] if "#" in host else host.partition(" ")[0]
