@@ -5,7 +5,9 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from broadsheet.base.time import Duration, Instant, WallTime
+import msgspec
+
+from broadsheet.base.time import SECOND, Duration, Instant, WallTime
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.ports import Disk
 from broadsheet.runtime.scope import Scope
@@ -23,8 +25,17 @@ SMALL = WALConfig(
     initial_fill_bytes=64 << 10,
     record_bytes_max=16 << 10,
     batch_bytes_max=32 << 10,
+    vouch_delay=Duration(3600 * SECOND),
     retry_delay=Duration(1_000_000),
 )
+"""It never rests long enough to vouch for its last batch; see `vouching`."""
+
+
+def vouching(config: WALConfig, *, delay: Duration = Duration(0)) -> WALConfig:
+    """The same log, which vouches for its last batch when it has rested for `delay`."""
+    return msgspec.structs.replace(config, vouch_delay=delay)
+
+
 A, B, C = (LogStreamId(n) for n in (1, 2, 3))
 
 
@@ -82,6 +93,14 @@ class Bench:
             if log.is_dead or (log._idle.is_set() and not is_busy):
                 return
         raise AssertionError("the log does not come to rest")
+
+    async def vouched(self) -> None:
+        """Wait until the log has vouched for its last batch."""
+        end = asyncio.get_running_loop().time() + 10
+        while self.log._witness.is_wanted or self.log._witness.is_armed:
+            assert asyncio.get_running_loop().time() < end, "the log does not vouch for its last batch"
+            await asyncio.sleep(0)
+        await self.settled()
 
 
 async def open_log(

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.crashstates import CrashState, crash_states, record
 from broadsheet.sim.disk import SimDisk
@@ -28,6 +29,7 @@ TINY = WALConfig(
     initial_fill_bytes=32 << 10,
     record_bytes_max=8 << 10,
     batch_bytes_max=16 << 10,
+    vouch_delay=Duration(3600 * SECOND),
 )
 Records = dict[int, bytes]
 

@@ -171,11 +171,11 @@ def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A segment is freed although a stream still pins it."""
 
     def forget(self: Log, stream: int, end: int, *_: bytes) -> bool:
-        batch = self._place(stream, 0, keep=0)
+        batch = self._place(stream, 0, is_relief=True)
         old = self.states[stream].move(end, batch.lap)
         if old is not None:
             batch.releases.append(old)
-            self.pool.pin(batch.lap, old.length)
+            batch.use.pin(old.length)
         self._ask()
         return True
 

@@ -53,14 +53,16 @@ class Encoded(NamedTuple):
     """A multiple of 4 KiB."""
     chain: int
     """The physical chain after its last frame."""
+    frame_count: int
 
 
 class Batch:
     """One write to be."""
 
     __slots__ = (
-        "at", "boot", "bytes_max", "done", "frames", "index", "is_full", "is_sealed", "lap", "limit", "named",
-        "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table", "touched", "use",
+        "at", "boot", "bytes_max", "done", "filled", "frames", "index", "is_full", "is_sealed", "lap",
+        "limit", "named", "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table",
+        "touched", "use",
     )  # fmt: skip
 
     def __init__(
@@ -69,18 +71,20 @@ class Batch:
         lap: int,
         use: Lap,
         at: int,
-        limit: int,
+        filled: int,
         bytes_max: int,
         sequence: int,
         boot: int,
         is_full: bool,
     ) -> None:
-        """Open at `at` of a segment's `use`, which may be written up to `limit`.
+        """Open at `at` of a segment's `use`, which is filled up to `filled`.
 
         Args:
             bytes_max: above it a batch takes no frame but its first.
         """
-        self.lap, self.use, self.at, self.limit, self.sequence = lap, use, at, limit, sequence
+        self.lap, self.use, self.at, self.sequence = lap, use, at, sequence
+        self.filled = self.limit = filled
+        """How far relief may write into the segment, and how far appends may: 0 while they may not."""
         self.bytes_max = bytes_max
         self.index = use.index
         self.boot, self.is_full = boot, is_full
@@ -117,12 +121,13 @@ class Batch:
         self.name((stream,))
         self.touched[stream] = None
 
-    def room_for(self, stream: int, length: int) -> bool:
+    def room_for(self, stream: int, length: int, *, is_relief: bool) -> bool:
         """Whether one more frame of `stream` fits into the segment and below the limit of a batch."""
         size = self.size + FRAME_BYTES + length + -length % FRAME_ALIGN
         if stream not in self.named:
             size += ROW_BYTES
-        return self.at + size <= self.limit and (size <= self.bytes_max or not self.frames)
+        limit = self.filled if is_relief else self.limit
+        return self.at + size <= limit and (size <= self.bytes_max or not self.frames)
 
     def take(self, stream: int, frame: Frame) -> bool:
         """Place a frame; False, and nothing changed, where there is no room for it or the batch is sealed.
@@ -143,7 +148,9 @@ class Batch:
 
     def add(self, stream: int, frame: Frame) -> None:
         """Place a frame, which `room_for` has granted."""
+        limit, self.limit = self.limit, self.filled
         is_taken = self.take(stream, frame)
+        self.limit = limit
         assert is_taken, f"batch {self.sequence} has no room for {frame[3]} bytes, or is sealed"
 
     def seal(self, streams: dict[int, StreamState], *, oldest: int) -> None:
@@ -205,4 +212,4 @@ class Batch:
         end = aligned(size)
         small.append(ZEROS[: end - size])
         parts.append(b"".join(small))
-        return Encoded(parts, end, chain)
+        return Encoded(parts, end, chain, len(self.frames))

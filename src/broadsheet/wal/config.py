@@ -20,6 +20,8 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Segments prefilled in the background of a first start; at least 3."""
     segments_max: int = 64
     """Segments that the pool may grow to before appends are refused."""
+    segments_reserved: int = 1
+    """Free segments that appends may not take: room for checkpoints, trims, copies and truncations."""
     initial_fill_bytes: int = 16 * MIB
     """How much of the very first segment a first start waits for."""
     record_bytes_max: int = 16 * MIB
@@ -30,8 +32,10 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that may wait for the batch on its way; above it appends are throttled."""
     streams_max: int = 65_536
     """Logical streams of one log; each costs 40 bytes in the first batch of every segment."""
+    vouch_delay: Duration = Duration(2 * MILLISECOND)
+    """How long a log rests before it vouches for its last batch; it is vouched for within twice that."""
     retry_delay: Duration = Duration(100 * MILLISECOND)
-    """How long to wait before space that was refused is asked for again."""
+    """How long to wait before space that was refused is asked for again, and a flush that was not made."""
 
     def __post_init__(self) -> None:
         """Hold the relations between the fields."""
@@ -44,10 +48,17 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"segments_initial must be in 3..segments_max, not "
                 f"{self.segments_initial}..{self.segments_max}"
             )
+        if not 1 <= self.segments_reserved <= self.segments_initial - 2:
+            raise ValueError(
+                f"segments_reserved must be in 1..segments_initial - 2, not {self.segments_reserved} of "
+                f"{self.segments_initial}"
+            )
         for name in ("initial_fill_bytes", "record_bytes_max", "batch_bytes_max", "pending_bytes_max"):
             if getattr(self, name) < BLOCK_BYTES:
                 raise ValueError(f"{name} must be at least 4096, not {getattr(self, name)}")
         if not 1 <= self.streams_max <= 1_000_000:
             raise ValueError(f"streams_max must be in 1..1,000,000, not {self.streams_max}")
+        if self.vouch_delay < 0:
+            raise ValueError(f"vouch_delay must be at least 0, not {self.vouch_delay} ns")
         if self.retry_delay < MILLISECOND:
             raise ValueError(f"retry_delay must be at least 1 ms, not {self.retry_delay} ns")

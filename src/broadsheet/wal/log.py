@@ -40,17 +40,18 @@ from broadsheet.wal.format import (
     position,
 )
 from broadsheet.wal.opening import Opened, open_blocking
-from broadsheet.wal.pool import SEGMENTS_KEPT, Pool
+from broadsheet.wal.pool import Pool
 from broadsheet.wal.record import LogFull, LogStatus, Recovered, StreamQuarantined, recovered_of
 from broadsheet.wal.segments import NO_SPACE
 from broadsheet.wal.space import Space
-from broadsheet.wal.stream import StreamState
+from broadsheet.wal.stream import LOST, Release, StreamState
+from broadsheet.wal.witness import Witness
 
 Done = Callable[[], None]
 """Called on the loop once what was appended with it is durable; never if that does not happen."""
 
-SHRINKING: Final = 0
-"""Segments kept free by what makes a log less full: none."""
+PINNING_TOLD_MAX: Final = 8
+"""Streams that an error names."""
 COUNT_MAX: Final = (1 << 32) - 1
 KIND_RUN: Final = Kind.RUN
 PACK_RUN: Final = RUN.pack
@@ -135,7 +136,7 @@ class Log:
         self.quarantine_files = opened.quarantine_files
         self._boot = random.getrandbits(64)
         self._boot_id = time.boot_id().encode("ascii", "replace")[:36]
-        self.pool = Pool()
+        self.pool = Pool(reserved=config.segments_reserved)
         self.states: dict[int, StreamState] = {}
         self._changed: dict[int, None] = {}
         """Streams whose row must stand in the next batch that opens."""
@@ -146,13 +147,13 @@ class Log:
         self._last: Batch | None = None
         """The batch that was opened last."""
         self._on_quarantine: dict[int, Callable[[LogStreamId], None]] = {}
-        self._pinning: tuple[int, list[int]] = (0, [])
         self._chain = self._durable = 0
         self.durable_lap = self._oldest = self._told = self._advertised = 0
         self._pending_bytes = self._synced_bytes = self._batch_count = self._sync_ns = 0
         self._is_asked = self.is_dead = self.is_closed = self._is_out_of_space = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._witness = Witness(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
         self._space = Space(self)
         self._check = checker(self.check)
         self.is_same_boot = False
@@ -227,7 +228,7 @@ class Log:
         batch = self._last
         assert batch is not None
         if not batch.take(stream, frame):
-            batch = self._place(stream, length, keep=SHRINKING if relief else SEGMENTS_KEPT)
+            batch = self._place(stream, length, is_relief=relief)
             batch.add(stream, frame)
         batch.done.append(done)
         if not offset:
@@ -306,7 +307,7 @@ class Log:
             raise StreamQuarantined(
                 f"stream {stream} of {self.directory} lost records: repair it, then `reset`"
             )
-        batch = self._place(stream, 0, keep=SHRINKING)
+        batch = self._place(stream, 0, is_relief=True)
         self._say(batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
         batch.releases.extend(state.truncate(from_offset, generation))
@@ -335,7 +336,7 @@ class Log:
             )
         if state is None:
             state = self._new_stream(stream)
-        batch = self._place(stream, 0, keep=SHRINKING)
+        batch = self._place(stream, 0, is_relief=True)
         self._say(batch, Kind.RESET, state.packed, RUN.pack(next_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
         self.states[stream] = state
@@ -350,8 +351,7 @@ class Log:
         state = self.states.get(stream)
         if state is None or self.is_dead or self.is_closed:
             return
-        for gone in state.trim(below):
-            self.pool.unpin(*gone)
+        self._unpin(state, state.trim(below))
         self._changed[stream] = None
         self._advance_oldest()
 
@@ -362,7 +362,7 @@ class Log:
         if state is None:
             self._forget_callbacks(stream)
             return
-        batch = self._place(stream, 0, keep=SHRINKING)
+        batch = self._place(stream, 0, is_relief=True)
         self._say(
             batch, Kind.DROP, state.packed, RUN.pack(state.next, state.generation, 0, 0), seed=state.crc
         )
@@ -382,7 +382,7 @@ class Log:
         state = self.states.get(stream)
         if state is None or not state.flags & RowFlag.TAIL_CUT:
             return
-        batch = self._place(stream, 0, keep=SHRINKING)
+        batch = self._place(stream, 0, is_relief=True)
         state.flags &= ~RowFlag.TAIL_CUT
         batch.touch(stream)
         self._ask()
@@ -435,12 +435,17 @@ class Log:
         if self.is_closed:
             return
         self.is_closed = True
+        self._witness.cancel()
+        self._space.close()
         if not self.is_dead and not self._is_out_of_space:
-            if self._batch_count > 1:
-                self._mark_end()  # So that the last records are known durable, and damage to them is damage.
             if self._queue:
                 self._ask()
             await self._idle.wait()
+        if not self.is_dead and not self._is_out_of_space and self._witness.is_wanted:
+            self._mark_end()  # So that the last records are known durable, and damage to them is damage.
+            self._ask()
+            await self._idle.wait()
+        self._witness.cancel()
         await self.tasks.close()
         self._release()
 
@@ -451,7 +456,11 @@ class Log:
         for state in self.states.values():
             state.check()
             for lap in state.laps:
-                pins[lap] += 1
+                if lap != LOST:
+                    pins[lap] += 1
+                    assert lap == self.pool.head or state.stream in self.pool.laps[lap].streams, (
+                        f"lap {lap} does not know that stream {state.stream} pins it"
+                    )
         for lap, use in self.pool.laps.items():
             assert use.pins >= pins[lap], f"lap {lap} has {pins[lap]} runs and {use.pins} pins"
         assert self._oldest <= self.durable_lap, "a lap that the last durable batch needs is not past"
@@ -473,7 +482,7 @@ class Log:
             for stream, verdict in result.verdicts.items():
                 self.states[stream] = StreamState.restored(stream, verdict)
                 for run in verdict.held:
-                    self.pool.pin(run.lap, len(run.payload))
+                    self.pool.pin(run.lap, len(run.payload), stream=stream)
             self._chain = result.chain
             self.durable_lap = self._oldest = self._advertised = result.last.lap
             self._oldest = self._told = self._advertised = self.pool.oldest
@@ -489,7 +498,7 @@ class Log:
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
-        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload)):
+        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
                 await self._space.first_segment()
             self.pool.roll()
@@ -515,12 +524,14 @@ class Log:
             lap=lap,
             use=use,
             at=at,
-            limit=self.pool.rooms[use.index],
+            filled=self.pool.rooms[use.index],
             bytes_max=self.config.batch_bytes_max,
             sequence=sequence,
             boot=self._boot,
             is_full=is_full,
         )
+        if not self.pool.may_append():
+            batch.limit = 0
         batch.name(self.states if is_full else self._changed)
         return batch
 
@@ -539,22 +550,25 @@ class Log:
             raise TooLarge(f"the log of {self.directory} has {self.config.streams_max} streams, its limit")
         return StreamState(stream)
 
-    def _place(self, stream: int, length: int, *, keep: int) -> Batch:
+    def _place(self, stream: int, length: int, *, is_relief: bool) -> Batch:
         """The open batch, with room for one more frame.
+
+        Args:
+            is_relief: it makes the log less full, and may use the room that is kept from appends.
 
         Raises:
             LogFull: there is no room. Nothing changed.
         """
         last = self._last
         assert last is not None
-        if not last.is_sealed and last.room_for(stream, length):
+        if not last.is_sealed and last.room_for(stream, length, is_relief=is_relief):
             return last
-        if self._is_out_of_space and keep:
-            raise LogFull(f"the disk of {self.directory} has no space left. Free some; appends then go on")
+        if self._is_out_of_space and not is_relief:
+            raise self._full()
         batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=False)
         batch.name(last.touched)
-        if not batch.room_for(stream, length):
-            self._roll_for(length, keep)
+        if not batch.room_for(stream, length, is_relief=is_relief):
+            self._roll_for(length, is_relief=is_relief)
             batch = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
         self._seal(last)
         self._changed.clear()
@@ -573,30 +587,65 @@ class Log:
             if all(stream in batch.named for stream in self._changed):
                 self._told = self._oldest
             batch.seal(self.states, oldest=self._told)
+            batch.use.streams.update(batch.touched)
+            batch.use.end = batch.end
 
-    def _roll_for(self, length: int, keep: int) -> None:
+    def _roll_for(self, length: int, *, is_relief: bool) -> None:
         """Move the head into the next free segment, which must take a frame of `length`."""
         pool = self.pool
         needed = BLOCK_BYTES + BATCH_BYTES + ROW.size * (len(self.states) + 1) + frame_bytes(length)
         if needed > self.segments.segment_bytes:
             raise TooLarge(f"a record of {length} bytes does not fit into a segment")
-        if not pool.may_roll(keep=keep) or pool.rooms[pool.free[0]] < needed:
+        if not pool.may_roll(is_relief=is_relief) or pool.rooms[pool.free[0]] < needed:
             self._space.look()
-            used = f"{len(pool.laps)} segments in use, {len(pool.free)} free"
-            held = f"the oldest is held by streams {self.pinning()[:8]}. Let them flush or trim"
-            raise LogFull(f"the log of {self.directory} is full: {used}; {held}")
+            raise self._full()
         pool.roll()
         hit("wal.rolled")
         self._space.look()
 
-    def pinning(self) -> list[int]:
-        """The streams with records in the oldest segment. It looks at all once, then at those it found."""
-        lap, (known, asked) = self.pool.oldest, self._pinning
-        if known != lap or lap == self.pool.head:
-            asked = list(self.states)
-        found = [each for each in asked if each in self.states and lap in self.states[each].laps]
-        self._pinning = lap, found
+    def _full(self) -> LogFull:
+        """Why there is no room, and what is done or can be done about it; found out in microseconds."""
+        pool, config = self.pool, self.config
+        if self._is_out_of_space:
+            return LogFull(
+                f"the disk of {self.directory} has no space left. Free some; appends then go on by themselves"
+            )
+        used = f"the log of {self.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} free"
+        streams = self.pinning(PINNING_TOLD_MAX)
+        held = f"the oldest is held by streams {streams}" if pool.oldest < pool.head else "the head is full"
+        if self._space.is_refused:
+            return LogFull(
+                f"{used}, and the disk has no space for another; {held}. Free space, or wait until they flush"
+            )
+        if len(self.segments.files) < config.segments_max or self.segments.unfilled() is not None:
+            return LogFull(f"{used}; another one is being filled. Try again")
+        return LogFull(
+            f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
+            "Try again, or raise wal.segments_max"
+        )
+
+    def pinning(self, count_max: int | None = None) -> list[int]:
+        """The streams with records in the oldest segment; of many, `count_max`."""
+        lap = self.pool.oldest
+        use = self.pool.laps.get(lap)
+        found: list[int] = []
+        gone: list[int] = []
+        for stream in use.streams if use is not None else ():
+            if len(found) == count_max:
+                break
+            state = self.states.get(stream)
+            (found if state is not None and lap in state.laps else gone).append(stream)
+        if use is not None and lap != self.pool.head:
+            for stream in gone:
+                del use.streams[stream]
         return found
+
+    def _unpin(self, state: StreamState, gone: Sequence[Release]) -> None:
+        """`state` needs some runs no longer, and nothing has to be durable before their room is used."""
+        for each in gone:
+            self.pool.unpin(*each)
+            if each.lap not in state.laps and each.lap != self.pool.head:
+                self.pool.laps[each.lap].streams.pop(state.stream, None)
 
     def _say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
         """Place a frame without payload, which moves no chain."""
@@ -608,7 +657,7 @@ class Log:
         state = self.states.get(stream)
         if state is None or self.is_dead or self.is_closed:
             return False
-        batch = self._place(stream, len(payload), keep=SHRINKING)
+        batch = self._place(stream, len(payload), is_relief=True)
         old = state.move(end, batch.lap)
         if old is None:
             self._ask()
@@ -626,9 +675,15 @@ class Log:
         if index in pool.rooms:
             pool.rooms[index] = end
             if self._last is not None and self._last.index == index:
-                self._last.limit = end
+                self._last.filled = end
         elif end >= self.segments.wanted[index]:
             pool.add_free(index, end)
+        self._open_to_appends()
+
+    def _open_to_appends(self) -> None:
+        """Let appends into the head again, where what is reserved for relief is free."""
+        if self._last is not None and self.pool.may_append():
+            self._last.limit = self._last.filled
 
     def quarantine(self, stream: int) -> None:
         """`stream` has lost what was durable: it takes nothing more, and the next batch says so (W6)."""
@@ -638,15 +693,38 @@ class Log:
         state.flags |= RowFlag.QUARANTINED
         self._changed[stream] = None
         try:
-            self._place(stream, 0, keep=SHRINKING).touch(stream)
+            self._place(stream, 0, is_relief=True).touch(stream)
             self._ask()
         except LogFull:
             hit("wal.no_room_for_marker")  # Then the next batch, or the next start, says so.
 
+    def lose(self, stream: int, lap: int) -> None:
+        """What `stream` has in `lap` was set aside: it pins nothing once that is durable. For `Space`."""
+        state = self.states.get(stream)
+        if state is None or not state.is_quarantined or self.is_dead or self.is_closed:
+            return  # It was reset, or dropped, meanwhile; or the next start finds it.
+        try:
+            batch = self._place(stream, 0, is_relief=True)
+        except LogFull:
+            hit("wal.no_room_for_marker")
+            return  # It is found, and set aside, once more.
+        batch.touch(stream)
+        if (gone := state.lose(lap)) is not None:
+            batch.releases.append(gone)
+        self._ask()
+
+    def on_durable(self, done: Done) -> None:
+        """Call `done` when what was placed so far is durable. For `Space`."""
+        last = self._queue[-1] if self._queue else self._writing
+        if last is not None:
+            last.done.append(done)
+        else:
+            asyncio.get_running_loop().call_soon(done)
+
     def _mark_end(self) -> None:
         """Have a batch of nothing, which says what is durable and free by now."""
         try:
-            self._place(SYSTEM_STREAM, 0, keep=SHRINKING)
+            self._place(SYSTEM_STREAM, 0, is_relief=True)
         except LogFull:
             hit("wal.no_room_for_marker")
 
@@ -726,8 +804,11 @@ class Log:
         self._advertised = batch.oldest
         if self.pool.retire(batch.oldest):
             hit("wal.segment_freed")
+            self._open_to_appends()
         self._advance_oldest()
         self._writing = None
+        # The boot frame is evidence for what came before it, and nobody was told of it.
+        self._witness.written(has_records=encoded.frame_count > 0 and self._batch_count > 1)
         self._acknowledgements.add(batch.done)
         batch.done = []
         if self._queue:
@@ -737,6 +818,14 @@ class Log:
         """Be idle where nothing is left to write and nobody to be told."""
         if self._writing is None and not self._queue and self._acknowledgements.is_quiet:
             self._idle.set()
+            self._witness.rested()
+
+    def _vouch(self) -> None:
+        """The log has rested: say so, which proves its last records durable."""
+        if not self.is_dead and not self.is_closed:
+            hit("wal.vouched")
+            self._mark_end()
+            self._ask()
 
     def die(self, error: OSError) -> None:
         """A write or sync failed: what the disk has is unknown, and a retry would prove nothing."""

@@ -136,7 +136,7 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
     """
     made: list[str] = []
     for place in damage:
-        content = segments.files[place.file].read_at(place.begin, place.end - place.begin)
+        content = segments.read(place.file, place.begin, place.end - place.begin)
         name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
         file = segments.disk.open(segments.path(name), create=True)
         if file.size() != len(content):  # Else a former start has set the same bytes aside.

@@ -2,26 +2,28 @@
 
 Laps rise by one with each segment that the head moves into. Segments are freed strictly in order of
 laps: a lap is *past* once no run pins it and none older is pinned, *advertised* once a durable batch
-says so, and only then free to be written over. The last free segment is kept for copies and boot
-frames, so that a full log can still be made less full. It does not open files and does not know
-streams. Source: DESIGN 3.
+says so, and only then free to be written over. The last `reserved` free segments are for relief: what
+makes a full log less full, which is checkpoints, copies, truncations, resets and boot frames. While
+fewer are free, appends are refused, also in a head that relief has moved. It does not open files and
+knows streams by their numbers only. Source: DESIGN 3 ("Relief has room of its own").
 """
 
 from collections import deque
-
-SEGMENTS_KEPT = 1
-"""Free segments that appends may not take."""
 
 
 class Lap:
     """One use of one segment file."""
 
-    __slots__ = ("index", "live_bytes", "pins")
+    __slots__ = ("end", "index", "live_bytes", "pins", "streams")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.pins = 0
         self.live_bytes = 0
+        self.end = 0
+        """How far it was written by this process; 0 where it was not."""
+        self.streams: dict[int, None] = {}
+        """Every stream that has a run here, and some that have none any more."""
 
     def pin(self, length: int) -> None:
         """A run of `length` bytes was placed here."""
@@ -32,7 +34,13 @@ class Lap:
 class Pool:
     """Accounts of all segments of one log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reserved: int = 1) -> None:
+        """Begin without a segment.
+
+        Args:
+            reserved: free segments that appends may not take.
+        """
+        self.reserved = reserved
         self.laps: dict[int, Lap] = {}
         """Laps in use, oldest first."""
         self.free: deque[int] = deque()
@@ -58,9 +66,16 @@ class Pool:
         self.rooms[index] = room
         self.head = lap
 
-    def may_roll(self, *, keep: int = SEGMENTS_KEPT) -> bool:
-        """Whether the head may move into another segment and leave `keep` free."""
-        return len(self.free) > keep
+    def may_append(self) -> bool:
+        """Whether the head has room for appends: all that is reserved for relief is free.
+
+        Where the head alone is in use, as when a new log begins, there is nothing to relieve.
+        """
+        return len(self.free) >= self.reserved or len(self.laps) == 1
+
+    def may_roll(self, *, is_relief: bool) -> bool:
+        """Whether the head may move into another segment."""
+        return len(self.free) > (0 if is_relief else self.reserved)
 
     def roll(self) -> Lap:
         """Move the head into the next free segment."""
@@ -68,9 +83,11 @@ class Pool:
         self.laps[self.head] = lap = Lap(self.free.popleft())
         return lap
 
-    def pin(self, lap: int, length: int) -> None:
-        """A run of `length` bytes was placed in `lap`."""
-        self.laps[lap].pin(length)
+    def pin(self, lap: int, length: int, *, stream: int) -> None:
+        """Recovery found a run of `length` bytes of `stream` in `lap`."""
+        use = self.laps[lap]
+        use.pin(length)
+        use.streams[stream] = None
 
     def unpin(self, lap: int, length: int, runs: int = 1) -> None:
         """Some runs in `lap`, of `length` bytes together, are needed no longer."""

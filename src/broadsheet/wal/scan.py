@@ -143,7 +143,7 @@ def frames(
         header = read_frame(data, at)
         if header is None or not accepts(header) or at + FRAME_BYTES + header.length > end:
             is_after_hole = True
-            at = _next_magic(data, at + FRAME_ALIGN, end)
+            at = next_magic(data, at + FRAME_ALIGN, end)
             continue
         body = at + FRAME_BYTES
         run = view[at + HEAD_BYTES - LINK.size - RUN.size : at + HEAD_BYTES - LINK.size]
@@ -158,7 +158,7 @@ def is_chained(frame: FoundFrame, chain: int) -> bool:
     return crc32c(frame.head_crc_input, chain) == frame.header.chain
 
 
-def _next_magic(data: bytes, at: int, end: int) -> int:
+def next_magic(data: bytes, at: int, end: int) -> int:
     """The next aligned place in [at, end) where a frame may begin; `end` where there is none."""
     while (at := data.find(FRAME_MAGIC, at, end)) >= 0:
         if at % FRAME_ALIGN == 0:

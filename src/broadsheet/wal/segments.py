@@ -9,6 +9,7 @@ import errno
 from collections.abc import Container
 from typing import Final
 
+from broadsheet.base.marks import hit
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB
@@ -55,6 +56,31 @@ class Segments:
         """A file that a former start made."""
         self.files[index], self.filled[index] = file, file.size()
         self.wanted[index] = max(wanted, file.size())
+
+    def read(self, index: int, at: int, length: int) -> bytes:
+        """Some bytes of one file; zeros for each block that the disk cannot read (EIO).
+
+        For what looks after damage: there a sector that cannot be read is a damaged one.
+        """
+        file = self.files[index]
+        try:
+            return file.read_at(at, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        hit("wal.block_unreadable")
+        parts: list[bytes] = []
+        end = min(at + length, file.size())
+        while at < end:
+            step = min(end - at, BLOCK_BYTES - at % BLOCK_BYTES)
+            try:
+                parts.append(file.read_at(at, step))
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                parts.append(bytes(step))
+            at += step
+        return b"".join(parts)
 
     def create(self) -> int:
         """Make the next segment file, with its header and nothing else; its index.

@@ -1,64 +1,38 @@
 """Room: filling segments ahead of the head, and freeing old ones that a few records pin.
 
-Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush; where
-that does not help, a segment that is mostly dead is copied forward, and one that is not is added to the
-pool, up to its limit. These are restartable to-do lists (STYLE 1.8): they hold no state that recovery
-would miss. Source: DESIGN 3 ("A stream that pins old segments").
+Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush, again and
+again until its pins are gone; where that does not help, a segment that is mostly dead is copied forward,
+and one that is not is added to the pool, up to its limit. A pool that cannot grow copies also what is not
+mostly dead, where younger segments wait behind it. These are restartable to-do lists (STYLE 1.8): they
+hold no state that recovery would miss. Source: DESIGN 3 ("A stream that pins old segments", "Relief has
+room of its own").
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
-from broadsheet.ports import Disk
-from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Scope
-from broadsheet.wal.config import BLOCK_BYTES, WALConfig
-from broadsheet.wal.format import FRAME, HEAD_BYTES, FrameHeader, Kind
-from broadsheet.wal.opening import set_aside
-from broadsheet.wal.pool import Pool
+from broadsheet.wal.config import WALConfig
+from broadsheet.wal.copying import Copied, copy_forward
+from broadsheet.wal.format import FRAME_BYTES
 from broadsheet.wal.record import LogFull
-from broadsheet.wal.recovery import Damage
-from broadsheet.wal.scan import frames
-from broadsheet.wal.segments import FILL_STEP_BYTES, NO_FILE, NO_SPACE, Segments
-from broadsheet.wal.stream import StreamState
+from broadsheet.wal.segments import FILL_STEP_BYTES, NO_FILE, NO_SPACE
 
-FREE_LOW: Final = 3
-"""Below so many free segments, look for more: one is kept, one is used up while another is filled."""
-COPY_LOW: Final = 2
+FREE_LOW: Final = 2
+"""Below so many free segments beside the reserve, look for more: one is used up while another is filled."""
+COPY_LOW: Final = 1
 """Below so many, do not wait for whoever was asked to flush."""
-COPY_STEP_BYTES: Final = 1 << 20
-"""Copied forward in one turn, so that appends come between."""
+ASKED_PER_TURN: Final = 16
+"""Streams asked to flush in one turn of the loop: each may start a checkpoint."""
+RETRY_FACTOR_MAX: Final = 8
+"""Requests are repeated after `retry_delay`, then twice that, up to so many times that."""
 
 
-class Pinned(NamedTuple):
-    """A run that is to be copied forward."""
-
-    stream: int
-    end: int
-    crc: int
-    body: bytes
-    payload: bytes
-
-
-Wanted = dict[int, dict[int, tuple[int, int]]]
-"""By stream and begin: end and crc of a run."""
-
-
-class Reading(NamedTuple):
-    """A segment, read once more."""
-
-    pinned: list[Pinned]
-    missing: list[tuple[int, int]]
-    """Stream and begin of each wanted run that is not there as it was written."""
-    damage: list[tuple[int, int]]
-    """Where what is missing lies: damaged frames, or all of the segment where a header cannot be read."""
-
-
-class Relieved(Protocol):
+class Relieved(Copied, Protocol):
     """What `Space` needs of the log that it gives room to: it reads the accounts, and asks for the rest."""
 
     @property
@@ -67,28 +41,8 @@ class Relieved(Protocol):
         ...
 
     @property
-    def disk(self) -> Disk:
-        """Where blocking work is done."""
-        ...
-
-    @property
     def tasks(self) -> Scope:
         """Where it runs in the background."""
-        ...
-
-    @property
-    def segments(self) -> Segments:
-        """The files."""
-        ...
-
-    @property
-    def pool(self) -> Pool:
-        """What each file is used for."""
-        ...
-
-    @property
-    def states(self) -> Mapping[int, StreamState]:
-        """Where each stream stands."""
         ...
 
     @property
@@ -96,31 +50,8 @@ class Relieved(Protocol):
         """The lap of the last durable batch."""
         ...
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
-        ...
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether a write or sync failed."""
-        ...
-
-    @property
-    def quarantine_files(self) -> list[str]:
-        """Names of what was set aside."""
-        ...
-
     def filled(self, index: int) -> None:
         """A file grew."""
-        ...
-
-    def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
-        """Copy a run forward; False where it was given up meanwhile."""
-        ...
-
-    def quarantine(self, stream: int) -> None:
-        """`stream` has lost what was durable."""
         ...
 
     def die(self, error: OSError) -> None:
@@ -138,9 +69,10 @@ class Space:
         """The disk had no room for another segment."""
         self._target = log.config.segments_initial
         self._is_filling = self._is_copying = False
-        self._asked_lap = self._asked_at = 0
-        self._damaged_lap = 0
-        """A lap that cannot be copied whole: trying again would find the same."""
+        self._asked_lap = self._asked_at = self._asked_count = 0
+        """The lap whose streams were asked to flush, where the head stood then, and how often."""
+        self._is_asking = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""
@@ -170,33 +102,86 @@ class Space:
         self._fill()
 
     def look(self) -> None:
-        """Room may have become short: ask, copy or grow."""
+        """A batch is durable, so room may have become short: ask, copy or grow."""
         log, pool = self._log, self._log.pool
-        if len(pool.free) >= FREE_LOW or log.is_closed or log.is_dead or self._is_copying:
+        if len(pool.free) >= pool.reserved + FREE_LOW or log.is_closed or log.is_dead or self._is_copying:
             return
         lap = pool.oldest
-        use = pool.laps[lap]
         if lap < log.durable_lap:
+            use = pool.laps[lap]
             if not use.pins:
                 return  # It is past: the next batch frees it.
             if self._asked_lap != lap:
-                self._asked_lap, self._asked_at = lap, pool.head
+                self._asked_lap, self._asked_at, self._asked_count = lap, pool.head, 0
+                self._cancel()
+            if self._timer is None:
                 self._request(lap)
-            if use.live_bytes * 2 <= pool.rooms[use.index] and lap != self._damaged_lap:
-                if len(pool.free) < COPY_LOW or pool.head > self._asked_at:
-                    self._is_copying = True
-                    log.tasks.spawn(self._copy_forward(lap), name="copy")
-                if len(pool.free) >= COPY_LOW:
-                    return  # Else appends would be refused while the copy is on its way.
+            is_mostly_dead = 2 * (use.live_bytes + FRAME_BYTES * use.pins) <= pool.rooms[use.index]
+            if self._may_copy(is_mostly_dead=is_mostly_dead):
+                self._is_copying = True
+                log.tasks.spawn(self._copy(lap), name="copy")
+            if is_mostly_dead and len(pool.free) >= pool.reserved + COPY_LOW:
+                return  # Else appends would be refused while the copy is on its way.
         self._grow()
 
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._cancel()
+
     def _request(self, lap: int) -> None:
-        """Ask every stream that pins `lap` to flush, at the end of this turn."""
+        """Ask whoever pins `lap` to flush, now and again until the pins are gone."""
         hit("wal.flush_requested")
-        for state in list(self._log.states.values()):
-            callback = self.callbacks.get(state.stream)
-            if callback is not None and lap in state.laps:
-                asyncio.get_running_loop().call_soon(callback, LogStreamId(state.stream))
+        factor = min(1 << self._asked_count, RETRY_FACTOR_MAX)
+        self._asked_count += 1
+        if self._asked_count > 1:
+            hit("wal.flush_requested_again")
+        if not self._is_asking:
+            self._is_asking = True
+            self._log.tasks.spawn(self._ask(lap), name="ask")
+        delay = factor * in_seconds(self._log.config.retry_delay)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look_again)
+
+    async def _ask(self, lap: int) -> None:
+        """A few streams a turn: there may be ten thousand."""
+        log, count = self._log, 0
+        try:
+            for stream in list(log.pool.laps[lap].streams):
+                if log.is_closed or log.is_dead or lap not in log.pool.laps:
+                    return
+                state, callback = log.states.get(stream), self.callbacks.get(stream)
+                if callback is None or state is None or lap not in state.laps:
+                    continue
+                callback(LogStreamId(stream))
+                count += 1
+                if count % ASKED_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        finally:
+            self._is_asking = False
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _may_copy(self, *, is_mostly_dead: bool) -> bool:
+        """Whether copying the oldest segment forward is worth it, and nothing better will free it."""
+        pool = self._log.pool
+        is_asked_in_vain = self._asked_count > 1
+        if is_mostly_dead:
+            is_urgent = len(pool.free) < pool.reserved + COPY_LOW
+            return is_urgent or is_asked_in_vain or pool.head > self._asked_at
+        # A copy takes about what it frees. It frees more where younger segments wait behind it.
+        waiting = (lap < self._log.durable_lap and not use.pins for lap, use in pool.laps.items())
+        return is_asked_in_vain and not self._can_grow() and any(waiting)
+
+    def _can_grow(self) -> bool:
+        segments = self._log.segments
+        is_wanted = segments.unfilled() is not None or len(segments.files) < self._log.config.segments_max
+        return is_wanted and not self.is_refused
 
     def _grow(self) -> None:
         segments = self._log.segments
@@ -240,85 +225,18 @@ class Space:
 
     # --- copying forward ----------------------------------------------------------------------------------
 
-    async def _copy_forward(self, lap: int) -> None:
+    async def _copy(self, lap: int) -> None:
         """Append again what still pins `lap`."""
         log = self._log
         try:
-            wanted = {state.stream: state.in_lap(lap) for state in log.states.values() if lap in state.laps}
-            file = log.segments.files[log.pool.laps[lap].index]
-            log_id = log.segments.log_id
-            found = await log.disk.run(lambda: _read(file.read_at(0, file.size()), log_id, lap, wanted))
-            budget = COPY_STEP_BYTES
-            for run in found.pinned:
-                if log.is_closed or log.is_dead or lap not in log.pool.laps:
-                    return
-                passed("wal.copy")
-                state = log.states.get(run.stream)
-                if state is None or state.boundary(run.end) != run.crc:
-                    hit("wal.copy_outlived")
-                    continue  # Another branch ends there by now.
-                if log.place_copy(run.stream, run.end, run.body, run.payload):
-                    hit("wal.copied_forward")
-                budget -= len(run.payload)
-                if budget <= 0:
-                    budget = COPY_STEP_BYTES
-                    await asyncio.sleep(0)
-            await self._quarantine(lap, wanted, found)
+            await copy_forward(log, lap)
         except LogFull:
             hit("wal.copy_refused")
             self._grow()
+        except OSError as error:
+            if error.errno not in NO_SPACE + NO_FILE:
+                log.die(error)
+                return
+            hit("wal.set_aside_refused")  # What is damaged pins its segment until there is room to keep it.
         finally:
             self._is_copying = False
-
-    async def _quarantine(self, lap: int, wanted: Wanted, found: Reading) -> None:
-        """Charge what could not be read to its streams, at once: not only the next start may tell of it.
-
-        The lap stays pinned by it until its domain has repaired the stream by `reset` or `drop`.
-        """
-        log = self._log
-        lost = [
-            stream
-            for stream, begin in found.missing
-            if (state := log.states.get(stream)) and state.in_lap(lap).get(begin) == wanted[stream][begin]
-        ]
-        if not lost or log.is_dead or log.is_closed:
-            return
-        hit("wal.copy_found_damage")
-        self._damaged_lap = lap
-        for stream in dict.fromkeys(lost):
-            log.quarantine(stream)
-        index = log.pool.laps[lap].index
-        damage = [Damage(index, lap, begin, end) for begin, end in found.damage]
-        names = await log.disk.run(lambda: set_aside(log.segments, damage))
-        log.quarantine_files.extend(names)
-
-
-def _read(data: bytes, log_id: int, lap: int, wanted: Wanted) -> Reading:
-    """The wanted runs of a segment, verified."""
-
-    def accepts(header: FrameHeader) -> bool:
-        return header.log_id == log_id and header.lap == lap
-
-    found: dict[tuple[int, int], Pinned] = {}
-    damaged: dict[tuple[int, int], tuple[int, int]] = {}
-    for frame in frames(data, BLOCK_BYTES, len(data), accepts, is_after_hole=True):
-        header = frame.header
-        key = header.stream, header.offset
-        end_and_crc = wanted.get(header.stream, {}).get(header.offset)
-        # The crc tells the run from one of a branch that was cut off, which may have the same offsets.
-        if header.kind not in (Kind.RUN, Kind.COPY) or end_and_crc != (
-            header.offset + header.entries,
-            header.crc,
-        ):
-            continue
-        if frame.is_payload_whole:
-            body = data[frame.at + FRAME.size : frame.at + HEAD_BYTES]
-            begin, stop = frame.payload
-            found[key] = Pinned(header.stream, *end_and_crc, body, data[begin:stop])
-        else:
-            damaged[key] = (frame.at, frame.end)
-    missing = [
-        (stream, begin) for stream, runs in wanted.items() for begin in runs if (stream, begin) not in found
-    ]
-    places = [damaged[key] for key in missing if key in damaged]
-    return Reading(list(found.values()), missing, places if len(places) == len(missing) else [(0, len(data))])

@@ -7,10 +7,13 @@ when they are copied forward. It does not know bytes, files or durability. Sourc
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broadsheet.wal.format import ROW, STREAM, RowFlag
 from broadsheet.wal.tale import Verdict
+
+LOST: Final = 0
+"""The lap of a run that was found damaged: it was set aside, and pins nothing."""
 
 
 class Release(NamedTuple):
@@ -117,10 +120,20 @@ class StreamState:
         self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, 0
         return gone
 
-    def in_lap(self, lap: int) -> dict[int, tuple[int, int]]:
-        """By its begin, (end, crc) of each run that lies in `lap`."""
-        ends, crcs, base = self.ends, self.crcs, self.base
-        return {ends[i - 1] if i else base: (ends[i], crcs[i]) for i, at in enumerate(self.laps) if at == lap}
+    def has(self, end: int, crc: int, lap: int) -> bool:
+        """Whether a run that ends at `end` with `crc` lies in `lap`.
+
+        The crc tells it from one of a branch that was cut off, which may have the same offsets.
+        """
+        at = bisect_left(self.ends, end)
+        return at < len(self.ends) and (self.ends[at], self.crcs[at], self.laps[at]) == (end, crc, lap)
+
+    def lose(self, lap: int) -> Release | None:
+        """The runs in `lap` were found damaged: they pin it no longer."""
+        lost = [at for at, each in enumerate(self.laps) if each == lap]
+        for at in lost:
+            self.laps[at] = LOST
+        return Release(lap, sum(self.lengths[at] for at in lost), len(lost)) if lost else None
 
     def move(self, end: int, lap: int) -> Release | None:
         """The run that ends at `end` now lies in `lap`; None where it was given up meanwhile."""
@@ -149,8 +162,8 @@ class StreamState:
             lap = laps[0]
             if laps.count(lap) == len(laps):  # Nearly always: all at once, at the speed of memory.
                 gone.append(Release(lap, sum(lengths), len(laps)))
-                return gone
+                break
             runs = next(i for i, other in enumerate(laps) if other != lap)
             gone.append(Release(lap, sum(lengths[:runs]), runs))
             del laps[:runs], lengths[:runs]
-        return gone
+        return [each for each in gone if each.lap != LOST]

@@ -130,7 +130,7 @@ class Tale:
         if _agree(reached, self.expect) and not is_suspect:
             behind = self._suspects(self.expect.next) if self.flags & RowFlag.TAIL_CUT else []
             return Verdict(first, self.expect, chain, self.flags, [], behind)
-        if self.touched == tail_batch and not is_suspect:
+        if self.touched == tail_batch and not is_suspect and not self.flags & RowFlag.QUARANTINED:
             start = self.prior or Point(first, 0, 0)
             before = {h.offset: h for h in (*self.shadowed, *self.held.values()) if h.batch < tail_batch}
             after = {h.offset: h for h in self.held.values() if h.batch == tail_batch}

@@ -1,0 +1,247 @@
+"""Copying forward: what still pins the oldest segment is appended again, and what is damaged is set aside.
+
+Bytes throughout. A restartable to-do list (STYLE 1.8): a copy that was not made is found again, and a run
+that was given up meanwhile is passed over. The segment is read in small pieces in a thread, each run is
+verified there, and the loop places few runs a turn, and no more before the former ones are durable. At the
+end, what is not copied could not be read: it is damaged. Its bytes go to a file of their own, its stream is
+quarantined, and then it pins nothing any more: one bad sector must not keep every younger segment in use.
+Source: DESIGN 3 ("A record found damaged while it is copied"), W6, W7.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from broadsheet.base.marks import hit
+from broadsheet.ports import Disk
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.config import BLOCK_BYTES, KIB, MIB
+from broadsheet.wal.format import (
+    BATCH_BYTES,
+    FRAME,
+    FRAME_ALIGN,
+    FRAME_BYTES,
+    HEAD_BYTES,
+    ROW,
+    FrameHeader,
+    Kind,
+    aligned,
+    frame_bytes,
+)
+from broadsheet.wal.opening import set_aside
+from broadsheet.wal.pool import Pool
+from broadsheet.wal.recovery import Damage
+from broadsheet.wal.scan import Content, batches, frames, next_magic, read_frame
+from broadsheet.wal.segments import Segments
+from broadsheet.wal.stream import StreamState
+
+PIECE_BYTES: Final = 128 * KIB
+"""Read and verified in one go: a thread that works longer keeps the loop from the interpreter."""
+RUNS_PER_TURN: Final = 32
+"""Placed in one turn of the loop."""
+RUNS_PER_STEP: Final = 512
+STEP_BYTES: Final = MIB
+"""Placed before the copier waits until all of them are durable, so that appends come between."""
+
+
+class Pinned(NamedTuple):
+    """A whole run of a segment, as it would be copied."""
+
+    stream: int
+    end: int
+    crc: int
+    body: bytes
+    payload: bytes
+
+
+class Piece(NamedTuple):
+    """Some of a segment, read once more."""
+
+    runs: list[Pinned]
+    end: int
+    """Where the next piece begins."""
+
+
+class Copied(Protocol):
+    """What the copier needs of the log."""
+
+    @property
+    def disk(self) -> Disk:
+        """Where blocking work is done."""
+        ...
+
+    @property
+    def segments(self) -> Segments:
+        """The files."""
+        ...
+
+    @property
+    def pool(self) -> Pool:
+        """What each file is used for."""
+        ...
+
+    @property
+    def states(self) -> Mapping[int, StreamState]:
+        """Where each stream stands."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        ...
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether a write or sync failed."""
+        ...
+
+    @property
+    def quarantine_files(self) -> list[str]:
+        """Names of what was set aside."""
+        ...
+
+    def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
+        """Copy a run forward; False where it was given up meanwhile."""
+        ...
+
+    def on_durable(self, done: Callable[[], None]) -> None:
+        """Call `done` when what was placed so far is durable."""
+        ...
+
+    def quarantine(self, stream: int) -> None:
+        """`stream` has lost what was durable."""
+        ...
+
+    def lose(self, stream: int, lap: int) -> None:
+        """What `stream` has in `lap` was set aside: it pins nothing any more."""
+        ...
+
+
+async def copy_forward(log: Copied, lap: int) -> None:
+    """Append again what still pins `lap`, and set aside what cannot be.
+
+    Raises:
+        LogFull: no room for all of it. What was copied counts.
+        OSError: the disk has no space for what must be set aside. It pins its segment until it has.
+    """
+    assert lap < log.pool.head, f"lap {lap} is still being written"
+    index = log.pool.laps[lap].index
+    at, size, step = BLOCK_BYTES, log.segments.filled[index], _Step(log)
+    while at < size:
+        piece = await log.disk.run(partial(read_piece, log.segments, index, at, lap=lap))
+        at = piece.end
+        for run in piece.runs:
+            if log.is_closed or log.is_dead or lap not in log.pool.laps:
+                return
+            state = log.states.get(run.stream)
+            if state is not None and state.has(run.end, run.crc, lap):
+                passed("wal.copy")
+                if log.place_copy(run.stream, run.end, run.body, run.payload):
+                    hit("wal.copied_forward")
+            await step.taken(len(run.payload))
+    await _set_aside(log, lap, index)
+
+
+class _Step:
+    """Yields to the loop after a few runs, and to the disk after some more."""
+
+    def __init__(self, log: Copied) -> None:
+        self._log = log
+        self._runs = self._bytes = 0
+
+    async def taken(self, length: int) -> None:
+        """A run of `length` bytes was looked at."""
+        self._runs += 1
+        self._bytes += length
+        if self._runs >= RUNS_PER_STEP or self._bytes >= STEP_BYTES:
+            self._runs = self._bytes = 0
+            durable = asyncio.get_running_loop().create_future()
+            self._log.on_durable(lambda: None if durable.done() else durable.set_result(None))
+            await durable
+        elif self._runs % RUNS_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+async def _set_aside(log: Copied, lap: int, index: int) -> None:
+    """Charge what could not be read to its streams, at once, and let it pin nothing."""
+    lost = []
+    for count, stream in enumerate(list(log.pool.laps[lap].streams)):
+        state = log.states.get(stream)
+        if state is not None and lap in state.laps:
+            lost.append(stream)
+        if count % RUNS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    if not lost or log.is_dead or log.is_closed:
+        return
+    hit("wal.copy_found_damage")
+    for stream in lost:
+        log.quarantine(stream)
+    end = log.pool.laps[lap].end
+
+    def work() -> list[str]:
+        return set_aside(log.segments, damaged(log.segments, index, lap=lap, end=end))
+
+    passed("wal.copy.set_aside")
+    log.quarantine_files.extend(await log.disk.run(work))
+    for stream in lost:
+        log.lose(stream, lap)
+
+
+def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
+    """The whole runs of `lap` in a piece that begins at `at`. In a thread."""
+    size = segments.filled[index]
+    accepts = _of(segments.log_id, lap)
+    data = segments.read(index, at, min(PIECE_BYTES, size - at))
+    runs: list[Pinned] = []
+    pos = next_magic(data, 0, len(data))
+    while pos < len(data):
+        if pos and pos + FRAME_BYTES > len(data) and at + len(data) < size:
+            return Piece(runs, at + pos)
+        header = read_frame(data, pos)
+        if header is None or not accepts(header) or at + pos + frame_bytes(header.length) > size:
+            pos = next_magic(data, pos + FRAME_ALIGN, len(data))
+            continue
+        end = pos + frame_bytes(header.length)
+        if end > len(data):
+            if pos:
+                return Piece(runs, at + pos)
+            data = segments.read(index, at, end)
+        found = next(frames(data, pos, end, accepts, is_after_hole=True), None)
+        if found is not None and found.is_payload_whole and header.kind in (Kind.RUN, Kind.COPY):
+            begin, stop = found.payload
+            body = data[pos + FRAME.size : pos + HEAD_BYTES]
+            last = header.offset + header.entries
+            runs.append(Pinned(header.stream, last, header.crc, body, data[begin:stop]))
+        pos = end
+    return Piece(runs, at + len(data))
+
+
+def damaged(segments: Segments, index: int, *, lap: int, end: int) -> list[Damage]:
+    """Where a segment cannot be read, batch by batch, as a start would find it. In a thread.
+
+    Args:
+        end: how far it was written; 0 where that is not known.
+    """
+    data = segments.read(index, 0, segments.filled[index])
+    accepts = _of(segments.log_id, lap)
+    places: list[Damage] = []
+    at = BLOCK_BYTES
+    for header in batches(Content.of(data)):
+        if header.log_id != segments.log_id or header.lap != lap or header.at < at:
+            continue
+        if header.at > at:
+            places.append(Damage(index, lap, at, header.at))
+        begin, stop = header.at + BATCH_BYTES + ROW.size * header.row_count, header.at + header.length
+        whole = sum(f.is_payload_whole for f in frames(data, begin, stop, accepts, is_after_hole=False))
+        if whole != header.frame_count:
+            places.append(Damage(index, lap, header.at, aligned(stop)))
+        at = aligned(stop)
+    if at < end or not places:
+        places.append(Damage(index, lap, at, end or len(data)))
+    return places
+
+
+def _of(log_id: int, lap: int) -> Callable[[FrameHeader], bool]:
+    """Accepts the frames of one use of a segment."""
+    return lambda header: header.log_id == log_id and header.lap == lap
