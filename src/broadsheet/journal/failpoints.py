@@ -49,4 +49,12 @@ LABELS: Final = (
     "journal.delete.after_spool",
     "journal.delete.after_keys",
 )
-"""What `BROADSHEET_FAILPOINT=label:count` may name of this role."""
+"""What `BROADSHEET_FAILPOINT=label:count` may name of this role, beside `REPAIR_LABELS`."""
+
+REPAIR_LABELS: Final = (
+    "journal.seal.before_rename",
+    "journal.seal.written",
+    "journal.seal.in_log",
+    "journal.seal.settled",
+)
+"""Labels that only a start after damage passes; `tests/journal/test_damage.py` kills at each of them."""

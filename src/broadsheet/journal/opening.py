@@ -13,13 +13,12 @@ from typing import Final, NamedTuple
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import Epoch, LogStreamId, Revision
-from broadsheet.errors import Corrupt, Unknown
+from broadsheet.errors import Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
 from broadsheet.journal.core.index import Index
-from broadsheet.journal.core.records import decode
-from broadsheet.journal.core.recovery import Plan, SpoolPlan, replay
+from broadsheet.journal.core.recovery import Plan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
 from broadsheet.journal.keys import (
@@ -31,8 +30,11 @@ from broadsheet.journal.keys import (
     encode_registers,
 )
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import Opened
+from broadsheet.journal.sealing import is_kept
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
+from broadsheet.journal.standing import begin_log, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
 
@@ -65,38 +67,42 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
 
     Raises:
         OSError: the store or the disk does not answer: repeat it.
-        BroadsheetError: the Keyspace does not answer: repeat it.
+        BroadsheetError: the Keyspace or the log does not answer: repeat it.
     """
     stream, directory = stream_of(info), directory_of(info)
     found = context.log.recovered(stream)
-    reason = ""
-    try:
-        plan = replay(decode(record.payload) for record in found.records)
-    except Corrupt as error:
-        plan, reason = replay(()), str(error)
-    if found.is_quarantined:
-        reason = f"its log lost records that were durable, from {plan.end} on: see `broadsheet doctor`"
     store = context.store(info.spec.fragment.store)
     index = Index(await store.list(info.name))
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
-    reason = reason or plan.gap or _missing(context, info, plan, index, keys=keys)
+    version = decode_registers(keys.registers).version if keys.registers is not None else 0
+    standing = await context.disk.run(
+        lambda: stand(context, info, directory, found, registers_version=version)
+    )
+    plan = standing.plan
+    reason = standing.reason or _missing(context, info, plan, index, keys=keys)
+    if plan.gap and not standing.reason:
+        reason = f"journal {info.name}: {plan.gap}: {accept_loss(info.name)}"
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     spools = await context.disk.run(
         lambda: _rebuild(context, directory, plan, index, is_doubtful=bool(reason))
     )
     passed("journal.open.after_rebuild")
-    reason = reason or next((spool.damage for spool in spools if spool.damage), "")
+    if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
+        reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
     registers = _registers(plan, keys)
     epoch = plan.epoch
-    if not reason:
-        try:
+    try:
+        if standing.seal is not None:
+            await begin_log(context, stream, directory, standing=standing)
+        elif found.tail_cut:
+            context.log.settle(stream)
+        if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
-        except BaseException:
-            _close(spools)  # It will be repeated, and each time opens them anew.
-            raise
-    if not found.is_quarantined:
-        context.log.forget(stream)
+    except BaseException:
+        _close(spools)  # It will be repeated, and each time opens them anew.
+        raise
+    context.log.forget(stream)
     *closed, spool = spools
     if reason and index.end > plan.end:
         if spool.length:
@@ -148,7 +154,7 @@ def _rebuild(
             kept = {spool.name for spool in spools}
             for name in disk.list(directory):
                 path = f"{directory}/{name}"
-                if path not in kept:
+                if path not in kept and not is_kept(name):
                     disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
             disk.sync_dir(directory)
     except BaseException:
@@ -187,14 +193,17 @@ def _missing(context: Context, info: JournalInfo, plan: Plan, index: Index, *, k
         if all(member.incarnation != context.incarnation for member in epoch.members):
             return (
                 f"journal {info.name}: the journals' log is not the one that its epoch key names: appends"
-                f" from {epoch.start} on may be lost; restore the data directory, or delete the journal"
+                f" from {epoch.start} on may be lost; restore the data directory, or {reset_head(info.name)}"
             )
     if keys.registers is not None:
         names.append((decode_registers(keys.registers).at, "the registers key"))
     known, who = max(names)
     if known <= plan.end:
         return ""
-    return f"journal {info.name}: {who} knows offset {known}, but the head that was found is {plan.end}"
+    return (
+        f"journal {info.name}: {who} knows offset {known}, but the head that was found is {plan.end}:"
+        f" {reset_head(info.name)}"
+    )
 
 
 def _registers(plan: Plan, keys: Keys) -> RegisterState | None:

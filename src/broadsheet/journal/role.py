@@ -5,17 +5,21 @@ source. The log's stream 0 holds the incarnation of this node's journal data, wr
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from broadsheet.base.types import Incarnation, LogStreamId
-from broadsheet.errors import Unsupported
+from broadsheet.base.marks import hit
+from broadsheet.base.types import Generation, Incarnation, LogStreamId
+from broadsheet.errors import Corrupt, Unsupported
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity as DataIdentity
 from broadsheet.journal.core.records import decode, encode_identity
+from broadsheet.journal.core.spec import EPOCH_PREFIX
+from broadsheet.journal.keys import decode_epoch
 from broadsheet.journal.service import Service
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -38,7 +42,7 @@ class JournalsRole:
 
         Raises:
             ConfigError: the log is locked, foreign or newer.
-            Corrupt: the log's identity record is damaged.
+            Corrupt: a key is damaged, or the key space is older than the journals.
         """
         identity = services.one(Identity)
         if not identity.is_alone:
@@ -54,13 +58,14 @@ class JournalsRole:
             scope=scope,
             crash=ports.crash,
         )
+        keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Offered under its port.
         context = Context(
             node=identity.node,
-            incarnation=await _incarnation(log, ports),
+            incarnation=await _incarnation(log, ports, keyspace),
             config=config,
             disk=ports.disk,
             log=log,
-            keyspace=services.one(Keyspace),  # type: ignore[type-abstract]  # Offered under its port.
+            keyspace=keyspace,
             time=ports.time,
             timers=ports.timers,
             random=ports.random("journals"),
@@ -90,17 +95,41 @@ def _offer_refusals(services: Services) -> None:
         services.offer(Method, row.method(refuse))
 
 
-async def _incarnation(log: Log, ports: Ports) -> Incarnation:
-    """Which life of the data this is: read, or drawn and written down."""
-    for record in log.recovered(IDENTITY_STREAM).records:
-        found = decode(record.payload)
-        if isinstance(found, DataIdentity):
-            return found.incarnation
-    drawn = Incarnation(ports.random("journals.incarnation").getrandbits(63) or 1)
+async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:
+    """Which life of the data this is: read, taken from the keys where its record is damaged, or drawn.
+
+    A log that holds journals had an identity. Where only that record is lost, the newest epoch key names it.
+    """
+    found = log.recovered(IDENTITY_STREAM)
+    for record in found.records:
+        with contextlib.suppress(Corrupt):
+            identity = decode(record.payload)
+            if isinstance(identity, DataIdentity):
+                log.forget(IDENTITY_STREAM)
+                return identity.incarnation
+    is_damaged = found.is_quarantined or found.tail_cut or bool(found.records)
+    known = _incarnation_of_keys(keyspace) if is_damaged or log.streams() else None
+    incarnation = known or Incarnation(ports.random("journals.incarnation").getrandbits(63) or 1)
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    log.append(IDENTITY_STREAM, [encode_identity(DataIdentity(drawn))], done=lambda: written.set_result(None))
+    if is_damaged:
+        hit("journal.identity_repaired")
+        generation = Generation(log.generation(IDENTITY_STREAM) + 1)
+        log.reset(IDENTITY_STREAM, log.next_offset(IDENTITY_STREAM), generation, done=lambda: None)
+    log.append(
+        IDENTITY_STREAM,
+        [encode_identity(DataIdentity(incarnation))],
+        done=lambda: written.set_result(None),
+        relief=True,
+    )
     await written
-    return drawn
+    log.forget(IDENTITY_STREAM)
+    return incarnation
+
+
+def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:
+    """The incarnation that the epoch key names that was put last; None where no journal was ever open."""
+    pairs = sorted(keyspace.range(EPOCH_PREFIX), key=lambda pair: pair.mod_revision)
+    return decode_epoch(pairs[-1]).members[0].incarnation if pairs else None
 
 
 def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool | None]:

@@ -25,6 +25,7 @@ from broadsheet.ports import Disk, File
 
 BLOCK_BYTES: Final = 64 << 10
 """The unit of reading checksums."""
+SPOOL_SUFFIX: Final = ".spool"
 REBUILD_BYTES: Final = 1 << 20
 """How much a rebuild reads at a time."""
 
@@ -188,7 +189,7 @@ def create(disk: Disk, directory: str, begin: ByteOffset, *, may_cut: bool = Tru
 
 def spool_name(directory: str, begin: ByteOffset) -> str:
     """The name of the file of the fragment that begins at `begin`."""
-    return f"{directory}/{begin:016x}.spool"
+    return f"{directory}/{begin:016x}{SPOOL_SUFFIX}"
 
 
 def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:

@@ -278,6 +278,11 @@ class Log:
         state = self.states.get(stream)
         return Offset(state.next if state is not None else 0)
 
+    def generation(self, stream: LogStreamId) -> Generation:
+        """The generation of `stream`: appends carry it or a greater one; 0 where there is none."""
+        state = self.states.get(stream)
+        return Generation(state.generation if state is not None else 0)
+
     def chain(self, stream: LogStreamId) -> int:
         """The chain crc of `stream` after its last record, durable or not."""
         state = self.states.get(stream)

@@ -104,9 +104,13 @@ def spec_key(name: JournalName) -> str:
     return f"items/{name}"
 
 
+EPOCH_PREFIX: Final = "epoch/"
+"""Of every epoch key."""
+
+
 def epoch_key(name: JournalName) -> str:
     """The Keyspace key whose mod_revision is the pipeline epoch (journals.1)."""
-    return f"epoch/{name}"
+    return f"{EPOCH_PREFIX}{name}"
 
 
 def registers_key(name: JournalName) -> str:

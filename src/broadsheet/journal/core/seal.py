@@ -1,0 +1,141 @@
+"""Seal: what stands of a journal whose log lost records, written down beside its spool files.
+
+Offsets are bytes, times nanoseconds since the Unix epoch. The log tells of its damage once; the seal keeps
+it until it is dealt with. With a `reason` the journal takes no appends, until an operator accepts what is
+`lost`. Without one it only carries a decided head over a crash, from the moment at which it is decided until
+the log holds it. It governs until the log has a record of a later generation than its own: `governs`.
+
+Nothing here reads a file. Claims are what unvouched records say of the spool; only the sum of the content
+proves them. Source: journals.3 (seals, quarantine), journals.12, journals.15; reliability W6, W7.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Buffer, ByteOffset, Generation, JournalName
+from broadsheet.errors import Corrupt
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, Proposal, decode
+from broadsheet.journal.core.recovery import Plan
+
+SEAL: Final = 16
+"""First byte of a seal's file: version 1 of its format."""
+CRC_BYTES: Final = 4
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A span that nothing vouches for any more."""
+
+    begin: ByteOffset
+    end: ByteOffset
+    why: str
+    sum: bytes = b""
+    """SHA-1 of the fragment through `end`, where a record names it."""
+    first_append: int = 0
+    """When the fragment got its first byte; 0 where that is not known."""
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """What stands, what does not, and whether appends may go on."""
+
+    journal: JournalName
+    checkpoint: Checkpoint
+    """Everything that is sound, through its `end`."""
+    generation: Generation
+    """The log stream's, when this was written."""
+    written: int
+    reason: str = ""
+    """Why no content may be appended; empty where it may."""
+    lost: tuple[Lost, ...] = ()
+    accepted: int = 0
+    """When an operator accepted what is lost; 0: nobody did."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What an unvouched record says: the fragment from `begin` on has this sum through `end`."""
+
+    begin: ByteOffset
+    end: ByteOffset
+    sum: bytes
+    first_append: int
+    registers_version: int
+    """Of the registers that it sets; 0: it sets none."""
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """All that the records behind the damage say."""
+
+    claims: Sequence[Claim]
+    last_end: ByteOffset | None
+    """Where the stream's very last proposal ends. None where that record is missing or unreadable."""
+
+
+_decoder = msgspec.msgpack.Decoder(Seal)
+
+
+def encode_seal(seal: Seal) -> bytes:
+    """The whole file."""
+    body = bytes((SEAL,)) + msgspec.msgpack.encode(seal)
+    return body + crc32c(body).to_bytes(CRC_BYTES, "little")
+
+
+def decode_seal(content: bytes, name: str) -> Seal:
+    """What a seal's file says.
+
+    Raises:
+        Corrupt: it is damaged, or of a newer version.
+    """
+    body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
+    if crc32c(body).to_bytes(CRC_BYTES, "little") != crc or body[:1] != bytes((SEAL,)):
+        raise Corrupt(f"seal {name} of {len(content)} bytes fails its checksum, or is of a newer version")
+    try:
+        return _decoder.decode(memoryview(body)[1:])
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"seal {name} does not decode: {error}: written by a newer version?") from error
+
+
+def governs(seal: Seal, generations: Iterable[Generation]) -> bool:
+    """Whether the log's records of these `generations` are older than the seal."""
+    return all(generation <= seal.generation for generation in generations)
+
+
+def claims_of(suspects: Sequence[Buffer], *, is_complete: bool) -> Claims:
+    """What `suspects`, in log order, say.
+
+    Args:
+        is_complete: whether the last of them is the stream's very last record.
+    """
+    claims: list[Claim] = []
+    last_end: ByteOffset | None = None
+    for payload in suspects:
+        try:
+            record = decode(payload)
+        except Corrupt:
+            last_end = None  # It may have been the last proposal.
+            continue
+        if isinstance(record, Proposal):
+            version = record.registers.version if record.registers is not None else 0
+            claims.append(Claim(record.fragment_begin, record.end, record.sum, record.first_append, version))
+            last_end = record.end
+        elif isinstance(record, Checkpoint):
+            claims += [
+                Claim(each.begin, each.end, each.sum, record.first_append, 0) for each in record.closed
+            ]
+            claims.append(Claim(record.fragment_begin, record.end, record.sum, record.first_append, 0))
+    return Claims(claims, last_end if is_complete else None)
+
+
+def checkpoint_of(plan: Plan) -> Checkpoint:
+    """The checkpoint that says what `plan` says."""
+    last = plan.spools[-1]
+    return Checkpoint(
+        epoch=plan.epoch,
+        fragment_begin=last.begin,
+        end=last.end,
+        sum=last.sum,
+        first_append=last.first_append,
+        registers=plan.registers,
+        closed=tuple(ClosedSpool(each.begin, each.end, each.sum) for each in plan.spools[:-1]),
+    )

@@ -1,0 +1,13 @@
+"""Remedies: what an operator is told to run about a journal that takes no appends."""
+
+from broadsheet.base.types import JournalName
+
+
+def accept_loss(name: JournalName) -> str:
+    """Bytes of it are damaged or missing."""
+    return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
+
+
+def reset_head(name: JournalName) -> str:
+    """A greater offset is known than could be reached."""
+    return f"`broadsheet journals reset-head {name}` shows what is lost, and goes on above it"

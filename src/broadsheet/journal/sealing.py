@@ -1,0 +1,215 @@
+"""Sealing: the files beside a journal's spools that keep what its log lost, and the repair from the spools.
+
+Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. Bytes of a spool
+are believed where a record's sum proves them, be the record itself damaged or not: content that has the SHA-1
+that was written down for it is that content. What nothing proves is moved aside, never cut off, where it may
+have been acknowledged. Source: journals.3; reliability W7.
+"""
+
+from hashlib import sha1
+from typing import Final
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.marks import hit
+from broadsheet.base.types import ByteOffset
+from broadsheet.journal.core.fragment import EMPTY_SUM
+from broadsheet.journal.core.recovery import Plan, SpoolPlan
+from broadsheet.journal.core.seal import Claim, Claims, Lost, Seal, decode_seal, encode_seal
+from broadsheet.journal.spool_file import SPOOL_SUFFIX, spool_name
+from broadsheet.ports import Disk, File
+from broadsheet.runtime.failpoints import passed
+
+SEAL_NAME: Final = "seal"
+LOST_SUFFIX: Final = ".lost"
+PIECE_BYTES: Final = 1 << 20
+SEAL_BYTES_MAX: Final = 16 << 20
+
+
+def read_seal(disk: Disk, directory: str) -> Seal | None:
+    """The seal that stands beside the spools of a journal, or None.
+
+    Raises:
+        Corrupt: it is damaged, or of a newer version.
+    """
+    name = f"{directory}/{SEAL_NAME}"
+    if not disk.exists(name):
+        return None
+    file = disk.open(name)
+    try:
+        return decode_seal(file.read_at(0, SEAL_BYTES_MAX), name)
+    finally:
+        file.close()
+
+
+def write_seal(disk: Disk, directory: str, seal: Seal) -> None:
+    """Replace the seal, durably: whole, or not at all."""
+    name = f"{directory}/{SEAL_NAME}"
+    disk.make_dir(directory)
+    file = disk.open(f"{name}.new", create=True)
+    try:
+        content = encode_seal(seal)
+        file.truncate(0)
+        file.write_at(0, (content,))
+        file.sync()
+    finally:
+        file.close()
+    passed("journal.seal.before_rename")
+    disk.rename(f"{name}.new", name)
+    disk.sync_dir(directory)
+    passed("journal.seal.written")
+
+
+def remove_seal(disk: Disk, directory: str) -> None:
+    """The log holds what it says: it is needed no more."""
+    if disk.exists(f"{directory}/{SEAL_NAME}"):
+        disk.remove(f"{directory}/{SEAL_NAME}")
+        disk.sync_dir(directory)
+
+
+def is_kept(name: str) -> bool:
+    """Whether a file beside the spools is no spool: a start never removes it."""
+    return name == SEAL_NAME or name.endswith(LOST_SUFFIX)
+
+
+def lost_files(disk: Disk, directory: str) -> list[str]:
+    """The files that were moved aside."""
+    return [name for name in disk.list(directory) if name.endswith(LOST_SUFFIX)]
+
+
+def repair(disk: Disk, directory: str, plan: Plan, claims: Claims, *, registers_version: int) -> bool:
+    """Extend `plan` by what the spool files have and the claims prove; whether that is all there was.
+
+    Args:
+        registers_version: of the registers key. An append that set later ones was never acknowledged, and
+            what its record says of them is unproven: nothing is taken from there on.
+    """
+    while True:
+        spool = plan.spools[-1]
+        proven = _proven(disk, directory, spool, claims, registers_version)
+        if proven is not None:
+            hit("journal.repaired_from_spool")
+            first = spool.first_append if spool.end > spool.begin else proven.first_append
+            spool.end, spool.sum, spool.first_append = proven.end, proven.sum, first
+            plan.end = proven.end
+        follows = [c for c in claims.claims if c.begin == plan.end and c.end > c.begin]
+        if not follows or spool.begin == plan.end:
+            return claims.last_end is not None and claims.last_end == plan.end
+        spool.is_closed = True
+        plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
+
+
+def _proven(
+    disk: Disk, directory: str, spool: SpoolPlan, claims: Claims, registers_version: int
+) -> Claim | None:
+    """The furthest claim that the file's content proves; that content is written anew."""
+    wanted: dict[int, list[Claim]] = {}
+    for claim in claims.claims:
+        if claim.begin == spool.begin and claim.end > spool.end:
+            if claim.registers_version > registers_version:
+                continue
+            wanted.setdefault(claim.end, []).append(claim)
+    name = spool_name(directory, spool.begin)
+    if not wanted or not disk.exists(name):
+        return None
+    file = disk.open(name)
+    try:
+        for begin, content in spool.writes:
+            file.write_at(begin - spool.begin, (content,))
+        return _furthest(file, spool, wanted)
+    finally:
+        file.close()
+
+
+def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> Claim | None:
+    """Read the file once, up to the last end that is claimed."""
+    digest, at, best = sha1(usedforsecurity=False), spool.begin, None
+    for end in sorted({*wanted, spool.end}):
+        while at < end:
+            piece = file.read_at(at - spool.begin, min(PIECE_BYTES, end - at))
+            if not piece:
+                return best  # The file ends here.
+            digest.update(piece)
+            if at + len(piece) > spool.end:
+                file.write_at(at - spool.begin, (piece,))  # Reading it proves nothing about the disk.
+            at = ByteOffset(at + len(piece))
+        found = digest.digest() if at > spool.begin else EMPTY_SUM
+        if end == spool.end and found != spool.sum:
+            return None  # What stands before it is damaged already.
+        best = next((claim for claim in wanted.get(end, ()) if claim.sum == found), best)
+    return best
+
+
+def set_aside(disk: Disk, directory: str, plan: Plan) -> list[str]:
+    """Move what stands above the plan's end into files of its own, and cut it off where it stood.
+
+    Returns:
+        The names of the files, which a start keeps and `doctor` tells of.
+    """
+    made: list[str] = []
+    for name, begin in _spools(disk, directory):
+        mine = next((each for each in plan.spools if each.begin == begin), None)
+        length = mine.end - mine.begin if mine is not None else 0
+        if mine is None and begin < plan.end:
+            continue  # A closed one that was stored: a start looks after it.
+        file = disk.open(f"{directory}/{name}")
+        try:
+            size = file.size()
+            if size > length:
+                made.append(_copy_out(disk, directory, file, begin=begin, skip=length, size=size))
+                file.truncate(length)
+                file.sync()
+        finally:
+            file.close()
+    if made:
+        hit("journal.set_aside")
+    return made
+
+
+def _copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, size: int) -> str:
+    crc = 0
+    partial = f"{directory}/partial{LOST_SUFFIX}"
+    target = disk.open(partial, create=True)
+    try:
+        target.truncate(0)
+        for at in range(skip, size, PIECE_BYTES):
+            piece = file.read_at(at, min(PIECE_BYTES, size - at))
+            crc = crc32c(piece, crc)
+            target.write_at(at - skip, (piece,))
+        target.sync()
+    finally:
+        target.close()
+    name = f"{begin + skip:016x}-{begin + size:016x}-{crc:08x}{LOST_SUFFIX}"
+    disk.rename(partial, f"{directory}/{name}")
+    disk.sync_dir(directory)
+    return name
+
+
+def lost_of(disk: Disk, directory: str, plan: Plan, claims: Claims, *, length_max: int) -> tuple[Lost, ...]:
+    """The spans above the plan's end that anything tells of: records, and bytes that stand in spool files.
+
+    Args:
+        length_max: of one append; a damaged record may claim any span.
+    """
+    lost = [
+        Lost(plan.end, claim.end, "a record of the log that is damaged or unproven names it", claim.sum)
+        for claim in claims.claims
+        if plan.end < claim.end <= plan.end + length_max * max(1, len(claims.claims))
+    ]
+    for name, begin in _spools(disk, directory):
+        file = disk.open(f"{directory}/{name}")
+        try:
+            end = ByteOffset(begin + file.size())
+        finally:
+            file.close()
+        if end > plan.end:
+            lost.append(Lost(max(plan.end, begin), end, f"it stands in {name}, and no sum proves it"))
+    return tuple(dict.fromkeys(lost))
+
+
+def _spools(disk: Disk, directory: str) -> list[tuple[str, ByteOffset]]:
+    """The spool files by offset."""
+    return [
+        (name, ByteOffset(int(name.removesuffix(SPOOL_SUFFIX), 16)))
+        for name in disk.list(directory)
+        if name.endswith(SPOOL_SUFFIX)
+    ]

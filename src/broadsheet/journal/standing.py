@@ -1,0 +1,126 @@
+"""Standing: where a journal stands when it is opened, by its log, its seal and its spool files.
+
+Offsets are bytes. Damage that the log reports is dealt with here, once: repaired from the spools where the
+sums of records prove their bytes, else written down in a seal with the reason, which stops appends until an
+operator accepts the loss. Either way the log's stream begins anew with one checkpoint. A tail that a power
+cut tore was never acknowledged: it is settled and forgotten. After kill -9 the page cache still has what the
+spool got, and no sum may prove it: it is moved aside, not cut off.
+Source: journals.2, journals.3, journals.14, journals.15; reliability W6, W7; ADR 0120.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from broadsheet.base.types import Generation, LogStreamId
+from broadsheet.errors import Corrupt
+from broadsheet.journal.context import Context
+from broadsheet.journal.core.records import decode, encode_checkpoint
+from broadsheet.journal.core.recovery import Plan, replay
+from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, claims_of, governs
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.sealing import (
+    lost_of,
+    read_seal,
+    remove_seal,
+    repair,
+    set_aside,
+    write_seal,
+)
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.record import Recovered
+
+
+class Standing(NamedTuple):
+    """What the log, the seal and the spool files say of a journal, before anybody else is asked."""
+
+    plan: Plan
+    reason: str
+    """Why no content may be appended; empty where it may."""
+    seal: Seal | None
+    """What was decided, to be written down before the log is begun anew; None: the log stands."""
+    is_sealed: bool
+    """Whether the seal is in its file already."""
+
+
+def stand(
+    context: Context, info: JournalInfo, directory: str, found: Recovered, *, registers_version: int
+) -> Standing:
+    """Ask the log's records, the seal that an earlier start wrote, and the spools. Blocking.
+
+    Where the log lost records the spools are asked: what a record's sum proves is repaired. After that the
+    log's stream is begun anew, so that damage is dealt with once, and pins nothing.
+
+    Args:
+        registers_version: of the registers key, see `repair`.
+    """
+    disk = context.disk
+    seal, reason = None, ""
+    try:
+        plan = replay(decode(record.payload) for record in found.records)
+    except Corrupt as error:
+        return Standing(replay(()), str(error), seal=None, is_sealed=False)
+    try:
+        seal = read_seal(disk, directory)
+    except Corrupt as error:
+        return Standing(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
+    if seal is not None:
+        reason = seal.reason
+        if governs(seal, (record.generation for record in found.records)):
+            return Standing(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
+    if not found.is_quarantined and not found.tail_cut:
+        if seal is not None and not reason:
+            remove_seal(disk, directory)  # The log holds what it says.
+        return Standing(plan, reason, seal=None, is_sealed=False)
+    known = plan.end
+    is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset
+    claims = claims_of([record.payload for record in found.suspects], is_complete=is_last)
+    is_whole = repair(disk, directory, plan, claims, registers_version=registers_version)
+    lost: tuple[Lost, ...] = ()
+    if found.is_quarantined and not is_whole:
+        limit = context.config.limits.append_bytes_max
+        lost = lost_of(disk, directory, plan, claims, length_max=limit)
+        reason = reason or (
+            f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
+            f" spool files do not prove what they were: {accept_loss(info.name)}"
+        )
+    elif context.log.is_same_boot and not found.is_quarantined:
+        set_aside(disk, directory, plan)  # The page cache outlives kill -9: it may have been acknowledged.
+    if not found.is_quarantined and plan.end == known and not reason:
+        return Standing(plan, reason, seal=None, is_sealed=False)
+    sealed = Seal(
+        journal=info.name,
+        checkpoint=checkpoint_of(plan),
+        generation=found.generation,
+        written=context.time.wall(),
+        reason=reason,
+        lost=lost,
+    )
+    return Standing(plan, reason, seal=sealed, is_sealed=False)
+
+
+async def begin_log(context: Context, stream: LogStreamId, directory: str, *, standing: Standing) -> None:
+    """Write the seal, begin the log's stream anew with its checkpoint, then remove a seal that is settled.
+
+    Raises:
+        StoreUnhealthy: no room in the log: repeat it. The seal carries what was decided over a crash.
+    """
+    log, seal = context.log, standing.seal
+    assert seal is not None, "nothing was decided"
+    if not standing.is_sealed:
+        await context.disk.run(lambda: write_seal(context.disk, directory, seal))
+    if log.generation(stream) <= seal.generation:
+        offset = log.next_offset(stream)
+        log.reset(stream, offset, Generation(seal.generation + 1), done=lambda: None)
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def durable() -> None:
+        if not written.done():
+            written.set_result(None)
+
+    log.append(stream, [encode_checkpoint(seal.checkpoint)], done=durable, relief=True)
+    passed("journal.seal.in_log")
+    await written
+    if not seal.reason:
+        await context.disk.run(lambda: remove_seal(context.disk, directory))
+    passed("journal.seal.settled")

@@ -1,0 +1,257 @@
+"""Damage at rest: one flipped bit after kill -9 is repaired from the spool, or quarantines its journal.
+
+What a reader is shown is always what was acknowledged; where something is missing the journal takes no
+appends and says so, and the spool's good copy stays (W4, W6, W7, J1, J2).
+"""
+
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.base.types import JournalName
+from broadsheet.errors import Corrupt, Status
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.failpoints import REPAIR_LABELS
+from broadsheet.journal.reading import read
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.sim.crashstates import crash_states, record
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium, Write
+from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.node_process import NodeProcess
+
+OTHER = JournalName("crash/other")
+PARTS = tuple(bytes((65 + n,)) * 40 for n in range(4))
+CONTENT = b"".join(PARTS)
+FLIPS = 150
+"""Of each search; the places are spread over all bytes that say anything."""
+
+
+async def append(
+    node: Running, name: JournalName, content: bytes, condition: Condition | None = None
+) -> Status:
+    """One append, answered."""
+    replica = await node.broker.replica(name)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content), condition=condition))
+    status, _ = await run.answered
+    return status
+
+
+async def shown(node: Running, name: JournalName) -> bytes:
+    """Everything that a reader is shown."""
+    replica = await node.broker.replica(name)
+    return b"".join([c.data async for c in read(replica, replica.begin, None, block=False)])
+
+
+async def lived(*, is_vouched: bool, registers: bool = False) -> SimDisk:
+    """Four appends to one journal and one to another; then kill -9: the page cache stays as it is.
+
+    Args:
+        is_vouched: a later batch of the log follows, so that the log knows of each record.
+    """
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        await node.broker.create(JournalSpec(name=OTHER))
+        await node.broker.replica(NAME)
+        await append(node, OTHER, b"other")
+        await _idle()
+        for number, part in enumerate(PARTS):
+            condition = Condition(union={"n": str(number)}) if registers and number % 2 else None
+            assert await append(node, NAME, part, condition) is Status.OK
+        if is_vouched:
+            await append(node, OTHER, b" more")
+            await _idle()
+        files = {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+        directories = tuple(disk.medium.directories)
+    assert not crashes
+    return SimDisk(Medium.of(files, directories))
+
+
+def copy_of(disk: SimDisk) -> SimDisk:
+    return SimDisk(
+        Medium.of({n: bytes(i.view) for n, i in disk.medium.files.items()}, tuple(disk.medium.directories))
+    )
+
+
+def place_of(disk: SimDisk, content: bytes, suffix: str) -> tuple[str, int]:
+    """File and place of the last copy of `content` in a file whose name ends so."""
+    found = [
+        (name, at)
+        for name, inode in disk.medium.files.items()
+        if name.startswith("journals/")
+        and name.endswith(suffix)
+        and (at := bytes(inode.view).rfind(content)) >= 0
+    ]
+    assert found, f"{content!r} is in no {suffix}"
+    return found[-1]
+
+
+def flip(disk: SimDisk, name: str, at: int, bit: int = 1) -> None:
+    inode = disk.medium.files[name]
+    disk.medium.change(inode, Write(at, bytes((bytes(inode.view)[at] ^ bit,))))
+
+
+async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
+    """Start twice; the state that the journal ends in. Raises where anything wrong is shown or lost."""
+    before = kept(disk)
+    states = []
+    for seed in (2, 3):
+        crashes: list[BaseException] = []
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            replica = await node.broker.replica(NAME)
+            try:
+                found = await shown(node, NAME)
+            except Corrupt:
+                found = b""
+                assert replica.reason, f"{what}: a damaged journal takes appends"
+            assert CONTENT.startswith(found), f"{what}: wrong bytes are shown"
+            if replica.reason:
+                assert "`broadsheet journals " in replica.reason, f"{what}: {replica.reason}"
+                assert await append(node, NAME, b"x") is Status.INDEX_HAS_GREATER_OFFSET
+                states.append("quarantined")
+            elif found == CONTENT:
+                states.append("repaired")
+            else:
+                assert not is_vouched, f"{what}: {len(found)} of {len(CONTENT)} bytes are left in silence"
+                states.append("set aside")
+            other = await append(node, OTHER, b"on")
+            is_told = "`broadsheet journals " in (await node.broker.replica(OTHER)).reason
+            assert (other is Status.OK) != is_told, f"{what}: the other journal's append was {other}"
+            assert not is_told or states[-1] == "repaired", f"{what}: one bit stops two journals"
+        assert not crashes, f"{what}: {crashes}"
+    assert states[0] == states[1], f"{what}: a second start thinks otherwise: {states}"
+    left = kept(disk)
+    assert all(part in left for part in PARTS if part in before), f"{what}: a good copy is gone"
+    return states[0]
+
+
+def kept(disk: SimDisk) -> bytes:
+    """Everything that stands beside the log: spools, and what was moved aside."""
+    files = disk.medium.files.items()
+    return b"\0".join(bytes(i.view) for name, i in files if name.startswith("journals/spool"))
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_a_flipped_bit_of_acknowledged_content_in_the_log_is_repaired_from_the_spool(part: int) -> None:
+    """Oldest, middle and newest record."""
+    disk = await lived(is_vouched=True)
+    flip(disk, *place_of(disk, PARTS[part], ".wal"))
+
+    assert await judge(disk, f"part {part}") == "repaired"
+
+
+async def test_a_flipped_bit_in_the_newest_record_is_repaired_before_the_log_vouches_for_it() -> None:
+    """A kill right after the answer: the spool's bytes have the sum that the record names."""
+    disk = await lived(is_vouched=False)
+    flip(disk, *place_of(disk, PARTS[-1], ".wal"))
+
+    assert await judge(disk, "newest") == "repaired"
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_a_flipped_bit_in_the_sum_of_a_record_quarantines_or_is_proven_by_a_later_one(
+    part: int,
+) -> None:
+    """Only the newest record has no later one whose sum covers its bytes."""
+    disk = await lived(is_vouched=True)
+    name, at = place_of(disk, PARTS[part], ".wal")
+    flip(disk, name, at - 10)
+
+    assert await judge(disk, f"sum {part}") == ("quarantined" if part == len(PARTS) - 1 else "repaired")
+
+
+@pytest.mark.parametrize("is_vouched", [True, False])
+@pytest.mark.parametrize("has_registers", [True, False])
+async def test_every_flipped_bit_of_the_log_and_the_spool_is_repaired_or_told(
+    *, is_vouched: bool, has_registers: bool
+) -> None:
+    """Each kind of record, header and row of log, and the spool; each ends in a state that says so."""
+    disk = await lived(is_vouched=is_vouched, registers=has_registers)
+    places = [
+        (name, at)
+        for name, inode in sorted(disk.medium.files.items())
+        if name.startswith("journals/") and name.endswith((".wal", ".spool"))
+        for at, byte in enumerate(bytes(inode.view))
+        if byte
+    ]
+    states: dict[str, int] = {}
+    for name, at in places[:: max(1, len(places) // FLIPS)]:
+        damaged = copy_of(disk)
+        flip(damaged, name, at, 1 << at % 8)
+        state = await judge(damaged, f"{name} at {at}", is_vouched=is_vouched)
+        states[state] = states.get(state, 0) + 1
+    assert states["repaired"] > sum(states.values()) // 2
+    assert "quarantined" in states or not is_vouched, states
+
+
+async def test_a_power_cut_during_a_repair_leaves_what_another_start_repairs_or_tells() -> None:
+    """Every crash state of the start that repairs: the seal carries its decision (W2, W3)."""
+    damaged = await lived(is_vouched=True)
+    flip(damaged, *place_of(damaged, PARTS[-1], ".wal"))
+    disk = SimDisk()
+    tape, crashes = record(disk), list[BaseException]()
+    for name in damaged.medium.directories:
+        if name:
+            disk.make_dir(name)
+    for name, inode in damaged.medium.files.items():
+        file = disk.open(name, create=True)
+        file.write_at(0, (bytes(inode.view),))
+        file.sync()
+        disk.sync_dir(name.rpartition("/")[0])
+    first = len(tape.steps)
+    async with running(disk, Shelf(None, {}), seed=7, crashes=crashes) as node:
+        assert await shown(node, NAME) == CONTENT
+        assert await append(node, NAME, b"and more") is Status.OK
+        tape.mark("acknowledged")
+    states: dict[str, int] = {}
+    for number, state in enumerate(crash_states(tape, atoms_max=3, first=first)):
+        async with running(state.disk(), Shelf(None, {}), seed=number, crashes=crashes) as node:
+            replica, found = await node.broker.replica(NAME), await shown(node, NAME)
+        assert (CONTENT + b"and more").startswith(found)
+        assert replica.reason or found.startswith(CONTENT), f"step {state.position}: in silence"
+        if "acknowledged" in state.marks:
+            assert found == CONTENT + b"and more", f"step {state.position}: an acknowledged append is gone"
+        end = "told" if replica.reason else "repaired"
+        states[end] = states.get(end, 0) + 1
+    assert states["repaired"] > 20, states
+    assert not crashes
+
+
+@pytest.mark.parametrize("label", REPAIR_LABELS)
+async def test_a_node_killed_in_the_middle_of_a_repair_finishes_it_at_its_next_start(
+    tmp_path: Path, label: str
+) -> None:
+    """A real process: what was decided is carried over the kill."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create("kill/a")
+            for part in PARTS:
+                await client.journals.append("kill/a", part)
+            await client.journals.create("kill/b")
+            await client.journals.append("kill/b", b"a later batch")
+        node.kill()
+        (segment,) = [
+            path for path in (tmp_path / "data/journals/log").glob("*.wal") if PARTS[-1] in path.read_bytes()
+        ]
+        content = bytearray(segment.read_bytes())
+        content[content.index(PARTS[-1])] ^= 1
+        segment.write_bytes(content)
+
+        await node.start(f"{label}:1")
+        assert await node.died() == -9
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            assert (await client.journals.status("kill/a")).state == "open"
+            await client.journals.append("kill/a", b"more")
+            found = b"".join([chunk.data async for chunk in client.journals.read("kill/a")])
+        assert found == CONTENT + b"more"
+        assert not list((tmp_path / "data/journals/spool").rglob("seal*"))
+    finally:
+        node.kill()
