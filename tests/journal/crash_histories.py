@@ -128,7 +128,13 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    disk: SimDisk, shelf: Shelf, *, seed: int, crashes: list[BaseException], is_last: bool = True
+    disk: SimDisk,
+    shelf: Shelf,
+    *,
+    seed: int,
+    crashes: list[BaseException],
+    is_last: bool = True,
+    config: JournalsConfig = JOURNALS,
 ) -> AsyncIterator[Running]:
     """A node over `disk`; where it is the last one, its end is not recorded.
 
@@ -149,7 +155,7 @@ async def running(
     services.offer(Identity, Identity(node=NODE, cluster="c", peers={NODE: ""}, version=""))
     try:
         await KeyspaceRole().start(scope.child("keyspace"), ports, KEYSPACE, services)
-        await JournalsRole().start(scope.child("journals"), ports, JOURNALS, services)
+        await JournalsRole().start(scope.child("journals"), ports, config, services)
         yield Running(services)
     finally:
         if is_last:

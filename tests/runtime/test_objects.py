@@ -42,9 +42,9 @@ async def test_what_a_crashed_writer_left_is_hidden_and_swept(tmp_path: Path) ->
     os.utime(old, (long_ago, long_ago))
     objects = LocalObjects(tmp_path)
 
+    assert list(await objects.list("")) == []
     assert young.exists(), "its writer may still live"
     assert not old.exists()
-    assert list(await objects.list("")) == []
     objects.close()
 
 

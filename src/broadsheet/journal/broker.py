@@ -321,11 +321,13 @@ class Broker:
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
             reason = replica.fullness
+        if not replica.is_listed:
+            reason = reason or "the fragment store has not answered since the start: what only it has waits"
         registers = pipeline.committed_registers
         return JournalStatus(
             name=info.name,
             state=state,
-            begin=replica.begin,
+            begin=replica.begin if replica.is_listed else None,
             end=replica.end,
             epoch=replica.epoch,
             create_revision=info.create_revision,
@@ -342,6 +344,7 @@ class Broker:
             slot.opened.cancel()
             if slot.replica is not None:
                 slot.replica.close(Status.SHUTTING_DOWN)
+        self._context.close()
 
     def _take_up(self, info: JournalInfo) -> None:
         slot = self._slots[info.name] = Slot(info)

@@ -45,6 +45,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
     """How long a request waits for a journal that is being opened; then it is refused: nothing was done."""
+    listing_wait: Duration = Duration(5 * SECOND)
+    """How long an opening waits for the store to list the journal; then it goes on without (journals.20)."""
     read_bytes_max: int = 256 * KIB
     """The longest chunk that a reader is sent."""
     cache_bytes_max: int = 128 * MIB
@@ -71,6 +73,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "checkpoint_bytes",
             "free_check_interval",
             "opening_wait",
+            "listing_wait",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -56,6 +56,11 @@ class Context:
             )
         return self._stores[resolved]
 
+    def close(self) -> None:
+        """Leave no call to a store behind."""
+        for store in self._stores.values():
+            store.close()
+
     def crash_of_host(self, error: BaseException, _story: Story) -> None:
         """End the node after an assertion of a machine."""
         self.crash(error)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha1
 from typing import Final
 
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import Corrupt
 from broadsheet.journal.codecs import compress, decompress
@@ -22,6 +23,10 @@ from broadsheet.runtime.failpoints import passed
 
 PIECE_BYTES: Final = 1 << 20
 CACHE_BYTES_MAX: Final = 128 << 20
+LIST_RETRY_MIN: Final = Duration(SECOND // 2)
+"""Pause before a store that is down is asked again; doubles up to `LIST_RETRY_MAX`."""
+LIST_RETRY_MAX: Final = Duration(60 * SECOND)
+"""The longest pause: as soon as it has answered anybody, everybody asks."""
 
 
 class FragmentStore:
@@ -41,6 +46,8 @@ class FragmentStore:
         self._cache: dict[str, bytes] = {}
         self._cached_bytes = 0
         self._fetching: dict[str, asyncio.Future[bytes]] = {}
+        self._answered: asyncio.Future[None] | None = None  # Where it is down: done once it answers again.
+        self._late: dict[asyncio.Task[Sequence[Fragment]], None] = {}
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Other objects beside them are passed over.
@@ -54,7 +61,49 @@ class FragmentStore:
             fragment = parse_name(each.name[len(prefix) :])
             if fragment is not None:
                 found.append(fragment)
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+        self._answered = None
         return found
+
+    async def list_soon(self, journal: JournalName, *, within: Duration) -> Sequence[Fragment] | None:
+        """As `list`, but None where the store fails or does not answer in time.
+
+        While a call hangs nobody makes another one: or each of ten thousand journals would wait by itself.
+        """
+        if self._answered is not None and self._late:
+            return None
+        asking = asyncio.ensure_future(self.list(journal))
+        self._late[asking] = None  # A call that hangs is left behind: its thread cannot be taken back.
+        asking.add_done_callback(self._forget)
+        await asyncio.wait((asking,), timeout=in_seconds(within))
+        if asking.done() and not asking.cancelled() and asking.exception() is None:
+            return asking.result()
+        if self._answered is None:
+            self._answered = asyncio.get_running_loop().create_future()
+        return None
+
+    async def list_when_it_answers(self, journal: JournalName) -> Sequence[Fragment]:
+        """As `list`, however long that takes."""
+        pause = LIST_RETRY_MIN
+        while True:
+            try:
+                return await self.list(journal)
+            except OSError:
+                if self._answered is None:
+                    self._answered = asyncio.get_running_loop().create_future()
+                await asyncio.wait((self._answered,), timeout=in_seconds(pause))
+                pause = Duration(min(2 * pause, LIST_RETRY_MAX))
+
+    def _forget(self, asking: "asyncio.Task[Sequence[Fragment]]") -> None:
+        self._late.pop(asking, None)
+        if not asking.cancelled():
+            asking.exception()  # Seen: whoever asked has gone on without it.
+
+    def close(self) -> None:
+        """Leave nothing behind that runs."""
+        for asking in list(self._late):
+            asking.cancel()
 
     async def put(self, journal: JournalName, spool: SpoolFile, codec: Codec) -> Fragment:
         """Store `spool`'s content. It counts as stored once `read_back` has returned.

@@ -18,6 +18,7 @@ from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint
 from broadsheet.journal.indexing import Indexing
+from broadsheet.journal.opening import contradiction
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
@@ -45,6 +46,7 @@ class Housekeeping:
         replica.on_persisted = self.consider_checkpoint
         replica.on_advance = self._on_advance
         self._timer: Timer | None = None
+        self._listing: asyncio.Task[None] | None = None
         self._context.log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
 
     async def settle(self) -> None:
@@ -52,20 +54,34 @@ class Housekeeping:
         assert self._replica.is_closed, "a live replica never settles"
         if self._timer is not None:
             self._timer.cancel()
+        if self._listing is not None:
+            self._listing.cancel()  # It goes on until the store answers.
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._context.scope.spawn(work, name=name)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
 
     def start(self) -> None:
         """Take up what the last life of this journal left: checkpoint its log, store its closed spools."""
         if not self._replica.reason:
             self.checkpoint()
             self._flush_later()
+        if not self._replica.is_listed:
+            self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
         self._on_advance()
+
+    async def _list(self) -> None:
+        """Take up what the store has, as soon as it says so."""
+        replica = self._replica
+        fragments = await replica.store.list_when_it_answers(replica.name)
+        found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
+        if not replica.is_closed:
+            replica.on_listed(fragments, found)
+            self._on_advance()
 
     def _flush_later(self) -> None:
         """Look again at the next multiple of the journal's `flush_interval`."""
@@ -193,6 +209,8 @@ class Housekeeping:
 
     def _next_upload(self) -> SpoolFile | None:
         """The first closed spool that is wholly committed, and that it makes sense to store."""
+        if not self._replica.may_upload:
+            return None
         for spool in self._replica.closed:
             if spool.end <= self._replica.end and not spool.damage and not spool.trouble:
                 return spool

@@ -108,6 +108,7 @@ class Indexing:
         if below:
             stored = await self._get(self._points[below[-1]])
             return ProducerIndexReply(offset=below[-1], previous=below[-2] if below[1:] else None), stored
+        replica.require_listed()
         if replica.begin > 0:
             raise Corrupt(
                 f"journal {replica.name}: no producer index at or below {offset}, and its bytes before"
@@ -118,6 +119,7 @@ class Indexing:
     async def _load(self) -> None:
         """Begin at the newest stored index, or at the journal's begin."""
         assert self._framing is not None
+        self._replica.require_listed()
         for name in await self._replica.store.list_side(self._replica.name):
             match = _NAME.fullmatch(name)
             if match is not None:

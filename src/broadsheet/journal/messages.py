@@ -74,7 +74,8 @@ class JournalStatus(msgspec.Struct, frozen=True):
     """`open`, `opening`, `full`, `behind-index`, `lost` or `closed`."""
     create_revision: Revision
     begin: ByteOffset | None = None
-    """The first byte that can still be read. None while the journal is being opened: nobody knows it yet."""
+    """The first byte that can still be read. None while the journal is being opened, and until the fragment
+    store has answered: nobody knows it yet."""
     end: ByteOffset | None = None
     """The committed end. None while the journal is being opened: nobody knows it yet."""
     epoch: Epoch = Epoch(0)

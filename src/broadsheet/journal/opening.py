@@ -8,15 +8,18 @@ journal then opens to readers only, with the reason. Source: journals.1, 2, 5, 1
 does not believe the page cache".
 """
 
+import asyncio
+import errno
 from collections.abc import Sequence
+from hashlib import sha1
 from typing import Final, NamedTuple
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.base.types import Epoch, LogStreamId, Revision
-from broadsheet.errors import Unknown
+from broadsheet.base.types import ByteOffset, Epoch, JournalName, LogStreamId, Revision
+from broadsheet.errors import Corrupt, Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
-from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
+from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.recovery import Plan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
@@ -38,6 +41,8 @@ from broadsheet.journal.standing import begin_log, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
 
+READ_BYTES: Final = 1 << 20
+"""How much of a spool file is compared at a time."""
 SPOOL_DIRECTORY: Final = "journals/spool"
 OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
 """Pause before an opening or a deletion that failed is repeated; doubles up to `OPEN_RETRY_MAX`."""
@@ -65,14 +70,17 @@ def directory_of(info: JournalInfo) -> str:
 async def open_journal(context: Context, info: JournalInfo) -> Opened:
     """Bring one journal up.
 
+    A store that does not answer is not waited for: the log and both keys bound the head (ADR 0140).
+
     Raises:
-        OSError: the store or the disk does not answer: repeat it.
+        OSError: the disk does not answer: repeat it.
         BroadsheetError: the Keyspace or the log does not answer: repeat it.
     """
     stream, directory = stream_of(info), directory_of(info)
     found = context.log.recovered(stream)
     store = context.store(info.spec.fragment.store)
-    index = Index(await store.list(info.name))
+    listed = await store.list_soon(info.name, within=context.config.listing_wait)
+    index = Index(listed or ())
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     version = decode_registers(keys.registers).version if keys.registers is not None else 0
     standing = await context.disk.run(
@@ -85,11 +93,15 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     spools = await context.disk.run(
-        lambda: _rebuild(context, directory, plan, index, is_doubtful=bool(reason))
+        lambda: _rebuild(
+            context, directory, plan, index, is_doubtful=bool(reason), is_listed=listed is not None
+        )
     )
     passed("journal.open.after_rebuild")
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
+    contradicted = await contradiction(info.name, spools, listed or ())
+    reason = reason or contradicted
     registers = _registers(plan, keys)
     epoch = plan.epoch
     try:
@@ -121,16 +133,74 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         index=index,
         store=store,
         reason=reason,
+        awaited=None if listed is not None else _awaited(plan, spools),
+        may_upload=not contradicted,
     )
 
 
+def _awaited(plan: Plan, spools: Sequence[SpoolFile]) -> list[Fragment]:
+    """What the plan has and no spool file: the store must have it, by whatever codec."""
+    here = {spool.begin: None for spool in spools}
+    return [
+        Fragment(begin=each.begin, end=each.end, sum=each.sum, codec=Codec.NONE)
+        for each in plan.spools
+        if each.begin not in here
+    ]
+
+
+async def contradiction(name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]) -> str:
+    """Why the store and the spool files cannot be of one journal; empty where they can.
+
+    A restart takes the open fragment up again, so the store may have the begin of one that has grown since.
+    An older copy of the data directory that was put back goes on otherwise than what was stored (J10).
+
+    Args:
+        spools: by offset.
+    """
+    begin, end = spools[0].begin, spools[-1].end
+    for fragment in fragments:
+        if fragment.end <= begin or fragment.begin >= end:
+            continue
+        if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in spools):
+            continue  # Of another sum it is a conflict, which the index keeps and tells.
+        is_within = begin <= fragment.begin and fragment.end <= end
+        try:
+            is_same = is_within and await _digest(spools, fragment) == fragment.sum
+        except (Corrupt, OSError) as error:
+            return str(error)
+        if not is_same:
+            return (
+                f"journal {name}: the fragment store has {fragment.name}, which is not what the spool files"
+                " have there: was an older copy of the data directory put back? Nothing is overwritten:"
+                " put the newer copy back, or read both"
+            )
+    return ""
+
+
+async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
+    """The sum of a fragment's range as the spool files have it."""
+    digest = sha1(usedforsecurity=False)
+    for spool in spools:
+        for at in range(max(spool.begin, fragment.begin), min(spool.end, fragment.end), READ_BYTES):
+            length = min(READ_BYTES, spool.end - at, fragment.end - at)
+            digest.update(spool.read(ByteOffset(at), length))
+            await asyncio.sleep(0)  # On the loop: the open spool's last block changes with each append.
+    return digest.digest()
+
+
 def _rebuild(
-    context: Context, directory: str, plan: Plan, index: Index, *, is_doubtful: bool
+    context: Context, directory: str, plan: Plan, index: Index, *, is_doubtful: bool, is_listed: bool
 ) -> list[SpoolFile]:
     """Spool files as the plan says, the open one last. Blocking.
 
     Args:
         is_doubtful: the plan may lack what was acknowledged: nothing is cut off or removed (W7).
+        is_listed: the store has told what it has. Else a file that is gone was stored, since it goes only
+            after it was read back; and nothing is removed.
+
+    Raises:
+        OSError: the disk failed; or the open fragment's file is gone, and the store does not say whether it
+            has it.
     """
     disk = context.disk
     disk.make_dir(directory)
@@ -138,7 +208,8 @@ def _rebuild(
     try:
         for spool_plan in plan.spools[:-1]:
             is_stored = _is_stored(spool_plan, index.fragments())
-            if is_stored and not disk.exists(spool_name(directory, spool_plan.begin)):
+            is_gone = not disk.exists(spool_name(directory, spool_plan.begin))
+            if is_gone and (is_stored or not (is_listed or spool_plan.is_in_log())):
                 continue
             spool = rebuild(disk, directory, spool_plan, may_cut=not is_doubtful)
             if is_stored and spool.damage:
@@ -147,10 +218,18 @@ def _rebuild(
                 spools.append(spool)  # Also where the store names it: nobody has read it back yet (J10).
         last = plan.spools[-1]
         if last.end > last.begin:
+            name = spool_name(directory, last.begin)
+            if not is_listed and not last.is_in_log() and not disk.exists(name):
+                raise OSError(
+                    errno.EAGAIN,
+                    "the open fragment has no spool file, and the fragment store does not say whether it has"
+                    " it: the journal is opened when the store answers",
+                    name,
+                )
             spools.append(rebuild(disk, directory, last, may_cut=not is_doubtful))
         else:
             spools.append(create(disk, directory, last.begin, may_cut=not is_doubtful))
-        if not is_doubtful:
+        if is_listed and not is_doubtful:
             kept = {spool.name for spool in spools}
             for name in disk.list(directory):
                 path = f"{directory}/{name}"

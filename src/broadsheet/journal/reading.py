@@ -56,6 +56,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged.
+        OSError: the store does not answer.
     """
     most = min(stop - offset, replica.context.config.read_bytes_max)
     if offset >= replica.spool.begin:
@@ -63,6 +64,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     for spool in replica.closed:
         if spool.begin <= offset < spool.end:
             return Chunk(offset=offset, data=spool.read(offset, min(most, spool.end - offset)))
+    replica.require_listed()
     conflict = replica.index.conflict_at(offset)
     if conflict:
         names = " and ".join(each.name for each in conflict)

@@ -11,7 +11,7 @@ Source: journals.6, 8, 9, 11, 14, 20.
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -19,6 +19,7 @@ from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts, Remembered
+from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.index import Index
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import (
@@ -26,6 +27,7 @@ from broadsheet.journal.core.pipeline_events import (
     Advance,
     Closed,
     EpochLost,
+    FellBehind,
     Grant,
     Input,
     Output,
@@ -106,6 +108,8 @@ class Opened:
         index: Index,
         store: FragmentStore,
         reason: str,
+        awaited: list[Fragment] | None = None,
+        may_upload: bool = True,
     ) -> None:
         """Gather it.
 
@@ -114,11 +118,15 @@ class Opened:
             attempts: whose the last conditional appends were.
             closed: spools that are not yet known to be stored, by offset.
             reason: why no content may be appended; empty where it may.
+            awaited: where the store has not told yet what it has, so that `index` is empty: what it must
+                have, for no spool file has it. None where it has told.
+            may_upload: what is here does not contradict what is stored.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
         self.attempts = attempts
-        self.index, self.store, self.reason = index, store, reason
+        self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
+        self.may_upload = may_upload
 
 
 class Replica:
@@ -131,6 +139,8 @@ class Replica:
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
+        self._awaited, self._opened_head = opened.awaited, opened.head
+        self._may_upload = opened.may_upload
         self.log_registers = opened.registers  # Behind the last record that the log took.
         self.log_attempts = opened.attempts.copy()  # The same of attempts.
         self.log_bytes = 0  # Since the last checkpoint.
@@ -178,6 +188,53 @@ class Replica:
         """The first byte that can still be read."""
         local = self.closed[0].begin if self.closed else self.spool.begin
         return min(self.index.begin, local) if len(self.index) else local
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the store has told what it has of this journal since the start."""
+        return self._awaited is None
+
+    @property
+    def may_upload(self) -> bool:
+        """Whether fragments may be stored: nobody adds to what is unknown, or contradicts it (J10)."""
+        return self.is_listed and self._may_upload
+
+    def require_listed(self) -> None:
+        """Refuse what depends on the stored fragments while nobody knows them.
+
+        Raises:
+            OSError: the store has not answered since the start.
+        """
+        if not self.is_listed:
+            raise OSError(errno.EAGAIN, "the fragment store has not answered since the start")
+
+    def on_listed(self, fragments: Sequence[Fragment], contradiction: str) -> None:
+        """Take up what the store says that it has. Until then nothing was uploaded.
+
+        Args:
+            contradiction: why that and the spool files cannot be of one journal; empty where they can.
+        """
+        assert self._awaited is not None, "the store is listed once"
+        awaited, self._awaited = self._awaited, None
+        for fragment in fragments:
+            self.index.add(fragment)
+        stored = {(each.begin, each.end, each.sum): None for each in fragments}
+        missing = [each for each in awaited if (each.begin, each.end, each.sum) not in stored]
+        reason = contradiction
+        if self.index.end > self._opened_head:
+            reason = (
+                f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"
+                f" was found at the start was {self._opened_head}"
+            )
+        elif missing:
+            reason = (
+                f"journal {self.name}: neither a spool file nor the fragment store has"
+                f" [{missing[0].begin}, {missing[0].end})"
+            )
+        self._may_upload = not reason
+        if reason and not self.reason:
+            self.reason = reason
+            self.deliver(FellBehind())
 
     def deliver(self, event: Input) -> None:
         """Tell the pipeline what happened."""

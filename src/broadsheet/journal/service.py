@@ -329,6 +329,10 @@ class Service:
         """A page of the closed fragments."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         most = min(max(1, request.count_max), FRAGMENTS_MAX)
+        try:
+            replica.require_listed()
+        except OSError as error:
+            raise _store_down(request.journal, error) from error
         found, has_more = _fragments_of(replica, request.beyond, most)
         return Reply(FragmentsReply(fragments=found, has_more=has_more))
 

@@ -3,10 +3,13 @@
 An object is written to a hidden partial file, synced, linked to its name (which fails where the name is
 taken) and its directory synced. Many processes may share a store. A crash leaves at most a partial file,
 which is swept after an hour. Names are paths of `base.names`; the first segment `.partial` is this store's
-own.
+own. The directory is opened at the first use, in a thread: a store that is down stops nobody who does not
+need it, and is there again as soon as it answers.
 """
 
+import errno
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -22,6 +25,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.syncs import Syncs
+from broadsheet.runtime.workers import Workers
 
 PARTIAL_AGE_MAX_S: Final = 3_600
 TOKEN_BYTES: Final = 16
@@ -42,24 +46,43 @@ class LocalObjects:
     """Objects below one directory."""
 
     def __init__(self, root: Path, *, syncs: Syncs | None = None) -> None:
-        """Hold `root`, made where absent, and sweep what crashed writers left.
+        """Name the directory: it is made where absent, and opened, at the first use.
 
         Args:
             syncs: as of `LocalDisk`.
+        """
+        self._root, self._syncs = root, syncs
+        self._workers = Workers("objects", POOL_THREADS)
+        self._opening = threading.Lock()
+        self._opened: LocalDisk | None = None
+        self._is_closed = False
+        self._durable_directories: dict[str, None] = {"": None}
+
+    @property
+    def _disk(self) -> LocalDisk:
+        """The directory, open. Blocking.
 
         Raises:
-            OSError: it cannot be made or opened.
+            OSError: it cannot be made or opened, now.
         """
-        self._disk = LocalDisk(root, syncs=syncs, pool_threads=POOL_THREADS)
-        self._tree = self._disk.tree
-        self._durable_directories: dict[str, None] = {"": None}
-        self._disk.make_dir(PARTIAL_SEGMENT)
-        self._sweep()
+        with self._opening:
+            if self._opened is None:
+                if self._is_closed:
+                    raise OSError(errno.EBADF, "the store is closed", str(self._root))
+                disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
+                try:
+                    disk.make_dir(PARTIAL_SEGMENT)
+                    _sweep(disk)
+                except BaseException:
+                    disk.close()
+                    raise
+                self._opened = disk
+            return self._opened
 
     async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all; False where that name is taken."""
         _check_object_name(name)
-        return await self._disk.run(lambda: self._put(name, body))
+        return await self._workers.do(lambda: self._put(name, body))
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The bytes of [begin, end) of an object, fewer where it ends before.
@@ -69,21 +92,25 @@ class LocalObjects:
         """
         _check_object_name(name)
         assert 0 <= begin <= (begin if end is None else end), f"[{begin}, {end}) is no range"
-        return await self._disk.run(lambda: self._get(name, begin, end))
+        return await self._workers.do(lambda: self._get(name, begin, end))
 
     async def list(self, prefix: str) -> Sequence[LocalObject]:
         """Every object whose name starts with `prefix`, sorted by name."""
         check_prefix(prefix)
-        return await self._disk.run(lambda: sorted(self._walk(prefix), key=lambda found: found.name))
+        return await self._workers.do(lambda: sorted(self._walk(prefix), key=lambda found: found.name))
 
     async def delete(self, name: str) -> None:
         """Remove an object, durably; no error where it is absent."""
         _check_object_name(name)
-        await self._disk.run(lambda: self._delete(name))
+        await self._workers.do(lambda: self._delete(name))
 
     def close(self) -> None:
         """Let go of the directory; idempotent."""
-        self._disk.close()
+        with self._opening:
+            self._is_closed = True
+            if self._opened is not None:
+                self._opened.close()
+        self._workers.close()
 
     def _put(self, name: str, body: Sequence[Buffer]) -> bool:
         directory = name.rpartition("/")[0]
@@ -108,7 +135,8 @@ class LocalObjects:
         return is_new
 
     def _link(self, partial: str, name: str) -> bool:
-        with self._tree.parent(partial) as (source, from_name), self._tree.parent(name) as (target, to_name):
+        tree = self._disk.tree
+        with tree.parent(partial) as (source, from_name), tree.parent(name) as (target, to_name):
             try:
                 os.link(from_name, to_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
             except FileExistsError:
@@ -145,10 +173,10 @@ class LocalObjects:
             self._disk.sync_dir(name.rpartition("/")[0])
 
     def _walk(self, prefix: str) -> Iterator[LocalObject]:
-        pending = [prefix.rpartition("/")[0]]
+        tree, pending = self._disk.tree, [prefix.rpartition("/")[0]]
         while pending:
             directory = pending.pop()
-            for entry in self._tree.scan(directory):
+            for entry in tree.scan(directory):
                 name = f"{directory}/{entry.name}" if directory else entry.name
                 if name == PARTIAL_SEGMENT:
                     continue
@@ -157,12 +185,14 @@ class LocalObjects:
                 elif not entry.is_directory and name.startswith(prefix):
                     yield LocalObject(name, entry.size_bytes, entry.modified)
 
-    def _sweep(self) -> None:
-        oldest = WallTime(time.time_ns() - PARTIAL_AGE_MAX_S * 1_000_000_000)
-        for entry in self._tree.scan(PARTIAL_SEGMENT):
-            if entry.modified < oldest:
-                with suppress(FileNotFoundError):
-                    self._disk.remove(f"{PARTIAL_SEGMENT}/{entry.name}")
+
+def _sweep(disk: LocalDisk) -> None:
+    """Remove what crashed writers left."""
+    oldest = WallTime(time.time_ns() - PARTIAL_AGE_MAX_S * 1_000_000_000)
+    for entry in disk.tree.scan(PARTIAL_SEGMENT):
+        if entry.modified < oldest:
+            with suppress(FileNotFoundError):
+                disk.remove(f"{PARTIAL_SEGMENT}/{entry.name}")
 
 
 def local_root(url: str, *, confined_to: Path | None = None) -> Path:

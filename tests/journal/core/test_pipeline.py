@@ -19,6 +19,7 @@ from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
     Closed,
     EpochLost,
+    FellBehind,
     Fullness,
     Grant,
     Persist,
@@ -358,6 +359,34 @@ def test_an_offset_that_is_known_elsewhere_is_never_written_again() -> None:
 
     assert m.step(submitted("a", 5), T0) == [reply("a", Status.INDEX_HAS_GREATER_OFFSET, 0, 0)]
     assert m.step(submitted("b", 0), T0) == [reply("b", Status.OK, 0, 0)]
+
+
+def test_what_turns_out_to_be_behind_takes_no_more_content() -> None:
+    """J11: a store that answers late knows more. What was adopted is still acknowledged."""
+    m = pipeline()
+    m.step(submitted("a", 5), T0)
+
+    assert m.step(FellBehind(), T0) == []
+    assert m.step(submitted("b", 5), T0) == []
+    assert m.step(Persisted(token=Token(1)), T0) == [
+        Advance(end=at(5)),
+        reply("a", Status.OK, 0, 5),
+        reply("b", Status.INDEX_HAS_GREATER_OFFSET, 5, 5),
+    ]
+    assert m.step(FellBehind(), T0) == []
+    m.check()
+
+
+def test_who_streams_while_it_turns_out_to_be_behind_is_refused() -> None:
+    """J11: its content stands in the spool, and is not adopted."""
+    m = pipeline()
+    m.step(StreamOpened(stream=1, run="s"), T0)
+
+    assert m.step(FellBehind(), T0) == []
+    assert m.step(StreamStaged(stream=1, length=9), T0) == [
+        reply("s", Status.INDEX_HAS_GREATER_OFFSET, 0, 0),
+    ]
+    m.check()
 
 
 def test_a_full_disk_refuses_content_and_nothing_else() -> None:

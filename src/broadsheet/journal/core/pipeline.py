@@ -5,6 +5,7 @@ Tokens rise by one with each `Persist`. Times are instants.
 
     OPEN --EpochLost--> LOST (for good); OPEN --Closed--> CLOSED (for good); OPEN <-> full (a flag).
     BEHIND: something greater than the head is known to exist (journals.15): no content is taken, reads go on.
+    A pipeline starts there, or OPEN --FellBehind--> BEHIND (for good): what it adopted is still acknowledged.
 
 An append: submitted -> evaluated against the adopted head -> persisted -> (registers put) -> committed and
 answered. Answers leave in the order of evaluation, refusals too (journals.9). A streaming append owns the
@@ -33,6 +34,7 @@ from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
     Closed,
     EpochLost,
+    FellBehind,
     Fullness,
     Grant,
     Input,
@@ -109,6 +111,7 @@ class Pipeline:
             StreamFailed: self._on_stream_failed,
             RollAsked: self._on_roll_asked,
             Fullness: self._on_fullness,
+            FellBehind: self._on_fell_behind,
             EpochLost: self._on_epoch_lost,
             Closed: self._on_closed,
             Tick: self._on_tick,
@@ -365,6 +368,8 @@ class Pipeline:
         condition = entry.condition
         if self.state in (State.LOST, State.CLOSED):
             entry.status = self._admits(0)
+        elif self.state is State.BEHIND:
+            entry.status = Status.INDEX_HAS_GREATER_OFFSET
         elif condition is not None and condition.may_change_registers and not entry.length:
             entry.status = Status.INVALID_ARGUMENT  # Registers change with content only.
         elif entry.length:
@@ -405,6 +410,12 @@ class Pipeline:
 
     def _on_fullness(self, event: Fullness, _now: Instant, _effects: list[Output]) -> None:
         self.is_full = event.is_full
+
+    def _on_fell_behind(self, _event: FellBehind, now: Instant, effects: list[Output]) -> None:
+        """What waits meets the new state when its turn comes; so does whoever streams now."""
+        if self.state is State.OPEN:
+            self.state = State.BEHIND
+            self._drain(now, effects)
 
     def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
         if self._tail.due is not None and self._tail.due <= now:

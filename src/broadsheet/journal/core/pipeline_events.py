@@ -106,6 +106,10 @@ class Fullness(Event, frozen=True):
     is_full: bool
 
 
+class FellBehind(Event, frozen=True):
+    """It turned out that acknowledged bytes are missing here: take no more content (journals.15)."""
+
+
 class EpochLost(Event, frozen=True):
     """The epoch key is not the one that this pipeline wrote."""
 
@@ -129,6 +133,7 @@ Input = (
     | StreamFailed
     | RollAsked
     | Fullness
+    | FellBehind
     | EpochLost
     | Closed
 )

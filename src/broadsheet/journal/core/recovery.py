@@ -32,6 +32,15 @@ class SpoolPlan(msgspec.Struct):
     """Content that the log has, to be written again: the page cache is not believed."""
     is_closed: bool = False
 
+    def is_in_log(self) -> bool:
+        """Whether the log has all of its content."""
+        at = self.begin
+        for begin, content in self.writes:
+            if begin > at:
+                return False
+            at = ByteOffset(max(at, begin + len(content)))
+        return at >= self.end
+
 
 class Plan(msgspec.Struct):
     """What the log says of a journal."""

@@ -1,0 +1,250 @@
+"""A start while the fragment store is down: appends and recent reads go on, nothing is overwritten."""
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from hashlib import sha1
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import broadsheet
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import Buffer
+from broadsheet.client import Client
+from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, StoreUnhealthy
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
+from tests.journal.node_process import NodeProcess
+
+SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
+FIRST, SECOND, THIRD = b"1" * 2000, b"2" * 2100, b"3" * 2200
+SECONDS_MAX = 20.0
+
+
+class Flaky(Shelf):
+    """A store that is down, or that hangs, for a while."""
+
+    is_down = False
+    hangs: asyncio.Event | None = None
+
+    async def _ask(self) -> None:
+        if self.hangs is not None:
+            await self.hangs.wait()
+        if self.is_down:
+            raise OSError("the store is down")
+
+    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+        await self._ask()
+        return await super().put_if_absent(name, body)
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        await self._ask()
+        return await super().get(name, begin, end)
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        await self._ask()
+        return await super().list(prefix)
+
+
+async def append(node: Running, content: bytes) -> None:
+    replica = await node.broker.replica(NAME)
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content)))
+    status, _ = await run.answered
+    assert status.name == "OK"
+
+
+async def until_stored(node: Running, count: int) -> None:
+    """Return once so many fragments are stored, and no other is on its way."""
+    replica = await node.broker.replica(NAME)
+    for _ in range(TURNS_MAX):
+        if len(replica.index) == count and not replica.closed:
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail(f"{len(replica.index)} fragments are stored, and {len(replica.closed)} wait")
+
+
+@pytest.mark.parametrize("how", ["down", "hangs"])
+async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(how: str) -> None:
+    """journals.20: the journal hung in `opening` until the store was there again."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await until_stored(node, 2)
+    stored = dict(shelf.objects)
+
+    shelf.is_down, shelf.hangs = how == "down", asyncio.Event() if how == "hangs" else None
+    config = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        for content in (b"a" * 1500, b"b" * 1500):
+            await append(node, content)
+        status = node.broker.status(NAME)
+        assert (status.state, status.begin, status.end) == ("open", None, 6300 + 3000)
+        assert "has not answered" in status.reason
+        replica = await node.broker.replica(NAME)
+        assert replica.spool.read(replica.spool.begin, 1500) == b"b" * 1500
+        with pytest.raises(OSError, match="has not answered since the start"):
+            replica.require_listed()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert shelf.objects == stored, "nothing is written to a store that has not told what it has"
+
+        shelf.is_down = False
+        if shelf.hangs is not None:
+            shelf.hangs.set()
+        await until_stored(node, 4)
+        _, content = await node.content()
+        assert content == FIRST + SECOND + THIRD + b"a" * 1500 + b"b" * 1500
+        status = node.broker.status(NAME)
+        assert (status.begin, status.reason) == (0, "")
+        assert stored.items() <= shelf.objects.items()
+    assert not crashes
+
+
+async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> None:
+    """It was closed without a record, stored, and its file is gone: only the store knows its bytes."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        await append(node, FIRST)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.replica(NAME)
+        await asyncio.sleep(0.05)  # A start checkpoints, which trims what the log had of it.
+    # As a kill between the removal of a stored spool file and the next checkpoint leaves it.
+    (spool,) = [file for file in disk.medium.files if file.endswith(".spool")]
+    disk.medium.remove(spool)
+    digest = sha1(FIRST, usedforsecurity=False).hexdigest()
+    shelf.objects[f"{NAME}/{0:016x}-{len(FIRST):016x}-{digest}.raw"] = FIRST
+    shelf.is_down = True
+    short = msgspec.structs.replace(JOURNALS, opening_wait=Duration(200 * MILLISECOND))
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False, config=short) as node:
+        with pytest.raises(StoreUnhealthy, match="has no spool file, and the fragment store does not say"):
+            await node.broker.replica(NAME)
+        shelf.is_down = False
+        for _ in range(TURNS_MAX):
+            if node.broker.status(NAME).state == "open":
+                break
+            await asyncio.sleep(0.001)
+        _, content = await node.content()
+        assert content == FIRST
+        await append(node, SECOND)
+    assert not crashes
+
+
+def store_goes(root: Path) -> None:
+    """A file where its directory was."""
+    (root / "data" / "fragments").rename(root / "fragments.away")
+    (root / "data" / "fragments").write_bytes(b"")
+
+
+def store_comes_back(root: Path) -> None:
+    (root / "data" / "fragments").unlink()
+    (root / "fragments.away").rename(root / "data" / "fragments")
+
+
+async def content_of(client: Client, name: str) -> bytes:
+    return b"".join([chunk.data async for chunk in client.journals.read(name)])
+
+
+async def test_a_node_whose_store_is_no_directory_serves_what_it_has(tmp_path: Path) -> None:
+    """The production store: it is opened when it is needed, and again when it is there."""
+    node, name = NodeProcess(tmp_path), "down/a"
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(name, fragment_length=1 << 10)
+            for content in (FIRST, SECOND):
+                await client.journals.append(name, content)
+            await _until(client, name, 1)
+        node.kill()
+        store_goes(tmp_path)
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            assert (await client.journals.append(name, THIRD)).begin == len(FIRST + SECOND)
+            recent = client.journals.read(name, len(FIRST))
+            assert b"".join([chunk.data async for chunk in recent]) == SECOND + THIRD
+            with pytest.raises(StoreUnhealthy, match="has not answered since the start"):
+                await content_of(client, name)
+            store_comes_back(tmp_path)
+            await _until(client, name, 2)
+            assert await content_of(client, name) == FIRST + SECOND + THIRD
+    finally:
+        node.kill()
+
+
+async def test_an_older_copy_put_back_while_the_store_was_down_stops_when_the_store_answers(
+    tmp_path: Path,
+) -> None:
+    """J10, J11: only the store knows that there was more. It is not overwritten; a restart sees it."""
+    node, name, data = NodeProcess(tmp_path), "down/b", tmp_path / "data"
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(name, fragment_length=1 << 10)
+            await client.journals.append(name, FIRST)
+        node.kill()
+        shutil.copytree(data, tmp_path / "older", ignore=shutil.ignore_patterns("fragments"))
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for content in (SECOND, THIRD):
+                await client.journals.append(name, content)
+            await _until(client, name, 2)
+        node.kill()
+        stored = {path.name: path.read_bytes() for path in (data / "fragments" / name).iterdir()}
+        (data / "fragments").rename(tmp_path / "fragments.away")
+        shutil.rmtree(data)
+        (tmp_path / "older").rename(data)
+        (data / "fragments").write_bytes(b"")
+
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            for content in (b"x" * 3000, b"y" * 3000):
+                await client.journals.append(name, content)
+            store_comes_back(tmp_path)
+            assert "the fragment store knows offset" in await reason_of(client, name, "behind-index")
+            for _ in range(2):
+                with pytest.raises(IndexHasGreaterOffset, match="knows offset"):
+                    await client.journals.append(name, b"more")
+        node.kill()
+
+        assert await node.start(), (tmp_path / "node.log").read_text()
+        async with broadsheet.connect(node.address) as client:
+            status = await client.journals.status(name)
+            assert (status.state, "not what the spool files have" in status.reason) == ("behind-index", True)
+            with pytest.raises(BroadsheetError):
+                await client.journals.append(name, b"more")
+        assert {path.name: path.read_bytes() for path in (data / "fragments" / name).iterdir()} == stored
+    finally:
+        node.kill()
+
+
+async def reason_of(client: Client, name: str, state: str) -> str:
+    """Why the journal is in that state, once it is."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            status = await client.journals.status(name)
+            if status.state == state:
+                return status.reason
+            await asyncio.sleep(0.05)
+
+
+async def _until(client: Client, name: str, count: int) -> None:
+    """Return once so many fragments are stored, and their spool files gone."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                fragments = await client.journals.fragments(name)
+            except StoreUnhealthy:
+                fragments = []
+            if sum(each.is_stored for each in fragments) >= count:
+                return
+            await asyncio.sleep(0.02)
