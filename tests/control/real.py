@@ -37,13 +37,18 @@ async def file_metastore(directory: Path) -> AsyncIterator[FileMetastore]:
 
 @asynccontextmanager
 async def one_node(
-    directory: Path, node: NodeId, peers: dict[NodeId, str], address: str = ""
+    directory: Path,
+    node: NodeId,
+    peers: dict[NodeId, str],
+    address: str = "",
+    *,
+    config: MetastoreConfig = CONFIG,
 ) -> AsyncIterator[MajorityMetastore]:
     """One node of a cluster, listening."""
     ports = ports_of(directory / node)
     scope = Scope(node, crash=crash)
     try:
-        metastore = await open_majority(scope, ports, CONFIG, node=node, peers=peers, cluster="test")
+        metastore = await open_majority(scope, ports, config, node=node, peers=peers, cluster="test")
         server = Server(
             ports,
             scope,

@@ -1,5 +1,6 @@
 """The metastore's providers on real disks and sockets: conformance, restarts, a cut off acceptor, size."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from io import StringIO
@@ -7,17 +8,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
-from broadsheet.base.time import WallTime
+from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
+from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.port import Metastore
-from broadsheet.errors import Corrupt
+from broadsheet.errors import ConfigError, Corrupt, InsufficientReplicas, Throttled
 from broadsheet.observe.logs import Logs
 from tests.control.conformance import ALL
-from tests.control.real import file_metastore, free_addresses, majority, one_node
+from tests.control.real import CONFIG, file_metastore, free_addresses, majority, one_node
 from tests.keyspace.real import crash, ports_of
 
 Story = Callable[[Metastore], Awaitable[None]]
@@ -130,6 +133,50 @@ async def test_half_of_the_limit_is_warned_of_once(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in page.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["metastore.document_large"] * 2
     assert (lines[0]["level"], lines[0]["document_bytes"]) == ("warning", DOCUMENT_BYTES_WARN)
+
+
+async def test_too_many_clients_do_not_end_a_node_that_begins(tmp_path: Path) -> None:
+    """Its own first read is throttled like any other; that was taken for a bug, and ended the process."""
+    config = structs.replace(
+        CONFIG,
+        proposer=ProposerConfig(
+            operation_timeout=Duration(200 * MILLISECOND),
+            queue_max=1,
+            resend_after=Duration(50 * MILLISECOND),
+            backoff_max=Duration(50 * MILLISECOND),
+        ),
+    )
+    peers = dict(zip((NodeId("n1"), NodeId("n2")), free_addresses(2), strict=True))
+    async with one_node(tmp_path, NodeId("n1"), peers, config=config) as first:
+        said = dict.fromkeys((InsufficientReplicas, Throttled), 0)
+        while min(said.values()) < 4:
+            try:
+                await first.read()
+            except (InsufficientReplicas, Throttled) as error:
+                said[type(error)] += 1
+                await asyncio.sleep(0.01)
+        async with one_node(tmp_path, NodeId("n2"), peers, config=config) as second:
+            await second.begin()
+            assert (await second.read()).version == 1
+
+
+async def test_a_missing_token_file_ends_no_node_and_is_looked_for_again(tmp_path: Path) -> None:
+    """A secret may be mounted late, or renewed by removing and writing it."""
+    token = tmp_path / "token"
+    config = structs.replace(CONFIG, token_file=str(token))
+    peers = dict(zip((NodeId("n1"), NodeId("n2")), free_addresses(2), strict=True))
+    async with (
+        one_node(tmp_path, NodeId("n1"), peers, config=config) as first,
+        one_node(tmp_path, NodeId("n2"), peers) as second,
+    ):
+        with pytest.raises(ConfigError, match=r"token cannot be read: .*No such file.*put the token there"):
+            await first._pool.connection(peers[NodeId("n2")])
+        token.write_bytes(b"\xff\xfe")
+        with pytest.raises(ConfigError, match="cannot be read"):
+            await first._pool.connection(peers[NodeId("n2")])
+        token.write_text("renewed")
+        await second.begin()
+        assert await first.read() == await second.read()
 
 
 async def test_attempts_are_unique_over_boots(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ async def command(*arguments: str | Path) -> str:
 async def acceptors(root: Path) -> list[str]:
     found: dict[str, Any] = json.loads(await command("status", "--data-dir", root, "--json"))
     assert found["pending"] == []
-    return sorted(node for node, _ in found["acceptors"])
+    return sorted(member.partition("#")[0] for member in found["acceptors"])
 
 
 async def test_a_node_that_is_cut_off_and_one_that_lost_its_data_are_replaced(tmp_path: Path) -> None:

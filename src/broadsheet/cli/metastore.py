@@ -53,7 +53,7 @@ def status(
     """Show version, acceptors and a pending change, as one node sees them: the first that answers."""
     found = _seen_by_one([address] if address else _doors(data_dir))
     if json:
-        print(msgspec.json.encode(found).decode())
+        print(msgspec.json.encode(_object(found)).decode())
     else:
         print("\n".join(_lines(found)))
     if not found.is_readable:
@@ -149,6 +149,15 @@ def _lines(found: StatusReply) -> list[str]:
         own = incarnation_text(found.own)
         lines.append(f"{own} is no acceptor: if it lost its state, `metastore replace {found.node} {own}`")
     return lines
+
+
+def _object(found: StatusReply) -> dict[str, object]:
+    """The status as JSON: acceptors as `replace` takes them, for 62 bits are too many for its numbers."""
+    told: dict[str, object] = msgspec.to_builtins(found)
+    for field in ("acceptors", "pending"):
+        told[field] = [incarnation_text(member) for member in getattr(found, field)]
+    told["own"] = None if found.own is None else incarnation_text(found.own)
+    return told
 
 
 async def _call(address: str, method: str, request: msgspec.Struct, kind: type[R]) -> R:

@@ -1,8 +1,9 @@
 """Provider `majority`: the metastore of several nodes, one acceptor and one proposer in each.
 
-Two hosts drive the machines; messages to other nodes are one STREAM call each, given up after a second, as
-a network that loses them would. Every failure to deliver is such a loss: only the proposer's deadline ends
-an operation. It decides nothing: see `core`. Source: design/control.md control.2-7.
+Two hosts drive the machines; messages to other nodes are one STREAM call each, given up as long after as an
+operation may take: an answer to a round counts however late. Every failure to deliver is a loss, as of a
+network: only the proposer's deadline ends an operation. It decides nothing: see `core`.
+Source: design/control.md control.2-7.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broadsheet.base.machine import Event
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import LogStreamId, NodeId, Offset, RequestId
 from broadsheet.control.carrying import (
     Carried,
@@ -46,7 +47,7 @@ from broadsheet.control.size import SizeWarning
 from broadsheet.errors import (
     BY_STATUS,
     BroadsheetError,
-    InsufficientReplicas,
+    Refused,
     StoreUnhealthy,
     Throttled,
     Unknown,
@@ -60,8 +61,8 @@ from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.wal.log import Log
 from broadsheet.wire.pool import Pool
 
-CALL_TIMEOUT: Final = Duration(1 * SECOND)
-"""How long one message may take, there and back; then it counts as lost."""
+BEGIN_PAUSE: Final = Duration(100 * MILLISECOND)
+"""How long `begin` waits before it reads again."""
 CALLS_PER_PEER_MAX: Final = 64
 """Messages on their way to one node; above, new ones are lost."""
 METHOD_OF: Final[Mapping[type[Event], str]] = {
@@ -89,9 +90,14 @@ class MajorityMetastore:
         timers: Timers,
         scope: Scope,
         crash: Crash,
+        call_timeout: Duration,
         logger: Logger | None = None,
     ) -> None:
-        """Drive the machines of `node`; the acceptor's records go to `stream` of `log`."""
+        """Drive the machines of `node`; the acceptor's records go to `stream` of `log`.
+
+        Args:
+            call_timeout: how long one message may take, there and back; then it counts as lost.
+        """
         self.node, self.acceptor, self.proposer = node, acceptor, proposer
         self._peers, self._log, self._stream, self._pool, self._scope = peers, log, stream, pool, scope
         self._next_offset = log.next_offset(stream)
@@ -99,6 +105,7 @@ class MajorityMetastore:
         self._asked: dict[NodeId, asyncio.Future[Response]] = {}
         self._calls: dict[NodeId, int] = {}
         self._count = 0
+        self._call_timeout = call_timeout
         self._is_closed = False
         self._size = SizeWarning(logger)
 
@@ -141,8 +148,9 @@ class MajorityMetastore:
         while not self._is_closed:
             try:
                 await self.read_value()
-            except (InsufficientReplicas, Unknown):
-                continue  # The operation's own deadline paces this.
+            except (Refused, Unknown):  # No majority yet, or too many clients ask: nobody's end.
+                await asyncio.sleep(in_seconds(BEGIN_PAUSE))
+                continue
             return
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
@@ -268,7 +276,7 @@ class MajorityMetastore:
     async def _carry(self, address: str, message: Request) -> Response:
         connection = await self._pool.connection(address)
         method = METHOD_OF[type(message)]
-        stream = await connection.open(method, without_document(message), timeout=CALL_TIMEOUT)
+        stream = await connection.open(method, without_document(message), timeout=self._call_timeout)
         try:
             await send_document(stream, document_of(message))
             stream.finish()

@@ -139,12 +139,18 @@ async def open_majority(
         log=log,
         stream=STREAM,
         pool=Pool(
-            ports, scope, limits=WireLimits(), token=partial(_token, config), node=node, cluster=cluster
+            ports,
+            scope,
+            limits=WireLimits(),
+            token=_Token(config.token_file, logger),
+            node=node,
+            cluster=cluster,
         ),
         time=ports.time,
         timers=ports.timers,
         scope=scope,
         crash=ports.crash,
+        call_timeout=config.proposer.operation_timeout,
         logger=logger,
     )
     scope.spawn(metastore.begin(), name="begin")
@@ -174,9 +180,32 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
     return memory
 
 
-def _token(config: MetastoreConfig) -> str:
-    """Read at each dial, so that a token may be renewed under a running node."""
-    return Path(config.token_file).read_text(encoding="ascii").strip() if config.token_file else ""
+class _Token:
+    """The token for peers, read at each dial, so that it may be renewed under a running node."""
+
+    def __init__(self, path: str, logger: Logger | None) -> None:
+        self._path, self._logger = path, logger
+        self._trouble = ""
+
+    def __call__(self) -> str:
+        """The token; empty where none is named.
+
+        Raises:
+            ConfigError: the file is missing or is no text. The dial fails, and the next one looks again.
+        """
+        if not self._path:
+            return ""
+        try:
+            token = Path(self._path).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            if str(error) != self._trouble and self._logger is not None:
+                self._logger.warning("metastore.token_unreadable", path=self._path, error=str(error))
+            self._trouble = str(error)
+            raise ConfigError(
+                f"metastore.token_file {self._path} cannot be read: {error}: put the token there"
+            ) from error
+        self._trouble = ""
+        return token
 
 
 def _founding(ports: Ports) -> bytes:

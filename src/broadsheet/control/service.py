@@ -19,7 +19,7 @@ from broadsheet.control.carrying import (
     without_document,
 )
 from broadsheet.control.core.messages import Accept, Prepare, Read, Request
-from broadsheet.control.core.value import Acceptor, AcceptorSets
+from broadsheet.control.core.value import Acceptor, AcceptorSets, Count
 from broadsheet.control.majority import METHOD_OF, MajorityMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.errors import InsufficientReplicas, InvalidArgument, Unknown, Unsupported
@@ -45,7 +45,7 @@ class VersionReply(msgspec.Struct, frozen=True):
 class CompareAndSetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The document follows in chunks."""
 
-    version: int
+    version: Count
 
 
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from broadsheet.control.core.messages import (
     Response,
     Why,
 )
-from broadsheet.control.core.value import NO_BALLOT, Accepted, Acceptor, Ballot
+from broadsheet.control.core.value import LEAP_MAX, NO_BALLOT, Accepted, Acceptor, Ballot
 from broadsheet.errors import Corrupt, RemoteProtocolError
 
 FORMAT: Final = 1
@@ -246,6 +246,10 @@ class AcceptorMachine:
                 return Why.BLANK  # A new member. One that promised a founding can only be asked, not told.
         elif accepted.value.sets != event.sets and accepted.ballot > event.basis:
             return Why.SETS
+        is_told = accepted is None and is_accept  # A new member joins at the ballot of the cluster.
+        if not is_told and event.ballot.counter > self.memory.promised.counter + LEAP_MAX:
+            hit("acceptor.leap")
+            return Why.LEAP
         return Why.BALLOT if event.ballot < self.memory.promised else None
 
     def _reject(self, event: Prepare | Accept, why: Why) -> list[AcceptorEffect]:

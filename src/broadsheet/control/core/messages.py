@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from broadsheet.base.machine import Event
 from broadsheet.base.types import NodeId
-from broadsheet.control.core.value import Accepted, Acceptor, AcceptorSets, Ballot, Value
+from broadsheet.control.core.value import Accepted, Acceptor, AcceptorSets, Ballot, Count, Value
 
 
 class Prepare(Event, frozen=True, array_like=True, tag=1):
@@ -37,7 +37,7 @@ class Read(Event, frozen=True, array_like=True, tag=3):
     """Tell me what you hold, without promising anything."""
 
     sender: NodeId
-    round: tuple[int, int]
+    round: tuple[Count, Count]
     """Names the proposer's round, by boot nonce and count, so that no answer to an earlier boot fits."""
     known: Ballot
     """The sender has the value of this ballot: it need not be sent again."""
@@ -62,7 +62,7 @@ class Held(Event, frozen=True, array_like=True, tag=6):
     """What the acceptor durably holds; the answer to `Read`."""
 
     acceptor: Acceptor
-    round: tuple[int, int]
+    round: tuple[Count, Count]
     promised: Ballot
     ballot: Ballot
     """Of its accepted value; NO_BALLOT where it is blank."""
@@ -84,6 +84,8 @@ class Why(IntEnum):
     """It is another life than the one that was asked, or no member of the value."""
     FULL = 5
     """Its log has no room."""
+    LEAP = 6
+    """The ballot's counter is too far above what it promised (`LEAP_MAX`)."""
 
 
 class Rejected(Event, frozen=True, array_like=True, tag=7):

@@ -3,8 +3,11 @@
 Versions and ballots as in `core.value`; times in nanoseconds. One operation at a time; reads that wait
 share a round.
 IDLE -> READING | PREPARING -> ACCEPTING -> IDLE; a greater ballot elsewhere: -> WAITING -> PREPARING.
-Other acceptor sets seen: the round starts again with those. Before it knows any value it reads from its
-seeds; where all of them are blank and it is the founder, it founds the cluster by a promise of all of them.
+Other acceptor sets seen: the round starts again with those. A round is repeated to who is silent, and an
+answer to it counts however late; it is given up only where somebody refused. Patience follows the longest
+round trip seen of late, and doubles with each round that is given up, so it outgrows any link.
+Before it knows any value it reads from its seeds; where all of them are blank and it is the founder, it
+founds the cluster by a promise of all of them.
 It does not store anything: all that it knows it may forget. It does not retry beyond an operation's deadline.
 Source: CASPaxos; design/control.md control.3, control.5, control.6.
 """
@@ -42,6 +45,7 @@ from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (
     DOCUMENT_BYTES_MAX,
+    LEAP_MAX,
     NO_BALLOT,
     Accepted,
     Acceptor,
@@ -108,6 +112,9 @@ class ProposerMachine:
         self._is_new = False
         self._losses = 0
         self._resends = 0
+        self._given_up = 0
+        self._round_trip = 0
+        self._asked_at = Instant(0)
         self._wake: Instant | None = None
 
     @property
@@ -157,7 +164,11 @@ class ProposerMachine:
             return effects
         if self.state is State.READING and self.known is not None:
             return effects + self._prepare(now)  # Not everyone answers, or not the same: settle it.
-        if self.state in (State.READING, State.WAITING) or (self._nays and not self._founders):
+        if self.state is State.WAITING:
+            return effects + self._begin(now, is_retry=True)
+        if self._nays and not self._founders:
+            hit("proposer.gave_up")
+            self._given_up += 1  # Without more patience a link slower than this would answer no round.
             return effects + self._begin(now, is_retry=True)
         self._resends += 1
         return effects + self._ask(now)
@@ -180,7 +191,7 @@ class ProposerMachine:
         if self.known is not None and (is_retry or not isinstance(self._queue.head.request, ReadRequest)):
             return self._prepare(now)
         self._become(State.READING)
-        self._round = (self.nonce, self._round[1] + 1)
+        self._round, self._asked_at = (self.nonce, self._round[1] + 1), now
         self._queue.cover()
         return self._ask(now)
 
@@ -197,7 +208,7 @@ class ProposerMachine:
         self._sets = NO_SETS if self.known is None else self.known.value.sets
         self._queue.cover()
         self._top += 1
-        self.ballot = Ballot(self._top, self.node, self.nonce)
+        self.ballot, self._asked_at = Ballot(self._top, self.node, self.nonce), now
         return self._ask(now)
 
     def _accept(self, value: Value, now: Instant, *, is_new: bool) -> list[ProposerEffect]:
@@ -205,7 +216,7 @@ class ProposerMachine:
         assert self.state is State.PREPARING, "promises come first"
         founders = self._founders
         self._become(State.ACCEPTING)
-        self._founders = founders
+        self._founders, self._asked_at = founders, now
         self._proposal, self._is_new = value, is_new
         if is_new and self._queue:
             self._queue.head.was_proposed = True
@@ -215,19 +226,21 @@ class ProposerMachine:
         """Pause a random while, so that one of us wins."""
         hit("proposer.lost")
         self._become(State.WAITING)
-        pause = min(self._config.backoff_max, self._config.backoff_min << min(self._losses, 16))
+        base = max(self._config.backoff_min, self._round_trip)  # A winner needs two round trips alone.
+        pause = min(max(self._config.backoff_max, 4 * self._round_trip), base << min(self._losses, 16))
         self._losses += 1
         self._wake = after(now, Duration(self._random.randrange(1, pause + 1)))
         return []
 
     def _ask(self, now: Instant) -> list[ProposerEffect]:
         """Send the round's request to everyone who has not answered it; repeat it later."""
-        self._wake = after(now, Duration(self._config.resend_after << min(self._resends, 6)))
+        self._wake = after(now, Duration(self._patience() << min(self._resends, 6)))
         known = NO_BALLOT if self.known is None else self.known.ballot
         if self.state is State.READING:
             nodes = [member.node for member in self.known.value.sets.members()] if self.known else []
             asked = dict.fromkeys([*nodes, *(self.seeds if self.known is None else ())])
-            return [Send(to, Read(self.node, self._round, known)) for to in asked if to not in self._seen]
+            told = self._seen if self.known else {}  # A blank one may have got its first value meanwhile.
+            return [Send(to, Read(self.node, self._round, known)) for to in asked if to not in told]
         sends: list[ProposerEffect] = []
         for member in self._electors():
             if member in self._votes or member in self._nays:
@@ -238,6 +251,18 @@ class ProposerMachine:
                 request = Accept(self.node, self.ballot, member, self._proposal, known, self._sets)
             sends.append(Send(member.node, request))
         return sends
+
+    def _patience(self) -> int:
+        """Nanoseconds until a round is first repeated to who is silent."""
+        longest = self._config.operation_timeout // 4  # A lost message must be repeated in time all the same.
+        seen = max(self._config.resend_after, min(2 * self._round_trip, longest))
+        return seen << min(self._given_up, 6)
+
+    def _heard(self, now: Instant) -> None:
+        """A round was decided: keep how long that took; a shorter one counts by an eighth."""
+        took = now - self._asked_at
+        self._round_trip = max(took, (7 * self._round_trip + took) // 8)
+        self._given_up = 0
 
     def _electors(self) -> tuple[Acceptor, ...]:
         """Everyone whose vote this round may count."""
@@ -268,6 +293,7 @@ class ProposerMachine:
         same = {held.acceptor: None for held in self._seen.values() if held.ballot == self.known.ballot}
         if sets.is_quorum(same):
             self.chosen = self.known.ballot
+            self._heard(now)
             return effects + self._decide(now)
         for member in sets.members():
             if event.acceptor == member and event.ballot == NO_BALLOT:
@@ -291,6 +317,7 @@ class ProposerMachine:
         self._votes[event.acceptor] = NO_BALLOT if event.accepted is None else event.accepted.ballot
         if not self._is_elected(self._votes):
             return []
+        self._heard(now)
         if self.known is None:
             assert self._founding is not None, "only a founder goes on without a value"
             attempt = f"{self.node}.{self.nonce}.founding"
@@ -309,6 +336,7 @@ class ProposerMachine:
         self._votes[event.acceptor] = event.ballot
         if not self._is_elected(self._votes):
             return []
+        self._heard(now)
         self.known = Accepted(self.ballot, self._proposal)
         self.chosen = self.ballot
         self._losses = 0
@@ -327,6 +355,8 @@ class ProposerMachine:
             return []
         if event.why is Why.BLANK:
             return [self._tell(event.acceptor)] if event.acceptor in self._sets.members() else []
+        if event.why is Why.LEAP:
+            return [self._climb(event)]
         asked = [member for member in self._electors() if member.node == event.acceptor.node]
         self._nays.update(dict.fromkeys(asked))  # A stranger answers for another life of its node.
         left = {member: None for member in self._electors() if member not in self._nays}
@@ -353,6 +383,18 @@ class ProposerMachine:
         known = self.known
         message = Accept(self.node, known.ballot, member, known.value, known.ballot, known.value.sets)
         return Send(member.node, message)
+
+    def _climb(self, event: Rejected) -> Send:
+        """Raise the promise of an acceptor that is further behind than a leap, by one leap.
+
+        The repetition of our round then finds it nearer. No value ever goes with the ballot of a step, so
+        it may be one that was used before.
+        """
+        hit("proposer.climbed")
+        counter = min(event.promised.counter + LEAP_MAX, self.ballot.counter)
+        step = Ballot(counter, self.node, self.nonce)
+        basis = NO_BALLOT if self.known is None else self.known.ballot
+        return Send(event.acceptor.node, Prepare(self.node, step, event.acceptor, basis, self._sets))
 
     def _decide(self, now: Instant) -> list[ProposerEffect]:
         """Take the next step of the first operation, now that the latest value is known."""

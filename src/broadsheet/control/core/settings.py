@@ -16,11 +16,13 @@ class ProposerConfig(msgspec.Struct, frozen=True):
     operation_timeout: Duration = Duration(5 * SECOND)
     """How long an operation may take before its client is told what is known of it."""
     resend_after: Duration = Duration(100 * MILLISECOND)
-    """When a request is first repeated to who has not answered; doubles each time."""
+    """When a request is first repeated to who has not answered, on a fast link; doubles each time. On a
+    slower one twice the round trip that was seen."""
     backoff_min: Duration = Duration(5 * MILLISECOND)
-    """The first random pause after losing to a greater ballot is up to this; doubles each time."""
+    """The first random pause after losing to a greater ballot is up to this, or up to a round trip; doubles
+    each time."""
     backoff_max: Duration = Duration(500 * MILLISECOND)
-    """The longest such pause."""
+    """The longest such pause, or four round trips."""
     queue_max: int = 1024
     """Operations that may wait."""
 

@@ -7,7 +7,7 @@ control.3, control.5, control.6.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -22,6 +22,14 @@ DOCUMENT_BYTES_WARN: Final = DOCUMENT_BYTES_MAX // 2
 ACCEPTORS_MAX: Final = 9
 """The most acceptors in one set."""
 
+COUNT_BITS: Final = 62
+"""Counters, versions and nonces are below 2**62, so that their successors fit every number format."""
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << COUNT_BITS)]
+"""A number that a peer may send; another one is refused when it is read."""
+LEAP_MAX: Final = 1 << 32
+"""By how much a ballot's counter may exceed the promise that an acceptor has given: counters rise by one for
+each round, so that whoever leaps further is damaged or hostile, and would use up the range."""
+
 AttemptId = str
 """Unique for ever: `node.nonce.count` of the proposer that took the request."""
 
@@ -29,9 +37,9 @@ AttemptId = str
 class Ballot(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     """The right to propose one value. Compared by counter, then node, then nonce."""
 
-    counter: int
+    counter: Count
     node: NodeId
-    nonce: int
+    nonce: Count
 
 
 NO_BALLOT: Final = Ballot(0, NodeId(""), 0)
@@ -42,7 +50,7 @@ class Acceptor(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One life of one node's acceptor: who lost its state is another one (control.6)."""
 
     node: NodeId
-    incarnation: Incarnation
+    incarnation: Annotated[Incarnation, msgspec.Meta(ge=0, lt=1 << COUNT_BITS)]
 
 
 class AcceptorSets(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -76,13 +84,13 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A write that took effect, and the version that it made."""
 
     attempt: AttemptId
-    version: int
+    version: Count
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """All that the register holds."""
 
-    version: int
+    version: Count
     sets: AcceptorSets
     attempts: tuple[Attempt, ...]
     """The last writes, oldest first; one for each version."""
