@@ -218,7 +218,9 @@ class Log:
             or self.is_dead
             or self.is_closed
         ):
-            state, generation = self._admitted(stream, state, length, count=count, generation=generation)
+            state, generation = self._admitted(
+                stream, state, length, count=count, generation=generation, is_relief=relief
+            )
         offset, seed = state.next, state.crc
         run = PACK_RUN(offset, generation, count, length)
         crc = crc32c(run, seed)
@@ -248,6 +250,7 @@ class Log:
         *,
         count: int,
         generation: Generation,
+        is_relief: bool,
     ) -> tuple[StreamState, Generation]:
         """All that may be wrong with an append, and the rarer ones that are right."""
         if self.is_dead or self.is_closed or count < 1 or count > COUNT_MAX:
@@ -257,7 +260,7 @@ class Log:
             )
         if length > self._record_bytes_max:
             raise TooLarge(f"a record of {length} bytes is above record_bytes_max {self._record_bytes_max}")
-        if self._pending_bytes + length > self._pending_bytes_max:
+        if self._pending_bytes + length > self._pending_bytes_max and not is_relief:
             raise Throttled(f"{self._pending_bytes} bytes wait for the disk of {self.directory}")
         if state is None:
             state = self._new_stream(stream)
@@ -693,7 +696,10 @@ class Log:
     def quarantine(self, stream: int) -> None:
         """`stream` has lost what was durable: it takes nothing more, and the next batch says so (W6)."""
         state = self.states[stream]
-        if not state.is_quarantined and (callback := self._on_quarantine.get(stream)) is not None:
+        if state.is_quarantined:
+            return
+        hit("wal.quarantined")
+        if (callback := self._on_quarantine.get(stream)) is not None:
             asyncio.get_running_loop().call_soon(callback, LogStreamId(stream))
         state.flags |= RowFlag.QUARANTINED
         self._changed[stream] = None

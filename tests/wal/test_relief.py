@@ -1,0 +1,329 @@
+"""Relief never competes with load: a full log heals by itself, and says truly why it is full meanwhile."""
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.errors import Throttled
+from broadsheet.sim.disk import SimDisk
+from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
+from broadsheet.wal.format import FRAME_BYTES
+from tests.wal.harness import (
+    DIRECTORY,
+    SMALL,
+    A,
+    B,
+    Bench,
+    C,
+    abandon,
+    after_power_cut,
+    open_log,
+    opened,
+    payloads,
+)
+from tests.wal.one_stream import record_ranges
+
+SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
+TIGHT = msgspec.structs.replace(SMALL, segments_max=4)
+
+
+async def fill(bench: Bench, stream: LogStreamId, length: int = 12_000) -> int:
+    """Append until it is refused; how many were taken."""
+    for count in range(1000):
+        try:
+            await bench.commit(stream, bytes(length))
+        except LogFull:
+            return count
+    raise AssertionError("the log is never full")
+
+
+async def until(bench: Bench, is_so: object, *, seconds: float = 5) -> None:
+    """Wait, without appending anything, until `is_so()`."""
+    end = asyncio.get_running_loop().time() + seconds
+    while not is_so():  # type: ignore[operator]
+        assert asyncio.get_running_loop().time() < end, bench.log.status()
+        await asyncio.sleep(0.001)
+
+
+async def test_a_full_log_heals_by_itself_when_load_ends() -> None:
+    """The flush that was refused, or could not be made yet, is asked for until its pin is gone.
+
+    It was asked for once per segment, so that a log which was full once stayed full for ever.
+    """
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        log, asked, is_owned = bench.log, [0], [True]
+
+        def flush(stream: LogStreamId) -> None:
+            asked[0] += 1
+            if not is_owned[0]:
+                below = log.next_offset(stream)
+                log.append(stream, [b"checkpoint" * 100], relief=True, done=lambda: log.trim(stream, below))
+
+        log.on_flush_request(B, flush)
+        await bench.commit(B, bytes(12_000), bytes(12_000), bytes(12_000))  # More than half of a segment.
+        taken = await fill(bench, A)
+        before = asked[0]
+        await until(bench, lambda: asked[0] > before + 2)
+        is_owned[0] = False
+        await until(bench, lambda: log.status().pinning == [A])
+        log.trim(A, Offset(taken))
+
+        await until(bench, lambda: log.status().segment_free_count >= 2)
+        await bench.commit(A, bytes(12_000))
+        await until(bench, lambda: not log._space._timer)
+        before = asked[0]
+        await asyncio.sleep(0.03)
+        assert asked[0] == before, "nobody is asked when there is room"
+
+
+async def test_appends_cannot_take_the_room_that_relief_has_moved_the_head_into() -> None:
+    """After one truncation in a full log appends took the rest of its segment, and nothing could help."""
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        log = bench.log
+        await bench.commit(B, b"x")
+        taken = await fill(bench, A)
+        head = log.status().lap_head
+        while log.status().lap_head == head:
+            log.append(B, [bytes(4000)], relief=True, done=lambda: None)
+            await bench.settled()
+        for _ in range(10):
+            with pytest.raises(LogFull):
+                bench.send(A, b"small")
+        assert log.next_offset(A) == taken
+        for _ in range(8):  # A checkpoint each of many journals.
+            log.append(B, [bytes(1000)], relief=True, done=lambda: None)
+            await bench.settled()
+        log.check()
+        log.trim(A, Offset(taken))
+        log.trim(B, log.next_offset(B))
+        await bench.settled()
+        assert await bench.commit(A, b"again") == taken
+
+
+async def test_a_restart_of_a_full_log_does_not_open_the_reserve_to_appends() -> None:
+    """Else a supervisor that restarts a full node would use up what could relieve it."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    taken = await fill(bench, A)
+    for _ in range(3):
+        bench.log.append(B, [bytes(1000)], relief=True, done=lambda: None)
+        await bench.settled()
+    await abandon(bench)
+    for seed in range(2, 5):
+        disk.medium.locks.clear()
+        bench = await open_log(disk, config=TIGHT, seed=seed)
+        await bench.settled()
+        with pytest.raises(LogFull):
+            bench.send(A, bytes(100))
+        await abandon(bench)
+    disk.medium.locks.clear()
+    async with opened(disk, config=TIGHT, seed=99) as bench:
+        bench.log.append(B, [b"checkpoint"], relief=True, done=lambda: None)
+        bench.log.trim(A, Offset(taken))
+        await bench.settled()
+        assert await bench.commit(A, b"again") == taken
+
+
+async def test_relief_is_not_throttled_by_what_waits_for_the_disk() -> None:
+    """A checkpoint that load keeps out is a log that load fills up."""
+    config = msgspec.structs.replace(SMALL, pending_bytes_max=20_000)
+    async with opened(SimDisk(), config=config) as bench:
+        with pytest.raises(Throttled):  # noqa: PT012 - one of them.
+            for _ in range(4):
+                bench.send(A, bytes(8000))
+        bench.log.append(A, [bytes(8000)], relief=True, done=lambda: None)
+        await bench.settled()
+        assert bench.log.next_offset(A) == 3
+
+
+async def test_a_log_that_cannot_grow_copies_what_nobody_flushes_and_goes_on() -> None:
+    """Most of the oldest segment is held by a stream that never flushes: others must not wait."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    held = [bytes([n]) * 12_000 for n in range(3)]
+    await bench.commit(B, *held)
+    refused = 0
+    while bench.log.status().lap_head < 40:
+        try:
+            await bench.commit(A, bytes(8000))
+        except LogFull:
+            refused += 1
+            assert refused < 1000, bench.log.status()
+            await asyncio.sleep(0.002)
+        bench.log.trim(A, bench.log.next_offset(A))
+        bench.log.check()
+    await abandon(bench)
+    async with opened(after_power_cut(disk), config=TIGHT, seed=2) as bench:
+        assert payloads(bench.log.recovered(B).records) == held
+
+
+async def test_a_log_full_of_what_nobody_flushes_comes_to_rest() -> None:
+    """Copying where nothing can be gained would write for ever."""
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        await fill(bench, A)
+        await asyncio.sleep(0.05)
+        before = bench.log.status().synced_bytes
+        await asyncio.sleep(0.2)
+        assert bench.log.status().synced_bytes == before
+
+
+async def test_a_full_log_names_the_streams_that_hold_it_in_microseconds() -> None:
+    """10,000 streams, one of which pins the oldest segment: load is refused at the speed of memory."""
+    config = WALConfig(
+        segment_bytes=4 << 20, segments_initial=3, segments_max=3, initial_fill_bytes=4 << 20,
+        vouch_delay=SMALL.vouch_delay, pending_bytes_max=1 << 30,
+    )  # fmt: skip
+    async with opened(SimDisk(), config=config) as bench:
+        log = bench.log
+        await bench.settled()
+        for n in range(10_000):
+            log.append(LogStreamId(n), [b"x"], done=lambda: None)
+        await bench.settled()
+        assert log.status().lap_head == 1
+        for n in range(10_000):
+            if n not in (77, 5000):
+                log.trim(LogStreamId(n), Offset(1))
+        await fill(bench, LogStreamId(77), 1 << 20)
+        with pytest.raises(LogFull, match=r"the oldest is held by streams \[77, 5000\]"):
+            bench.send(LogStreamId(3), bytes(1 << 20))
+        begun = time.thread_time()
+        for _ in range(200):
+            with pytest.raises(LogFull):
+                bench.send(LogStreamId(3), bytes(1 << 20))
+        assert (time.thread_time() - begun) / 200 < 0.001
+
+
+async def test_the_error_of_a_full_log_names_the_true_cause() -> None:
+    """Whether a stream pins it, or the disk has no space; each with its remedy."""
+    disk = SimDisk()
+    async with opened(disk, config=TIGHT) as bench:
+        await fill(bench, A)
+        with pytest.raises(
+            LogFull, match=r"segments_max 4; the oldest is held by streams \[1\].*wal\.segments_max"
+        ):
+            bench.send(A, bytes(12_000))
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    await bench.settled()
+    disk.medium.quota_bytes = 0
+    await fill(bench, A)
+    with pytest.raises(LogFull, match=r"the disk has no space for another; .* Free space"):
+        bench.send(A, bytes(12_000))
+    disk.medium.quota_bytes = 1 << 40
+    await bench.log.close()
+
+
+# --- damage -------------------------------------------------------------------------------------------
+
+
+async def _with_a_damaged_record(*, config: WALConfig = TIGHT, size: int = 700) -> tuple[SimDisk, Bench]:
+    disk = SimDisk()
+    bench = await open_log(disk, config=config)
+    bench.send(B, b"B" * size)
+    bench.send(C, b"C" * 500)
+    await bench.commit(B, b"b" * size)
+    (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > size]
+    file = disk.open(SEGMENT)
+    file.write_at(place.begin + FRAME_BYTES + 8, [b"?"])
+    file.sync()
+    return disk, bench
+
+
+async def roll_on(bench: Bench, laps: int) -> None:
+    """Write and trim until the head has gone so far."""
+    end, refused = bench.log.status().lap_head + laps, 0
+    while bench.log.status().lap_head < end:
+        try:
+            await bench.commit(A, bytes(8000))
+        except LogFull:
+            refused += 1
+            assert refused < 1000, bench.log.status()
+            await asyncio.sleep(0.002)
+        bench.log.trim(A, bench.log.next_offset(A))
+
+
+@pytest.mark.parametrize("size", [700, 15_000], ids=["small", "large"])
+async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> None:
+    """One bad sector of a stream that nobody repairs, and the log goes on ten times round."""
+    disk, bench = await _with_a_damaged_record(size=size)
+    told: list[int] = []
+    bench.log.on_quarantine(B, told.append)
+    await roll_on(bench, 40)
+    await bench.settled()
+    assert bench.crashes == []
+    assert told == [B], "its domain is told, once"
+    with pytest.raises(StreamQuarantined):
+        bench.send(B, b"more")
+    bench.log.check()
+    kept = [content for name, content in disk.medium.image().items() if "quarantine-" in name]
+    assert any(b"B" * 8 + b"?" + b"B" * (size - 9) in content for content in kept), (
+        "set aside, not deleted (W7)"
+    )
+    await abandon(bench)
+    for seed in (2, 3):
+        bench = await open_log(after_power_cut(disk), config=TIGHT, seed=seed)
+        found = bench.log.recovered(B)
+        assert found.is_quarantined
+        assert not found.tail_cut
+        assert found.next_offset == 2
+        assert [record.payload for record in found.suspects] == [b"b" * size], "what is sound was copied"
+        assert payloads(bench.log.recovered(C).records) == [b"C" * 500]
+        await roll_on(bench, 20)
+        assert bench.log.is_quarantined(B)
+        await abandon(bench)
+
+
+async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end_of_the_node() -> None:
+    """EIO from a read while copying: the disk has lost some bytes, and tells."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    await bench.commit(B, b"lost")
+    disk.medium.health.read_errors = 10_000
+    await roll_on(bench, 8)
+    assert bench.crashes == []
+    assert bench.log.is_quarantined(B)
+    disk.medium.health.read_errors = 0
+    await roll_on(bench, 20)
+    await abandon(bench)
+
+
+async def test_damage_that_cannot_be_set_aside_pins_its_segment_until_there_is_space() -> None:
+    """W7 on a full disk: no bytes go before they are kept, nothing ends, and it is tried again."""
+    disk, bench = await _with_a_damaged_record()
+    disk.medium.quota_bytes = 0
+    before = bench.log.status().lap_oldest
+    for _ in range(200):
+        try:
+            await bench.commit(A, bytes(8000))
+        except LogFull:
+            await asyncio.sleep(0.001)
+        bench.log.trim(A, bench.log.next_offset(A))
+    assert bench.log.status().lap_oldest == before
+    assert bench.log.is_quarantined(B)
+    assert bench.crashes == []
+    disk.medium.quota_bytes = 1 << 40
+    await until(bench, lambda: bench.log.status().lap_oldest > before)
+    assert bench.log.status().quarantine_files
+    await roll_on(bench, 20)
+    await abandon(bench)
+
+
+async def test_a_reset_while_damage_is_set_aside_is_not_undone_by_it() -> None:
+    """The domain is told at once, and repairs at once: what it begins anew must not be lost with the old."""
+    _, bench = await _with_a_damaged_record()
+
+    def repair(stream: LogStreamId) -> None:
+        from broadsheet.base.types import Generation
+
+        bench.log.reset(stream, Offset(2), Generation(1), lambda: None)
+        bench.log.append(stream, [b"repaired"], generation=Generation(1), done=lambda: None)
+
+    bench.log.on_quarantine(B, repair)
+    await roll_on(bench, 20)
+    assert not bench.log.is_quarantined(B)
+    assert bench.log.next_offset(B) == 3
+    bench.log.check()
+    await bench.log.close()
