@@ -42,6 +42,7 @@ class Status(IntEnum):
     SPAN_FORGOTTEN = 28
     FENCED = 29
     UNREACHABLE = 30
+    TOO_SLOW = 31
 
 
 class Retry(Enum):
@@ -220,6 +221,12 @@ class TooLarge(Refused):
     """The request is above a limit; the message names it."""
 
     status = Status.TOO_LARGE
+
+
+class TooSlow(Refused):
+    """A streamed append came more slowly than the node waits for. Nothing was appended: gather it first."""
+
+    status = Status.TOO_SLOW
 
 
 class Unsupported(Refused):

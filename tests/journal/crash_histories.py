@@ -62,6 +62,7 @@ KEYSPACE: Final = KeyspaceConfig(
 JOURNALS: Final = JournalsConfig(
     store="file:///fragments/",
     checkpoint_bytes=5 * KIB,
+    staged_memory_bytes=1 * KIB,
     used_percent_max=100,
     free_bytes_min=0,
     wal=WALConfig(
@@ -196,7 +197,7 @@ class History:
         for at in range(0, length, 2000):
             append.put(content[at : at + 2000])
             await asyncio.sleep(0)
-        await append.finish()
+        append.finish()
         await self._acknowledged(append)
 
     async def break_off(self, node: Running, length: int) -> None:

@@ -20,6 +20,7 @@ address = "127.0.0.1:0"
 address = "127.0.0.1:0"
 [journals]
 checkpoint_bytes = 65536
+staged_memory_bytes = 65536
 used_percent_max = 100
 free_bytes_min = 0
 [journals.wal]

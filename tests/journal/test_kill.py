@@ -153,6 +153,8 @@ async def test_a_node_killed_at_this_point_loses_nothing(label: str, tmp_path: P
                     await working
         assert await node.died() == -9, f"{label} was not passed {count} times"
         assert await node.start()
+        staged = tmp_path / "data" / "journals" / "staged"
+        assert list(staged.iterdir()) == [], "what was staged is nobody's"
         async with broadsheet.connect(node.address) as client:
             if not history.acked:
                 await client.journals.create(MAIN, if_absent=True)

@@ -39,6 +39,12 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Pause after a failed upload; doubles up to `upload_retry_max`."""
     upload_retry_max: Duration = Duration(60 * SECOND)
     """The longest pause."""
+    staged_count_max: int = 256
+    """Streaming appends that are staged at a time, of all journals."""
+    staged_memory_bytes: int = 256 * KIB
+    """Content of a streaming append that is staged in memory; above, it is in a file."""
+    staged_bytes_max: int = 4 * GIB
+    """Content of all streaming appends that are staged at a time."""
     uploads_max: int = 2
     """Fragments on their way to stores at a time."""
     openings_max: int = 8
@@ -67,6 +73,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not 1 <= self.used_percent_max <= 100:
             raise ValueError(f"used_percent_max must be in 1..100, not {self.used_percent_max}")
         for name in (
+            "staged_count_max",
+            "staged_memory_bytes",
+            "staged_bytes_max",
             "uploads_max",
             "openings_max",
             "journals_max",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
+from broadsheet.journal.staged import StagingArea
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers
@@ -40,6 +41,7 @@ class Context:
         self.disk, self.log, self.keyspace = disk, log, keyspace
         self.time, self.timers, self.random = time, timers, random
         self.scope, self.crash = scope, crash
+        self.staging = StagingArea(disk, config)
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
 

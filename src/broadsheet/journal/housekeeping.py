@@ -137,10 +137,10 @@ class Housekeeping:
     def checkpoint(self) -> None:
         """Sync the spool as it stands now, say so in the log, and trim. Must be called between appends.
 
-        While a streaming append owns the tail it does nothing: the next record asks again.
+        While a streaming append is put at the tail it does nothing: the record of that asks again.
         """
         replica = self._replica
-        is_owned = any(upload.is_staging for upload in replica.uploads.values())
+        is_owned = any(upload.is_placing for upload in replica.uploads.values())
         if self._is_checkpointing or replica.is_closed or is_owned or replica.reason:
             return
         self._is_checkpointing = True

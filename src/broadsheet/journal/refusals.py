@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from broadsheet.base.time import SECOND
 from broadsheet.errors import Status
 from broadsheet.journal.replica import Replica
 
@@ -13,10 +14,12 @@ _MESSAGES: Final[dict[Status, str]] = {
     Status.STORE_UNHEALTHY: "{fullness}; reads go on",
     Status.THROTTLED: "too much of it is on its way; try again later",
     Status.ALREADY_EXISTS: "an append of this attempt stands in it already",
-    Status.CANCELLED: "its client gave it up, and nothing was appended",
+    Status.CANCELLED: "its client gave it up, or waited no longer, and nothing was appended",
     Status.FENCED: "another owner has written its epoch key",
     Status.UNKNOWN: "it ended before the append was known to be durable",
-    Status.DEADLINE_EXCEEDED: "the client was too slow, and nothing was appended",
+    Status.TOO_SLOW: "the client sent less than limits.flow_bytes_per_second_min, {rate} bytes a second, for"
+    " {stall} s, and nothing was appended: gather the content first, or append it in smaller pieces",
+    Status.CORRUPT: "what was staged of it was read back with another checksum, and nothing was appended",
     Status.INVALID_ARGUMENT: "registers change with content only",
     Status.TOO_LARGE: "its content is above limits.append_bytes_max, {bytes_max} bytes, or it has too many "
     "registers: split it",
@@ -27,7 +30,12 @@ def refusal(status: Status, replica: Replica, begin: int) -> str:
     """What a caller reads of a refusal."""
     text = _MESSAGES.get(status, status.name)
     fullness = replica.fullness or "the disk had no space left for it, or the process no open file: free some"
-    bytes_max = replica.context.config.limits.append_bytes_max
+    limits = replica.context.config.limits
     return f"journal {replica.name}: " + text.format(
-        begin=begin, reason=replica.reason, fullness=fullness, bytes_max=bytes_max
+        begin=begin,
+        reason=replica.reason,
+        fullness=fullness,
+        bytes_max=limits.append_bytes_max,
+        rate=limits.flow_bytes_per_second_min,
+        stall=limits.flow_stall // SECOND,
     )

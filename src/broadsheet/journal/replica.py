@@ -39,6 +39,7 @@ from broadsheet.journal.core.pipeline_events import (
     Reply,
     Roll,
     Rollback,
+    Stage,
     StreamFailed,
 )
 from broadsheet.journal.core.records import encode_proposal
@@ -73,20 +74,24 @@ class Upload(Protocol):
     """A streaming append, as `streaming.py` runs it."""
 
     @property
-    def is_staging(self) -> bool:
+    def is_placing(self) -> bool:
         """Whether it owns the tail."""
         ...
 
+    def begin(self) -> None:
+        """Content may come: stage it."""
+        ...
+
     def grant(self, spool: SpoolFile) -> None:
-        """The tail is yours: stage into `spool`."""
+        """The tail is yours: put what is staged at the end of `spool`."""
         ...
 
     def abort(self, status: Status) -> None:
-        """Take no more."""
+        """Take no more, and drop what there is."""
         ...
 
     def undo(self) -> None:
-        """Take back what was staged: the log had no room for it."""
+        """Take it back from the spool: the log had no room for it."""
         ...
 
 
@@ -167,6 +172,7 @@ class Replica:
                 PutRegisters: self._put_registers,
                 Reply: self._reply,
                 Advance: self._advance,
+                Stage: self._stage,
                 Grant: self._grant,
                 Abort: self._abort,
                 Rollback: self._rollback,
@@ -380,6 +386,11 @@ class Replica:
             return
         self.host.deliver(RegistersPut(version=registers.version, is_known=True))
         passed("journal.registers.after_commit")
+
+    def _stage(self, effect: Stage) -> None:
+        upload = self.uploads.get(effect.stream)
+        assert upload is not None, f"stream {effect.stream} was opened by nobody"
+        upload.begin()
 
     def _grant(self, effect: Grant) -> None:
         upload = self.uploads.get(effect.stream)

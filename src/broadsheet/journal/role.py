@@ -73,6 +73,7 @@ class JournalsRole:
             scope=scope.child("work"),
             crash=ports.crash,
         )
+        await ports.disk.run(context.staging.clear)
         broker = Broker(context)
         scope.defer(broker.close)
         broker.start()

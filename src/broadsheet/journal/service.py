@@ -17,9 +17,7 @@ from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import (
     BY_STATUS,
-    BroadsheetError,
     InvalidArgument,
-    RemoteProtocolError,
     Status,
     StoreUnhealthy,
     TooLarge,
@@ -33,7 +31,6 @@ from broadsheet.journal.core.registers import Condition, validate_condition
 from broadsheet.journal.listing import view_of
 from broadsheet.journal.messages import (
     AppendRequest,
-    AppendStreamMessage,
     Commit,
     CreateRequest,
     FragmentInfo,
@@ -53,10 +50,11 @@ from broadsheet.journal.messages import (
     SettleRequest,
 )
 from broadsheet.journal.reading import read
+from broadsheet.journal.receiving import receive
 from broadsheet.journal.refusals import refusal
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.streaming import SLICE_BYTES, StreamedAppend
-from broadsheet.wire.method import EMPTY, Call, Message, Method, Reply, RunOpened, Shape, WireStream
+from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
 
 LIST_MAX: Final = 200
@@ -123,8 +121,6 @@ ROWS: Final = (
     Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
     Row("journal.settle", 61, Shape.UNARY, Capability.APPEND, SettleRequest),
 )
-
-_stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 
 
 class UnaryAppend:
@@ -265,16 +261,8 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         self._streams += 1
         append = StreamedAppend(replica, self._streams, request.condition)
-        try:
-            await append.granted
-            await _pump(append, stream)
-        except BroadsheetError as error:
-            append.fail(error.status)
-            raise
-        except BaseException:
-            append.fail(Status.CANCELLED)
-            raise
-        return Reply(_committed(await append.answered, replica))
+        answer = await receive(replica.context, append, stream, call.deadline)
+        return Reply(_committed(answer, replica))
 
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Appends without a condition of their own, in runs."""
@@ -369,46 +357,6 @@ def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[lis
     ]
     found.sort(key=lambda each: each.begin)
     return found[:count], len(found) > count
-
-
-async def _pump(append: StreamedAppend, stream: WireStream) -> None:
-    """Stage messages until the last one.
-
-    Raises:
-        RemoteProtocolError: the client ended without saying that this was all. Nothing is appended.
-        BroadsheetError: the pipeline aborted it, or the stream broke.
-    """
-    while True:
-        message = await _next(append, stream)
-        if message is None:
-            raise RemoteProtocolError("the stream ended before the client said that all was sent")
-        payload = message.payload
-        for at in range(0, len(payload), SLICE_BYTES):
-            append.put(payload[at : at + SLICE_BYTES])
-            if at:
-                await asyncio.sleep(0)
-        if len(message.body) and _decode(message.body).is_last:
-            await append.finish()
-            return
-
-
-async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
-    """The next message, unless the append is aborted first."""
-    receiving = asyncio.ensure_future(stream.receive())
-    try:
-        await asyncio.wait((receiving, append.aborted), return_when=asyncio.FIRST_COMPLETED)
-        if append.aborted.done():
-            raise append.refused(append.aborted.result())
-        return receiving.result()
-    finally:
-        receiving.cancel()
-
-
-def _decode(body: memoryview) -> AppendStreamMessage:
-    try:
-        return _stream_message.decode(body)
-    except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"message of an append does not decode: {error}") from error
 
 
 def _store_down(journal: str, error: OSError) -> StoreUnhealthy:

@@ -1,11 +1,11 @@
-"""Streaming: an append whose content comes in chunks, staged in the spool before anybody decides about it.
+"""Streaming: an append whose content comes in chunks, staged beside the tail until it is whole.
 
-WAITING --grant--> STAGING --finish--> STAGED --answer--> DONE; WAITING or STAGING --abort, or the client's
-end--> DONE. While STAGING it
-owns the journal's tail, by the pipeline's grant, and whatever happens it gives the spool back as it was or
-hands over
-content that is synced; the pipeline hears exactly one of `StreamStaged` and `StreamFailed` for each grant.
-Lengths are bytes. What is committed is not decided here.
+    OPENED --begin--> STAGING --finish--> WHOLE --grant--> PLACING --copied, synced--> PLACED --answer--> DONE
+
+In every stage but the last two an abort or the client's end drops what is staged: `StreamFailed`, once. Only
+while it is PLACING does it own the journal's tail, by the pipeline's grant, at the pace of our disk; it gives
+the spool back as it was, or with its content synced at the end. Lengths are bytes. What is committed is not
+decided here.
 Source: journals.14, journals.17, journals.20; papers/gazette-transactional-appends.txt "stateStreamContent".
 """
 
@@ -14,14 +14,15 @@ import errno
 from enum import Enum
 from typing import Final
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, ByteOffset
-from broadsheet.errors import BY_STATUS, BroadsheetError, Status
+from broadsheet.errors import BY_STATUS, BroadsheetError, Status, Throttled
 from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
     StreamEnded,
     StreamFailed,
     StreamOpened,
-    StreamStaged,
+    StreamPlaced,
 )
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.messages import Commit
@@ -30,70 +31,86 @@ from broadsheet.journal.replica import NO_SPACE, Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
 from broadsheet.runtime.failpoints import passed
 
-SLICE_BYTES: Final = 1 << 20
-"""Staged and summed on the loop at a time: about a millisecond."""
+NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
+"""The system refuses another open file: no sync was begun, so none has failed."""
 
 
 class Stage(Enum):
     """How far a streaming append has come."""
 
-    WAITING = "waiting"
+    OPENED = "opened"
     STAGING = "staging"
-    STAGED = "staged"
+    WHOLE = "whole"
+    PLACING = "placing"
+    PLACED = "placed"
     DONE = "done"
+
+
+_UNPLACED: Final = (Stage.OPENED, Stage.STAGING, Stage.WHOLE)
 
 
 class StreamedAppend:
     """One streaming append at its journal's replica."""
 
     def __init__(self, replica: Replica, stream: int, condition: Condition | None) -> None:
-        """Ask for the tail."""
+        """Ask whether content may come.
+
+        Raises:
+            Throttled: too many streams are on their way.
+        """
         loop = asyncio.get_running_loop()
-        self.stage = Stage.WAITING
+        self.stage = Stage.OPENED
         self.granted: asyncio.Future[None] = loop.create_future()
-        """Done once content may be staged; raises where it will not be."""
+        """Done once content may come; raises where it may not."""
         self.aborted: asyncio.Future[Status] = loop.create_future()
         """Done with the reason once no more content is taken."""
         self.answered: asyncio.Future[tuple[Status, Commit]] = loop.create_future()
         self._replica, self._stream = replica, stream
+        self._staged = replica.context.staging.open()
         self._spool: SpoolFile | None = None
         self._saved: Saved | None = None
-        self._length = 0
+        self._throttled = ""
         replica.uploads[stream] = self
         replica.deliver(StreamOpened(stream=stream, run=self, condition=condition))
 
     @property
-    def is_staging(self) -> bool:
+    def is_placing(self) -> bool:
         """Whether it owns the tail."""
-        return self.stage in (Stage.STAGING, Stage.STAGED)
+        return self.stage is Stage.PLACING
 
     def refused(self, status: Status) -> BroadsheetError:
         """What its client is told where no content is taken."""
-        return BY_STATUS[status](refusal(status, self._replica, self._replica.pipeline.adopted_end))
+        message = refusal(status, self._replica, self._replica.pipeline.adopted_end)
+        return BY_STATUS[status](self._throttled or message)
 
     # What the replica calls.
 
+    def begin(self) -> None:
+        """Content may come."""
+        assert self.stage is Stage.OPENED, f"begun while {self.stage}"
+        self.stage = Stage.STAGING
+        self.granted.set_result(None)
+
     def grant(self, spool: SpoolFile) -> None:
         """The tail is ours."""
-        assert self.stage is Stage.WAITING, f"granted while {self.stage}"
-        self._spool, self._saved, self.stage = spool, spool.save(), Stage.STAGING
-        if not self.granted.done():
-            self.granted.set_result(None)
-        else:
-            self.fail(Status.CANCELLED)  # The client left while it waited.
+        assert self.stage is Stage.WHOLE, f"granted while {self.stage}"
+        self._spool, self._saved, self.stage = spool, spool.save(), Stage.PLACING
+        self._replica.context.scope.spawn(self._place(spool), name=f"place.{self._replica.name}")
 
     def abort(self, status: Status) -> None:
-        """Take no more content."""
+        """Take no more content, and drop what there is."""
         if not self.aborted.done():
             self.aborted.set_result(status)
-        if self.stage is Stage.STAGING:
-            self.fail(status)
-        elif not self.granted.done():
-            self.granted.set_exception(self.refused(status))
-            self.granted.exception()  # Somebody may be waiting, or nobody.
+        if self.stage is not Stage.OPENED:
+            self.fail(status)  # Else the pipeline has refused it, and answers in its turn (journals.9).
+
+    def expire(self) -> None:
+        """Its client waits no longer: nothing takes effect, unless it is being put at the tail already."""
+        if self.stage in _UNPLACED:
+            self.abort(Status.CANCELLED)
 
     def undo(self) -> None:
-        """Take back what was staged."""
+        """Take back what was put at the tail."""
         assert self._spool is not None
         assert self._saved is not None
         self._spool.restore(self._saved)
@@ -107,9 +124,10 @@ class StreamedAppend:
         """The pipeline's last word."""
         self.stage = Stage.DONE
         self._replica.uploads.pop(self._stream, None)
-        if not self.granted.done():  # The tail was ours, but there was no room for another fragment's file.
+        self._staged.close()
+        if not self.granted.done():
             self.granted.set_exception(self.refused(status))
-            self.granted.exception()
+            self.granted.exception()  # Somebody may be waiting, or nobody.
         if not self.answered.done():
             self.answered.set_result((status, Commit(begin=begin, end=end)))
 
@@ -122,53 +140,75 @@ class StreamedAppend:
         """
         if self.stage is not Stage.STAGING:
             return
-        assert self._spool is not None
         passed("journal.stream.before_stage")
         try:
-            self._spool.stage(chunk, wall=self._replica.context.time.wall())
-        except OSError as error:
-            self._refuse_or_crash(error)
+            self._staged.put(chunk)
+        except Throttled as error:
+            self._throttled = str(error)
+            self.abort(Status.THROTTLED)
             return
-        self._length += len(chunk)
+        except OSError as error:
+            self._refuse_or_crash(error, NO_SPACE)
+            return
         passed("journal.stream.after_stage")
         self._replica.deliver(ChunkStaged(stream=self._stream, length=len(chunk)))
 
-    async def finish(self) -> None:
-        """All content has come: sync it, and hand it over."""
-        spool = self._spool
-        if self.stage is not Stage.STAGING or spool is None:
-            return
-        if self._length:
-            self._replica.deliver(StreamEnded(stream=self._stream))
-            passed("journal.stream.before_sync")
-            try:
-                await spool.file.flush()
-                if not spool.is_dir_synced:
-                    disk, directory = self._replica.context.disk, self._replica.directory
-                    await disk.run(lambda: disk.sync_dir(directory))
-                    spool.is_dir_synced = True
-            except OSError as error:
-                self._replica.context.crash(error)  # A sync that failed proves nothing about the next one.
-                return
-            passed("journal.stream.after_sync")
+    def finish(self) -> None:
+        """All content has come: it takes its place when the tail is free."""
         if self.stage is Stage.STAGING:
-            self.stage = Stage.STAGED
-            self._replica.deliver(StreamStaged(stream=self._stream, length=self._length))
+            self.stage = Stage.WHOLE
+            self._replica.deliver(StreamEnded(stream=self._stream, length=self._staged.length))
 
     def fail(self, status: Status) -> None:
-        """Undo what was staged, where anything was, and say so. Harmless when it has ended."""
-        if self.stage is Stage.STAGING:
+        """Drop what has come, and take it back from the tail. Harmless once the log has it."""
+        if self.stage is Stage.PLACING:
             self.undo()
-            self.stage = Stage.DONE
-            passed("journal.stream.after_undo")
-            self._replica.deliver(StreamFailed(stream=self._stream, status=status))
-        elif self.stage is Stage.WAITING:
-            if not self.granted.done():
-                self.granted.cancel()
-            self._replica.deliver(StreamFailed(stream=self._stream, status=status))
+        elif self.stage not in _UNPLACED:
+            return
+        self.stage = Stage.DONE
+        self._staged.close()
+        passed("journal.stream.after_drop")
+        self._replica.deliver(StreamFailed(stream=self._stream, status=status))
 
-    def _refuse_or_crash(self, error: OSError) -> None:
-        if error.errno in NO_SPACE:
+    async def _place(self, spool: SpoolFile) -> None:
+        """Copy the content to the end of the spool, and sync it there."""
+        context = self._replica.context
+        crc = 0
+        passed("journal.stream.before_place")
+        try:
+            for part in self._staged.slices():
+                spool.stage(part, wall=context.time.wall())
+                crc = crc32c(part, crc)
+                await asyncio.sleep(0)
+                if self.stage is not Stage.PLACING:
+                    return
+        except OSError as error:
+            self._refuse_or_crash(error, NO_SPACE)
+            return
+        if crc != self._staged.crc:
+            self.fail(Status.CORRUPT)
+            return
+        passed("journal.stream.after_place")
+        passed("journal.stream.before_sync")
+        try:
+            await spool.file.flush()
+            if not spool.is_dir_synced:
+                disk, directory = context.disk, self._replica.directory
+                await disk.run(lambda: disk.sync_dir(directory))
+                spool.is_dir_synced = True
+        except OSError as error:
+            self._refuse_or_crash(error, NO_FILE)  # A sync that failed proves nothing about the next one.
+            return
+        passed("journal.stream.after_sync")
+        if self.stage is Stage.PLACING:
+            self.stage = Stage.PLACED
+            self._staged.close()
+            self._replica.deliver(StreamPlaced(stream=self._stream))
+
+    def _refuse_or_crash(self, error: OSError, refusals: tuple[int, ...]) -> None:
+        if self.stage is Stage.DONE:
+            return  # The journal was closed meanwhile, and so were its files.
+        if error.errno in refusals:
             self.abort(Status.STORE_UNHEALTHY)
         else:
             self._replica.context.crash(OSError(errno.EIO, str(error)))

@@ -31,10 +31,11 @@ from broadsheet.journal.core.pipeline_events import (
     Roll,
     RollAsked,
     Rollback,
+    Stage,
     StreamEnded,
     StreamFailed,
     StreamOpened,
-    StreamStaged,
+    StreamPlaced,
     Submitted,
 )
 from broadsheet.journal.core.registers import NO_REGISTERS, Condition, RegisterState, changed, is_met
@@ -79,6 +80,10 @@ def persist(token: int, run: object, begin: int, end: int, **other: object) -> P
         stream=other.get("stream"),  # type: ignore[arg-type]
         attempt=other.get("attempt", b""),  # type: ignore[arg-type]
     )
+
+
+def grant(stream: int, begin: int) -> Grant:
+    return Grant(stream=stream, begin=at(begin), fragment_begin=at(0))
 
 
 def reply(run: object, status: Status, begin: int, end: int) -> Reply:
@@ -292,55 +297,129 @@ def test_an_old_fragment_is_closed_where_it_has_anything_and_nobody_streams_into
     assert m.step(RollAsked(), T0) == []
     assert m.step(submitted("b", 1), T0) == [persist(2, "b", 10, 11, fragment=10)]
     m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(StreamEnded(stream=7, length=5), T0)
     assert m.step(RollAsked(), T0) == []
-    m.step(StreamStaged(stream=7, length=5), T0)
+    m.step(StreamPlaced(stream=7), T0)
     assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(16))]
     m.step(Closed(status=Status.SHUTTING_DOWN), T0)
     assert m.step(RollAsked(), T0) == []
 
 
-def test_a_streaming_append_owns_the_tail_and_the_rest_waits_behind_it() -> None:
-    """All or nothing: spans never interleave."""
+def test_a_stream_that_is_not_whole_holds_nobody_and_takes_its_place_when_it_is() -> None:
+    """journals.17: a client that sends slowly must not stop the journal for all others."""
     m = pipeline()
 
-    assert m.step(StreamOpened(stream=7, run="s"), T0) == [Grant(stream=7, begin=at(0), fragment_begin=at(0))]
-    assert m.step(submitted("b", 5), T0) == []
+    assert m.step(StreamOpened(stream=7, run="s"), T0) == [Stage(stream=7)]
     m.step(ChunkStaged(stream=7, length=100), T0)
-    assert m.step(StreamStaged(stream=7, length=100), T0) == [
-        persist(1, "s", 0, 100, stream=7),
-        persist(2, "b", 100, 105),
+    assert m.step(submitted("b", 5), T0) == [persist(1, "b", 0, 5)]
+    assert m.step(StreamEnded(stream=7, length=100), T0) == [grant(7, 5)]
+    assert m.step(submitted("c", 5), T0) == []
+    assert m.step(StreamPlaced(stream=7), T0) == [
+        persist(2, "s", 5, 105, stream=7),
+        persist(3, "c", 105, 110),
+    ]
+    m.check()
+
+
+def test_streams_that_are_whole_take_their_places_one_after_the_other() -> None:
+    """All or nothing: spans never interleave, and the order is that of their ends."""
+    m = pipeline()
+    for stream in (7, 8):
+        m.step(StreamOpened(stream=stream, run=stream), T0)
+
+    assert m.step(StreamEnded(stream=8, length=5), T0) == [grant(8, 0)]
+    assert m.step(StreamEnded(stream=7, length=5), T0) == []
+    assert m.step(StreamPlaced(stream=8), T0) == [
+        persist(1, 8, 0, 5, stream=8),
+        grant(7, 5),
+    ]
+    assert m.step(StreamFailed(stream=7, status=Status.STORE_UNHEALTHY), T0) == [
+        reply(7, Status.STORE_UNHEALTHY, 0, 0)
     ]
 
 
-def test_a_slow_client_is_aborted_and_holds_nobody_up() -> None:
-    """journals.17: it never holds the pipeline longer than flow_stall beyond its last byte."""
+def test_a_streams_condition_is_evaluated_when_it_takes_its_place() -> None:
+    """J7: what came while its content was on its way stands before it."""
+    m = pipeline()
+    ahead, here = Condition(offset=at(5)), Condition(offset=at(0))
+    assert m.step(StreamOpened(stream=7, run="ahead", condition=ahead), T0) == [Stage(stream=7)]
+    m.step(StreamOpened(stream=8, run="late", condition=here), T0)
+    m.step(submitted("b", 5), T0)
+    m.step(Persisted(token=Token(1)), T0)
+
+    assert m.step(StreamEnded(stream=8, length=9), T0) == [reply("late", Status.WRONG_APPEND_OFFSET, 5, 5)]
+    assert m.step(StreamEnded(stream=7, length=9), T0) == [grant(7, 5)]
+
+
+def test_a_stream_without_content_changes_no_registers() -> None:
+    """J6: it is a barrier, and nothing but that; how long it would be was not known when it was opened."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s", condition=Condition(union={"p": "x"})), T0)
+    m.step(StreamOpened(stream=8, run="barrier"), T0)
+
+    assert m.step(StreamEnded(stream=7, length=0), T0) == [reply("s", Status.INVALID_ARGUMENT, 0, 0)]
+    assert m.step(StreamEnded(stream=8, length=0), T0) == [reply("barrier", Status.OK, 0, 0)]
+
+
+def test_a_slow_client_is_refused_for_certain() -> None:
+    """journals.17: what it has staged takes space; nothing of it was appended, and it is told so."""
     m = pipeline()
     m.step(StreamOpened(stream=7, run="s"), T0)
-    m.step(submitted("b", 5), T0)
     due = Instant(T0 + Limits().flow_stall)
 
     assert m.deadline() == due
     m.step(ChunkStaged(stream=7, length=1 << 30 >> 4), T0)
     assert m.deadline() == due, "a fast start buys no long stall"
-    assert m.step(Tick(), due) == [Abort(stream=7, status=Status.DEADLINE_EXCEEDED)]
-    assert m.step(StreamFailed(stream=7, status=Status.DEADLINE_EXCEEDED), due) == [
-        reply("s", Status.DEADLINE_EXCEEDED, 0, 0),
-        persist(1, "b", 0, 5),
-    ]
+    assert m.step(Tick(), due) == [Abort(stream=7, status=Status.TOO_SLOW)]
+    assert m.step(Tick(), due) == [], "once"
+    assert m.step(StreamFailed(stream=7, status=Status.TOO_SLOW), due) == [reply("s", Status.TOO_SLOW, 0, 0)]
+    assert m.deadline() is None
 
 
-def test_a_slow_sync_is_not_the_clients_fault() -> None:
+def test_a_stream_above_the_limit_is_refused_before_it_is_whole() -> None:
+    """Its length is not known before; what is too long takes no more space."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s"), T0)
+
+    assert m.step(ChunkStaged(stream=7, length=Limits().append_bytes_max), T0) == []
+    assert m.step(ChunkStaged(stream=7, length=1), T0) == [Abort(stream=7, status=Status.TOO_LARGE)]
+
+
+def test_no_clock_runs_against_a_stream_that_is_whole() -> None:
     """journals.17: 256 MiB may take longer to sync than a client may be silent; they were never appended."""
     m = pipeline()
     m.step(StreamOpened(stream=7, run="s"), T0)
     m.step(ChunkStaged(stream=7, length=100), T0)
-    m.step(StreamEnded(stream=8), T0)
+    m.step(StreamEnded(stream=8, length=3), T0)
     assert m.deadline() is not None, "somebody else's end"
-    m.step(StreamEnded(stream=7), T0)
+    m.step(StreamEnded(stream=7, length=100), T0)
 
     assert m.deadline() is None
     assert m.step(Tick(), Instant(T0 + 60 * SECOND)) == []
-    assert m.step(StreamStaged(stream=7, length=100), T0) == [persist(1, "s", 0, 100, stream=7)]
+    assert m.step(StreamPlaced(stream=7), T0) == [persist(1, "s", 0, 100, stream=7)]
+
+
+def test_a_large_stream_leaves_room_for_the_appends_behind_it() -> None:
+    """Its content is in a file: 256 MiB of it must not use up the bytes that others may have in memory."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(StreamEnded(stream=7, length=Limits().append_bytes_max), T0)
+    m.step(StreamPlaced(stream=7), T0)
+
+    assert isinstance(m.step(submitted("b", 5), T0)[0], Persist)
+
+
+def test_a_disk_that_fills_up_drops_what_is_staged() -> None:
+    """journals.20: it takes space that nobody can use; what is whole already is refused at its place."""
+    m = pipeline()
+    for stream in (7, 8, 9):
+        m.step(StreamOpened(stream=stream, run=stream), T0)
+    m.step(StreamEnded(stream=8, length=5), T0)
+    m.step(StreamEnded(stream=9, length=5), T0)
+
+    assert m.step(Fullness(is_full=True), T0) == [Abort(stream=7, status=Status.STORE_UNHEALTHY)]
+    assert m.step(StreamPlaced(stream=8), T0) == [persist(1, 8, 0, 5, stream=8)]
+    assert m.step(Persisted(token=Token(1)), T0)[-1] == reply(9, Status.STORE_UNHEALTHY, 5, 5)
 
 
 def test_a_stream_is_refused_before_its_content_is_read() -> None:
@@ -378,14 +457,16 @@ def test_what_turns_out_to_be_behind_takes_no_more_content() -> None:
 
 
 def test_who_streams_while_it_turns_out_to_be_behind_is_refused() -> None:
-    """J11: its content stands in the spool, and is not adopted."""
+    """J11: its content is dropped, and taken back from the spool where it was being copied."""
     m = pipeline()
-    m.step(StreamOpened(stream=1, run="s"), T0)
+    for stream in (1, 2):
+        m.step(StreamOpened(stream=stream, run=stream), T0)
+    m.step(StreamEnded(stream=2, length=9), T0)
 
-    assert m.step(FellBehind(), T0) == []
-    assert m.step(StreamStaged(stream=1, length=9), T0) == [
-        reply("s", Status.INDEX_HAS_GREATER_OFFSET, 0, 0),
-    ]
+    status = Status.INDEX_HAS_GREATER_OFFSET
+    assert m.step(FellBehind(), T0) == [Abort(stream=1, status=status), Abort(stream=2, status=status)]
+    for stream in (1, 2):
+        assert m.step(StreamFailed(stream=stream, status=status), T0) == [reply(stream, status, 0, 0)]
     m.check()
 
 
@@ -411,17 +492,26 @@ def test_after_the_epoch_is_lost_nothing_is_acknowledged() -> None:
 
 
 def test_what_was_not_decided_at_the_close_is_unknown() -> None:
-    """C1: a shutdown is not a no for what may be durable."""
+    """C1, C2: a shutdown is not a no for what may be durable, and a certain no for everything else."""
     m = pipeline()
     m.step(submitted("a", 5), T0)
-    m.step(StreamOpened(stream=7, run="s"), T0)
+    m.step(submitted("refused", 5, offset=at(0)), T0)
+    for stream in (7, 8):
+        m.step(StreamOpened(stream=stream, run=stream), T0)
+    m.step(StreamEnded(stream=8, length=5), T0)
     m.step(submitted("b", 5), T0)
 
     assert m.step(Closed(status=Status.SHUTTING_DOWN), T0) == [
         reply("a", Status.UNKNOWN, 0, 0),
+        reply("refused", Status.SHUTTING_DOWN, 0, 0),
+        Abort(stream=8, status=Status.SHUTTING_DOWN),
+        reply(8, Status.SHUTTING_DOWN, 0, 0),
         reply("b", Status.SHUTTING_DOWN, 0, 0),
         Abort(stream=7, status=Status.SHUTTING_DOWN),
+        reply(7, Status.SHUTTING_DOWN, 0, 0),
     ]
+    assert m.step(StreamFailed(stream=8, status=Status.SHUTTING_DOWN), T0) == []
+    assert m.step(StreamEnded(stream=7, length=5), T0) == []
     assert m.step(Persisted(token=Token(1)), T0) == []
     m.check()
 
@@ -480,6 +570,7 @@ STEPS = st.one_of(
     st.tuples(st.just("stream"), st.integers(0, 3), CONDITIONS, st.booleans()),
     st.tuples(st.just("settle"), ATTEMPTS),
     st.tuples(st.just("finish"), st.booleans()),
+    st.tuples(st.just("place"), st.booleans()),
     st.tuples(st.just("sync"), st.integers(1, 4)),
     st.tuples(st.just("put"), st.booleans()),
     st.tuples(st.just("roll"), st.none()),
@@ -495,6 +586,9 @@ class World:
         self.log: list[Token] = []
         self.puts: deque[int] = deque()
         self.staging: deque[tuple[int, int]] = deque()
+        self.placing: int | None = None
+        self.order: list[int] = []
+        """Appends and questions in the order in which they are evaluated: a stream when it is whole."""
         self.lengths: dict[int, tuple[int, Condition | None, bool]] = {}
         self.answered: list[tuple[object, Status, int, int]] = []
         self.committed = 0
@@ -516,15 +610,10 @@ class World:
                         inbox.append(PersistRefused(token=effect.token))
                 elif isinstance(effect, Rollback):
                     refusing = False
-                elif isinstance(effect, Roll):
-                    assert not self.staging, "nobody's content is cut in two"
-                    assert effect.fragment_begin == self.machine.adopted_end
+                elif isinstance(effect, Roll | Stage | Abort):
+                    self.follow(effect)
                 elif isinstance(effect, Grant):
-                    if refusing:
-                        self.failed[effect.stream] = Status.STORE_UNHEALTHY
-                        inbox.append(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
-                    else:
-                        self.staging.append((effect.stream, self.lengths[effect.stream][0]))
+                    inbox.extend(self.place(effect.stream, refusing=refusing))
                 elif isinstance(effect, PutRegisters):
                     self.puts.append(effect.registers.version)
                 elif isinstance(effect, Advance):
@@ -532,6 +621,25 @@ class World:
                     self.committed = effect.end
                 elif isinstance(effect, Reply):
                     self.answered.append((effect.run, effect.status, effect.begin, effect.end))
+
+    def follow(self, effect: Roll | Stage | Abort) -> None:
+        """What takes no answer at once."""
+        if isinstance(effect, Roll):
+            assert self.placing is None, "nobody's content is cut in two"
+            assert effect.fragment_begin == self.machine.adopted_end
+        elif isinstance(effect, Stage):
+            self.staging.append((effect.stream, self.lengths[effect.stream][0]))
+        else:
+            self.order.append(effect.stream)  # Refused before its content came.
+
+    def place(self, stream: int, *, refusing: bool) -> list[StreamFailed]:
+        """The tail is granted; after a refused persist of the same step the host takes nothing."""
+        assert self.placing is None, "one at a time"
+        if not refusing:
+            self.placing = stream
+            return []
+        self.failed[stream] = Status.STORE_UNHEALTHY
+        return [StreamFailed(stream=stream, status=Status.STORE_UNHEALTHY)]
 
     def admit(self, number: int, step: tuple[object, ...]) -> tuple[int, Condition | None, bool]:
         """An append arrives; what it is, for the model."""
@@ -543,6 +651,7 @@ class World:
             self.lengths[number] = (length, condition, bool(has_room))
             self.step(StreamOpened(stream=number, run=number, condition=condition))
         else:
+            self.order.append(number)
             self.step(Submitted(run=number, count=1, length=length, condition=condition))
         return length, condition, bool(has_room)
 
@@ -551,10 +660,18 @@ class World:
         if kind == "finish" and self.staging:
             stream, length = self.staging.popleft()
             if how:
-                self.step(StreamStaged(stream=stream, length=length))
+                self.order.append(stream)
+                self.step(StreamEnded(stream=stream, length=length))
             else:
                 self.failed[stream] = Status.CANCELLED
                 self.step(StreamFailed(stream=stream, status=Status.CANCELLED))
+        elif kind == "place" and self.placing is not None:
+            stream, self.placing = self.placing, None
+            if how:
+                self.step(StreamPlaced(stream=stream))
+            else:
+                self.failed[stream] = Status.STORE_UNHEALTHY
+                self.step(StreamFailed(stream=stream, status=Status.STORE_UNHEALTHY))
         elif kind == "sync" and self.log:
             assert isinstance(how, int)
             count = min(how, len(self.log))
@@ -571,8 +688,9 @@ class World:
 
     def drain(self) -> None:
         """Everything that is under way ends well."""
-        while self.staging or self.log or self.puts:
+        while self.staging or self.placing is not None or self.log or self.puts:
             self.go_on("finish", how=True)
+            self.go_on("place", how=True)
             self.go_on("sync", how=len(self.log))
             self.go_on("put", how=True)
 
@@ -580,7 +698,7 @@ class World:
 @settings(max_examples=300)
 @given(st.lists(STEPS, max_size=40))
 def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[object, ...]]) -> None:
-    """Oracle: appends evaluated in order of admission, with the disk's refusals, give the same answers."""
+    """Oracle: appends evaluated one by one, a stream when it is whole, with the disk's refusals."""
     world = World()
     model = Model()
     admitted: dict[int, tuple[int, Condition | None, bool] | bytes] = {}
@@ -590,13 +708,17 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
         elif step[0] == "settle":
             assert isinstance(step[1], bytes)
             admitted[number] = step[1]
+            world.order.append(number)
             world.step(AttemptAsked(run=number, attempt=step[1]))
         else:
             world.go_on(*step)
     world.drain()
     answered = {run: (status, begin, end) for run, status, begin, end in world.answered}
     assert len(answered) == len(world.answered) == len(admitted), "each is answered once"
-    for number, asked in admitted.items():
+    assert len(dict.fromkeys(world.order)) == len(world.order), "each is evaluated once"
+    assert admitted.keys() == {*world.order, *world.failed}
+    for number in world.order:
+        asked = admitted[number]
         if isinstance(asked, bytes):
             assert answered[number] == model.settle(asked), number
             continue
@@ -609,7 +731,8 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
         if not refused:  # What shares a step with a refused persist is refused with it.
             assert answered[number] == model.append(length, condition, has_room=room), number
     if all(world.room.values()):
-        assert all(status is not Status.STORE_UNHEALTHY for status, _, _ in answered.values())
+        unhealthy = [run for run, told in answered.items() if told[0] is Status.STORE_UNHEALTHY]
+        assert all(world.failed.get(run) is Status.STORE_UNHEALTHY for run in unhealthy)
     assert world.machine.committed_end == model.end
     assert world.machine.committed_registers == model.registers
     for attempt, (begin, end) in model.attempts.items():

@@ -22,9 +22,9 @@ class Limits(msgspec.Struct, frozen=True):
     append_bytes_max: int = 256 << 20
     """Length of one streaming append."""
     flow_bytes_per_second_min: int = 64 << 10
-    """A streaming client that is slower than this, after `flow_stall`, is aborted."""
-    flow_stall: Duration = Duration(2 * SECOND)
-    """How long a streaming client may hold the tail without sending."""
+    """A streaming client that is slower than this, after `flow_stall`, is refused."""
+    flow_stall: Duration = Duration(10 * SECOND)
+    """How long a streaming client may send nothing. It holds nobody, but it takes space."""
 
     def __post_init__(self) -> None:
         """Refuse what would admit nothing."""
@@ -41,6 +41,7 @@ class Entry:
         "condition",
         "count",
         "end",
+        "is_whole",
         "length",
         "registers",
         "run",
@@ -59,6 +60,12 @@ class Entry:
         self.token = Token(0)  # 0: there is nothing to persist.
         self.registers: RegisterState | None = None  # Those it sets, where it changes them.
         self.settles = b""  # The attempt that is asked about.
+        self.is_whole = stream is None  # A stream's length is not known before.
+
+    @property
+    def pending_bytes(self) -> int:
+        """What it holds in memory: a stream is staged in a file."""
+        return self.length if self.stream is None else 0
 
     @property
     def attempt(self) -> bytes:
@@ -68,7 +75,7 @@ class Entry:
 
 def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool) -> Status:
     """What becomes of `entry` where the head is `head`, with these registers behind it."""
-    has_content = bool(entry.length) or entry.stream is not None
+    has_content = bool(entry.length) or not entry.is_whole
     if is_behind and has_content:
         return Status.INDEX_HAS_GREATER_OFFSET
     condition = entry.condition

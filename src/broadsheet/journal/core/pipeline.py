@@ -8,9 +8,12 @@ Tokens rise by one with each `Persist`. Times are instants.
     A pipeline starts there, or OPEN --FellBehind--> BEHIND (for good): what it adopted is still acknowledged.
 
 An append: submitted -> evaluated against the adopted head -> persisted -> (registers put) -> committed and
-answered. Answers leave in the order of evaluation, refusals too (journals.9). A streaming append owns the
-tail from its grant until it is staged or failed; what comes meanwhile waits behind it. The committed end
-never passes an append whose registers are not yet put (journals.11).
+answered. Answers leave in the order of evaluation, refusals too (journals.9). The committed end never passes
+an append whose registers are not yet put (journals.11).
+
+A streaming append: opened -> staged beside the tail while others go on -> whole -> evaluated -> granted the
+tail, copied and synced there -> persisted like any other. What comes while it owns the tail waits behind it,
+for our disk and for no client (journals.17).
 
 It does not see content, files, peers or the fragment store. With R=1 `Persisted` is the one replica's own
 log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State
@@ -48,15 +51,17 @@ from broadsheet.journal.core.pipeline_events import (
     Roll,
     RollAsked,
     Rollback,
+    Stage,
     State,
     StreamEnded,
     StreamFailed,
     StreamOpened,
-    StreamStaged,
+    StreamPlaced,
     Submitted,
 )
 from broadsheet.journal.core.queue import Queue
 from broadsheet.journal.core.registers import RegisterState, changed
+from broadsheet.journal.core.staging import Staging
 from broadsheet.journal.core.tail import Tail
 
 PUT_RETRY: Final = Duration(50 * MILLISECOND)
@@ -94,7 +99,7 @@ class Pipeline:
         self._adopted_attempts: dict[bytes, None] = {}  # Of those that are not yet committed.
         self.limits, self.is_full = limits, False
         self.closing_status = Status.SHUTTING_DOWN
-        self._queue, self._tail = Queue(), Tail(limits)
+        self._queue, self._tail, self._staging = Queue(), Tail(), Staging(limits)
         self._token = self._persisted = Token(0)
         self._put_version = self._put_done = registers.version if registers else 0
         self._put_again_at: Instant | None = None
@@ -107,7 +112,7 @@ class Pipeline:
             StreamOpened: self._on_stream_opened,
             ChunkStaged: self._on_chunk_staged,
             StreamEnded: self._on_stream_ended,
-            StreamStaged: self._on_stream_staged,
+            StreamPlaced: self._on_stream_placed,
             StreamFailed: self._on_stream_failed,
             RollAsked: self._on_roll_asked,
             Fullness: self._on_fullness,
@@ -120,7 +125,7 @@ class Pipeline:
     @property
     def pending_count(self) -> int:
         """Runs and requests that are not answered."""
-        return len(self._queue) + (not self._tail.is_free)
+        return len(self._queue) + len(self._staging) + (not self._tail.is_free)
 
     def step(self, event: Input | Tick, now: Instant) -> list[Output]:
         """Apply one event; return what the host must now do, in order."""
@@ -130,7 +135,7 @@ class Pipeline:
 
     def deadline(self) -> Instant | None:
         """When a slow client is aborted, or an unknown put repeated."""
-        wanted = [due for due in (self._put_again_at, self._tail.due) if due is not None]
+        wanted = [due for due in (self._put_again_at, self._staging.due) if due is not None]
         return min(wanted) if wanted else None
 
     def check(self) -> None:
@@ -142,6 +147,7 @@ class Pipeline:
         version = self.committed_registers.version if self.committed_registers else 0
         self._queue.check(committed_end=self.committed_end, adopted_end=self.adopted_end, version=version)
         assert version <= self._put_done, "no shown change that is not put"
+        self._staging.check()
         assert not self._tail.is_free or not self._queue.waiting, "nobody waits without an owner"
         self.attempts.check()
         adopted = [entry.attempt for entry in self._queue.entries if entry.token and entry.attempt]
@@ -156,7 +162,7 @@ class Pipeline:
             effects.append(self._refusal(event.run, status))
             return
         entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
-        self._queue.pending_bytes += entry.length
+        self._queue.pending_bytes += entry.pending_bytes
         self._take(entry, effects)
 
     def _on_attempt_asked(self, event: AttemptAsked, _now: Instant, effects: list[Output]) -> None:
@@ -196,8 +202,15 @@ class Pipeline:
         return Status.OK
 
     def _evaluate(self, entry: Entry, effects: list[Output]) -> None:
-        """Adopt or refuse `entry` at the present head, and queue its answer."""
+        """Adopt or refuse `entry` at the present head, and queue its answer; give the tail to a stream."""
         entry.status = self._verdict(entry)
+        if entry.stream is not None and entry.length and entry.status is Status.OK:
+            self._roll()
+            self._tail.grant(entry)
+            effects.append(
+                Grant(stream=entry.stream, begin=self.adopted_end, fragment_begin=self.fragment_begin)
+            )
+            return
         entry.begin = entry.end = self.adopted_end
         entry.token, entry.registers = Token(0), None
         self._queue.entries.append(entry)
@@ -207,6 +220,8 @@ class Pipeline:
             self._adopt(entry, effects)
 
     def _verdict(self, entry: Entry) -> Status:
+        if self.is_full and entry.stream is not None and entry.length:
+            return Status.STORE_UNHEALTHY  # It was admitted before the disk was full.
         attempt = entry.attempt
         if attempt and (attempt in self._adopted_attempts or self.attempts.find(attempt) is not None):
             hit("journal.pipeline.attempt_again")
@@ -329,77 +344,67 @@ class Pipeline:
             effects.append(self._refusal(event.run, status))
             return
         entry = Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
-        if not self._tail.is_free:
-            self._queue.waiting.append(entry)
-            return
-        self._grant(entry, now, effects)
-
-    def _grant(self, entry: Entry, now: Instant, effects: list[Output]) -> None:
-        """Give the tail to a streaming append, or refuse it before its content is read."""
-        assert entry.stream is not None
-        verdict = self._verdict(entry)
+        verdict = self._early_verdict(entry)
         if verdict is not Status.OK:
-            effects.append(Abort(stream=entry.stream, status=verdict))
+            hit("journal.pipeline.stream_refused_early")
+            effects.append(Abort(stream=event.stream, status=verdict))
             self._evaluate(entry, effects)
             self._answer(effects)
             return
-        self._roll()
-        self._tail.grant(entry, now)
-        effects.append(Grant(stream=entry.stream, begin=self.adopted_end, fragment_begin=self.fragment_begin))
+        self._staging.begin(event.stream, entry, now)
+        effects.append(Stage(stream=event.stream))
+
+    def _early_verdict(self, entry: Entry) -> Status:
+        """Whether a stream can be refused before its content is read: the refusal is a read of the head.
+
+        While somebody owns the tail the head is not known, and an offset above it may still come true.
+        """
+        if self.state is State.OPEN and not self._tail.is_free:
+            return Status.OK
+        found = self._verdict(entry)
+        offset = entry.condition.offset if entry.condition is not None else None
+        if found is Status.WRONG_APPEND_OFFSET and offset is not None and offset > self.adopted_end:
+            return Status.OK
+        return found
 
     def _on_chunk_staged(self, event: ChunkStaged, now: Instant, effects: list[Output]) -> None:
         """Police the client: it earns time by sending, at most `flow_stall` ahead."""
-        if self._tail.is_owned_by(event.stream) and not self._tail.staged(event.length, now):
-            effects.append(Abort(stream=self._tail.stop_clock(), status=Status.TOO_LARGE))
+        status = self._staging.staged(event.stream, event.length, now)
+        if status is not Status.OK:
+            effects.append(Abort(stream=event.stream, status=status))
 
-    def _on_stream_ended(self, event: StreamEnded, _now: Instant, _effects: list[Output]) -> None:
-        if self._tail.is_owned_by(event.stream):
-            self._tail.stop_clock()  # The disk has the word now, and its slowness is not the client's.
+    def _on_stream_ended(self, event: StreamEnded, _now: Instant, effects: list[Output]) -> None:
+        """The content is whole: it takes its place as soon as the tail is free."""
+        entry = self._staging.end(event.stream)
+        if entry is not None:
+            entry.length, entry.is_whole = event.length, True
+            self._take(entry, effects)
 
-    def _on_stream_staged(self, event: StreamStaged, now: Instant, effects: list[Output]) -> None:
+    def _on_stream_placed(self, event: StreamPlaced, _now: Instant, effects: list[Output]) -> None:
         if not self._tail.is_owned_by(event.stream):
-            self._withdraw(event.stream, Status.CANCELLED, effects)
-            return
+            return  # The pipeline ended while it was synced.
         entry = self._tail.release()
-        entry.length = event.length
-        self._queue.pending_bytes += entry.length
         entry.begin = entry.end = self.adopted_end
         self._queue.entries.append(entry)
-        condition = entry.condition
-        if self.state in (State.LOST, State.CLOSED):
-            entry.status = self._admits(0)
-        elif self.state is State.BEHIND:
-            entry.status = Status.INDEX_HAS_GREATER_OFFSET
-        elif condition is not None and condition.may_change_registers and not entry.length:
-            entry.status = Status.INVALID_ARGUMENT  # Registers change with content only.
-        elif entry.length:
-            self._adopt(entry, effects)
-        self._drain(now, effects)
+        self._adopt(entry, effects)
+        self._drain(effects)
 
-    def _on_stream_failed(self, event: StreamFailed, now: Instant, effects: list[Output]) -> None:
-        """The client gave up, was too slow or broke off. Its bytes are gone from the spool already."""
-        if not self._tail.is_owned_by(event.stream):
-            self._withdraw(event.stream, event.status, effects)
-            return
-        hit("journal.pipeline.stream_failed")
-        entry = self._tail.release()
-        effects.append(self._refusal(entry.run, event.status))
-        self._drain(now, effects)
-
-    def _withdraw(self, stream: int, status: Status, effects: list[Output]) -> None:
-        """A stream ended that never got the tail."""
-        entry = self._queue.withdraw(stream)
+    def _on_stream_failed(self, event: StreamFailed, _now: Instant, effects: list[Output]) -> None:
+        """The client gave up, was too slow or broke off, or the disk has no room."""
+        if self._tail.is_owned_by(event.stream):
+            hit("journal.pipeline.placing_failed")
+            entry: Entry | None = self._tail.release()
+        else:
+            hit("journal.pipeline.stream_failed")
+            entry = self._staging.end(event.stream) or self._queue.withdraw(event.stream)
         if entry is not None:
-            effects.append(self._refusal(entry.run, status))
+            effects.append(self._refusal(entry.run, event.status))
+        self._drain(effects)
 
-    def _drain(self, now: Instant, effects: list[Output]) -> None:
+    def _drain(self, effects: list[Output]) -> None:
         """Evaluate what waited, up to the next streaming append."""
         while self._queue.waiting and self._tail.is_free:
-            entry = self._queue.waiting.popleft()
-            if entry.stream is not None:
-                self._grant(entry, now, effects)
-            else:
-                self._evaluate(entry, effects)
+            self._evaluate(self._queue.waiting.popleft(), effects)
         self._answer(effects)
 
     def _on_roll_asked(self, _event: RollAsked, _now: Instant, effects: list[Output]) -> None:
@@ -408,19 +413,25 @@ class Pipeline:
             self.fragment_begin = self.adopted_end
             effects.append(Roll(fragment_begin=self.fragment_begin))
 
-    def _on_fullness(self, event: Fullness, _now: Instant, _effects: list[Output]) -> None:
+    def _on_fullness(self, event: Fullness, _now: Instant, effects: list[Output]) -> None:
         self.is_full = event.is_full
+        if self.is_full:  # What is staged takes space, and would be refused when it is whole.
+            effects += [Abort(stream=each, status=Status.STORE_UNHEALTHY) for each in self._staging.stop()]
 
-    def _on_fell_behind(self, _event: FellBehind, now: Instant, effects: list[Output]) -> None:
-        """What waits meets the new state when its turn comes; so does whoever streams now."""
-        if self.state is State.OPEN:
-            self.state = State.BEHIND
-            self._drain(now, effects)
+    def _on_fell_behind(self, _event: FellBehind, _now: Instant, effects: list[Output]) -> None:
+        """What waits meets the new state when its turn comes; what streams now is taken back."""
+        if self.state is not State.OPEN:
+            return
+        self.state, status = State.BEHIND, Status.INDEX_HAS_GREATER_OFFSET
+        effects += [Abort(stream=each, status=status) for each in self._staging.stop()]
+        if self._tail.owner is not None and self._tail.owner.stream is not None:
+            effects.append(Abort(stream=self._tail.owner.stream, status=status))
+        self._drain(effects)
 
     def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
-        if self._tail.due is not None and self._tail.due <= now:
+        for stream in self._staging.slow(now):
             hit("journal.pipeline.slow_client")
-            effects.append(Abort(stream=self._tail.stop_clock(), status=Status.DEADLINE_EXCEEDED))
+            effects.append(Abort(stream=stream, status=Status.TOO_SLOW))
         if self._put_again_at is not None and self._put_again_at <= now:
             self._put_again_at = None
             self._put_version = self._put_done  # The same version again: it is idempotent.
@@ -435,14 +446,17 @@ class Pipeline:
         self._end(State.CLOSED, event.status, effects)
 
     def _end(self, state: State, status: Status, effects: list[Output]) -> None:
-        """Answer everything: unknown what may be durable, `status` what never was evaluated."""
+        """Answer everything: unknown what may be durable, `status` what is not."""
         if self.state in (State.LOST, State.CLOSED):
             return
         self.state, self.closing_status, self._put_again_at = state, status, None
+        unplaced = [*self._queue.waiting, *self._staging.take_all()]
+        if not self._tail.is_free:
+            unplaced.insert(0, self._tail.release())
         for entry in self._queue.entries:
-            outcome = Status.UNKNOWN if entry.token or entry.status is not Status.OK else status
+            outcome = Status.UNKNOWN if entry.token else status
             effects.append(self._refusal(entry.run, outcome))
-        for entry in self._queue.waiting:
+        for entry in unplaced:
             if entry.stream is not None:
                 effects.append(Abort(stream=entry.stream, status=status))
             effects.append(self._refusal(entry.run, status))
@@ -450,5 +464,3 @@ class Pipeline:
         self._adopted_attempts.clear()
         self.adopted_end, self.adopted_registers = self.committed_end, self.committed_registers
         self.fragment_begin = min(self.fragment_begin, self.committed_end)
-        if not self._tail.is_free:
-            effects.append(Abort(stream=self._tail.stop_clock(), status=status))

@@ -70,27 +70,27 @@ class StreamOpened(Event, frozen=True, gc=True):
 
 
 class ChunkStaged(Event, frozen=True):
-    """`length` more bytes of the stream stand in the spool."""
+    """`length` more bytes of the stream are staged beside the tail."""
 
     stream: int
     length: int
 
 
 class StreamEnded(Event, frozen=True):
-    """The client has sent all of the stream's content; it is being synced."""
-
-    stream: int
-
-
-class StreamStaged(Event, frozen=True):
-    """The whole content, `length` bytes, stands in the spool, synced."""
+    """The client has sent all of the stream's content: `length` bytes are staged."""
 
     stream: int
     length: int
 
 
+class StreamPlaced(Event, frozen=True):
+    """The whole content stands at the tail of the spool, synced."""
+
+    stream: int
+
+
 class StreamFailed(Event, frozen=True):
-    """The stream ended without its content, and the spool is as it was at the grant."""
+    """Nothing of the stream's content will come, and the spool has nothing of it."""
 
     stream: int
     status: Status
@@ -129,7 +129,7 @@ Input = (
     | StreamOpened
     | ChunkStaged
     | StreamEnded
-    | StreamStaged
+    | StreamPlaced
     | StreamFailed
     | RollAsked
     | Fullness
@@ -179,8 +179,14 @@ class Advance(Effect, frozen=True):
     end: ByteOffset
 
 
+class Stage(Effect, frozen=True):
+    """Stage the stream's content beside the tail. Ends as `StreamEnded` or `StreamFailed`."""
+
+    stream: int
+
+
 class Grant(Effect, frozen=True):
-    """Stage the stream's content from `begin` on. Ends as `StreamStaged` or `StreamFailed`."""
+    """Put the staged content at the tail, from `begin` on. Ends as `StreamPlaced` or `StreamFailed`."""
 
     stream: int
     begin: ByteOffset
@@ -188,7 +194,7 @@ class Grant(Effect, frozen=True):
 
 
 class Abort(Effect, frozen=True):
-    """Take no more content from the stream; where it was granted, undo what was staged and report it."""
+    """Drop what is staged of the stream, take it back from the tail, and report it as failed."""
 
     stream: int
     status: Status
@@ -207,4 +213,4 @@ class Roll(Effect, frozen=True):
     fragment_begin: ByteOffset
 
 
-Output = Roll | Persist | PutRegisters | Reply | Advance | Grant | Abort | Rollback
+Output = Roll | Persist | PutRegisters | Reply | Advance | Stage | Grant | Abort | Rollback

@@ -1,7 +1,7 @@
 """Queue: appends that were evaluated and not yet answered, in order, and those that wait to be evaluated.
 
-`pending_bytes` counts the content of both. Entries leave at the front when they are answered, or from some
-token on when the disk refused them. Nothing here decides what an entry's answer is.
+`pending_bytes` counts the content of both that is in memory. Entries leave at the front when they are
+answered, or from some token on when the disk refused them. Nothing here decides what an entry's answer is.
 Source: journals.9.
 """
 
@@ -28,7 +28,7 @@ class Queue:
     def pop(self) -> Entry:
         """The first entry: it is being answered."""
         entry = self.entries.popleft()
-        self.pending_bytes -= entry.length
+        self.pending_bytes -= entry.pending_bytes
         return entry
 
     def durable_registers(self, persisted: Token) -> RegisterState | None:
@@ -69,7 +69,7 @@ class Queue:
         """Assert that the entries lead from the committed to the adopted end."""
         end, pending = committed_end, 0
         for entry in self.entries:
-            pending += entry.length
+            pending += entry.pending_bytes
             if not entry.token:
                 assert entry.begin in (end, 0), "a refusal stands at the head that it saw"
                 continue
@@ -81,5 +81,5 @@ class Queue:
                 assert entry.registers.version == version, "each change is one version"
                 assert entry.registers.at == entry.end, "registers stand at the end of their append"
         assert end == adopted_end, "the head is the end of the last adopted append"
-        pending += sum(entry.length for entry in self.waiting)
+        pending += sum(entry.pending_bytes for entry in self.waiting)
         assert pending == self.pending_bytes, "pending bytes are counted once"

@@ -20,6 +20,7 @@ from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,
     Advance,
+    ChunkStaged,
     Grant,
     Persist,
     Persisted,
@@ -30,9 +31,11 @@ from broadsheet.journal.core.pipeline_events import (
     Roll,
     RollAsked,
     Rollback,
+    Stage,
+    StreamEnded,
     StreamFailed,
     StreamOpened,
-    StreamStaged,
+    StreamPlaced,
     Submitted,
 )
 from broadsheet.journal.core.registers import NO_REGISTERS, Condition, RegisterState
@@ -133,6 +136,7 @@ class JournalNode:
             PutRegisters: self._put_registers,
             Reply: self._reply,
             Advance: lambda _: None,
+            Stage: self._stage,
             Grant: self._grant,
             Abort: self._abort,
             Rollback: self._rollback,
@@ -235,24 +239,45 @@ class JournalNode:
         told = Told(job.put.request, self.seat.boot, effect.status, effect.begin, effect.end, register)
         self.seat.send(job.client, told)
 
-    def _grant(self, effect: Grant) -> None:
+    def _stage(self, effect: Stage) -> None:
+        """The content comes in two chunks, or breaks off after the first."""
         job, number = self.jobs[effect.stream], effect.stream
-        if self.is_refusing:
-            self.host.deliver(StreamFailed(stream=number, status=Status.STORE_UNHEALTHY))
-            return
+        length, half = len(job.put.wanted.content), Duration(job.put.stream_ns // 2)
 
         def came() -> None:
-            if self.jobs.pop(number, None) is None:
-                return  # It was aborted.
+            if number in self.jobs:  # Else it was aborted.
+                self.host.deliver(ChunkStaged(stream=number, length=length // 2))
+                self.seat.timers.call_after(half, ended)
+
+        def ended() -> None:
+            if number not in self.jobs:
+                return
             if job.put.breaks_off:
+                del self.jobs[number]
                 self.host.deliver(StreamFailed(stream=number, status=Status.CANCELLED))
             else:
-                self.host.deliver(StreamStaged(stream=number, length=len(job.put.wanted.content)))
+                self.host.deliver(ChunkStaged(stream=number, length=length - length // 2))
+                self.host.deliver(StreamEnded(stream=number, length=length))
 
-        self.seat.timers.call_after(Duration(job.put.stream_ns), came)
+        self.seat.timers.call_after(half, came)
+
+    def _grant(self, effect: Grant) -> None:
+        """Copy it to the tail and sync it there, which may fail for want of space."""
+        number = effect.stream
+
+        def placed() -> None:
+            if self.jobs.pop(number, None) is not None:
+                self.host.deliver(StreamPlaced(stream=number))
+
+        if self.is_refusing or self.random.random() < 0.05:
+            del self.jobs[number]
+            self.host.deliver(StreamFailed(stream=number, status=Status.STORE_UNHEALTHY))
+            return
+        assert effect.begin == len(self.adopted), "the tail is where the pipeline says"
+        self.seat.timers.call_after(Duration(self.random.randrange(1, 3 * MILLISECOND)), placed)
 
     def _abort(self, effect: Abort) -> None:
-        if self.jobs.pop(effect.stream, None) is not None and effect.status is Status.DEADLINE_EXCEEDED:
+        if self.jobs.pop(effect.stream, None) is not None:
             self.host.deliver(StreamFailed(stream=effect.stream, status=effect.status))
 
 

@@ -1,0 +1,91 @@
+"""Receiving: the content of a streamed append, from the wire to its stage.
+
+Until the content is whole, and while it waits for its place, the append ends with its client, with its
+deadline or with a refusal, and then nothing of it took effect. Source: journals.17; reliability C2.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, Duration, Instant
+from broadsheet.errors import BroadsheetError, RemoteProtocolError, Status
+from broadsheet.journal.context import Context
+from broadsheet.journal.messages import AppendStreamMessage, Commit
+from broadsheet.journal.staged import SLICE_BYTES
+from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.ports import Timer
+from broadsheet.wire.method import Message, WireStream
+
+EXPIRES_AHEAD: Final = Duration(20 * MILLISECOND)
+"""So long before its deadline an append that is not whole is refused: later nobody could say so."""
+
+_stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
+
+
+async def receive(
+    context: Context, append: StreamedAppend, stream: WireStream, deadline: Instant | None
+) -> tuple[Status, Commit]:
+    """The pipeline's answer to `append`, whose content comes in messages.
+
+    Raises:
+        BroadsheetError: it was refused before it was whole, or the stream broke. Nothing is appended.
+    """
+    expiry: Timer | None = None
+    if deadline is not None:
+        left = Duration(max(0, deadline - context.time.now() - EXPIRES_AHEAD))
+        expiry = context.timers.call_after(left, append.expire)
+    try:
+        await append.granted
+        await _pump(append, stream)
+        return await append.answered
+    except BroadsheetError as error:
+        append.fail(error.status)
+        raise
+    except BaseException:
+        append.fail(Status.CANCELLED)
+        raise
+    finally:
+        if expiry is not None:
+            expiry.cancel()
+
+
+async def _pump(append: StreamedAppend, stream: WireStream) -> None:
+    """Stage messages until the last one.
+
+    Raises:
+        RemoteProtocolError: the client ended without saying that this was all. Nothing is appended.
+        BroadsheetError: the pipeline aborted it, or the stream broke.
+    """
+    while True:
+        message = await _next(append, stream)
+        if message is None:
+            raise RemoteProtocolError("the stream ended before the client said that all was sent")
+        payload = message.payload
+        for at in range(0, len(payload), SLICE_BYTES):
+            append.put(payload[at : at + SLICE_BYTES])
+            if at:
+                await asyncio.sleep(0)
+        if len(message.body) and _decode(message.body).is_last:
+            append.finish()
+            return
+
+
+async def _next(append: StreamedAppend, stream: WireStream) -> Message | None:
+    """The next message, unless the append is aborted first."""
+    receiving = asyncio.ensure_future(stream.receive())
+    try:
+        await asyncio.wait((receiving, append.aborted), return_when=asyncio.FIRST_COMPLETED)
+        if append.aborted.done():
+            raise append.refused(append.aborted.result())
+        return receiving.result()
+    finally:
+        receiving.cancel()
+
+
+def _decode(body: memoryview) -> AppendStreamMessage:
+    try:
+        return _stream_message.decode(body)
+    except msgspec.DecodeError as error:
+        raise RemoteProtocolError(f"message of an append does not decode: {error}") from error

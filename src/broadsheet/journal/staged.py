@@ -1,0 +1,140 @@
+"""Staged: the content of streaming appends, beside the tail of their journal until it is whole.
+
+Lengths are bytes. Small content is kept in memory, more in a file of its own, which is never synced: what is
+staged is acknowledged to nobody, and a start removes what a former life left. A checksum of all of it is kept
+on the way in and compared on the way out. What all streams of a node may stage is bounded (`JournalsConfig`).
+
+It decides nothing about places and outcomes. Source: journals.17, journals.20.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Buffer
+from broadsheet.errors import Throttled
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.ports import Disk, File
+
+DIRECTORY: Final = "journals/staged"
+SLICE_BYTES: Final = 1 << 20
+"""Copied and summed on the loop at a time: about a millisecond."""
+
+
+class StagingArea:
+    """What the streams of one node have staged."""
+
+    def __init__(self, disk: Disk, config: JournalsConfig) -> None:
+        """Stage on `disk`, within the bounds of `config`."""
+        self.disk = disk
+        self.memory_bytes = config.staged_memory_bytes
+        self._count_max, self._bytes_max = config.staged_count_max, config.staged_bytes_max
+        self._number = self.count = self.length = 0
+
+    def clear(self) -> None:
+        """Remove what a former life left. Blocking; before the first `open`."""
+        self.disk.make_dir(DIRECTORY)
+        for name in self.disk.list(DIRECTORY):
+            self.disk.remove(f"{DIRECTORY}/{name}")
+
+    def open(self) -> "Staged":
+        """Room for one stream.
+
+        Raises:
+            Throttled: there are too many.
+        """
+        if self.count >= self._count_max:
+            raise Throttled(
+                f"{self.count} streaming appends are on their way: staged_count_max is {self._count_max};"
+                " try again later"
+            )
+        self.count += 1
+        self._number += 1
+        return Staged(self, f"{DIRECTORY}/{self._number:016x}")
+
+    def reserve(self, length: int) -> None:
+        """Count `length` more bytes.
+
+        Raises:
+            Throttled: there are too many.
+        """
+        if self.length + length > self._bytes_max:
+            raise Throttled(
+                f"{self.length} bytes of streaming appends are on their way: staged_bytes_max is"
+                f" {self._bytes_max}; try again later"
+            )
+        self.length += length
+
+    def release(self, length: int) -> None:
+        """A stream of `length` bytes has been dropped."""
+        self.count -= 1
+        self.length -= length
+
+
+class Staged:
+    """The content of one stream."""
+
+    def __init__(self, area: StagingArea, name: str) -> None:
+        self.length = 0
+        self._area, self._name = area, name
+        self._parts: list[bytes] = []
+        self._file: File | None = None
+        self._crc = 0
+        self._is_closed = False
+
+    def put(self, chunk: Buffer) -> None:
+        """Take up one chunk.
+
+        Raises:
+            Throttled: too much is staged.
+            OSError: there is no space, or no file may be opened. The chunk does not count then.
+        """
+        assert not self._is_closed, "nothing is staged after the end"
+        length = len(chunk)
+        self._area.reserve(length)
+        try:
+            self._write(chunk)
+        except BaseException:
+            self._area.length -= length
+            raise
+        self._crc = crc32c(chunk, self._crc)
+        self.length += length
+
+    def _write(self, chunk: Buffer) -> None:
+        if self._file is None:
+            if self.length + len(chunk) <= self._area.memory_bytes:
+                self._parts.append(bytes(chunk))
+                return
+            self._file = self._area.disk.open(self._name, create=True, exclusive=True)
+            if self._parts:
+                self._file.write_at(0, self._parts)
+                self._parts = []
+        self._file.write_at(self.length, (chunk,))
+
+    def slices(self) -> Iterator[bytes]:
+        """The content, up to `SLICE_BYTES` at a time.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self._file is None:
+            yield b"".join(self._parts)
+            return
+        for at in range(0, self.length, SLICE_BYTES):
+            yield self._file.read_at(at, min(SLICE_BYTES, self.length - at))
+
+    @property
+    def crc(self) -> int:
+        """crc32c of the content."""
+        return self._crc
+
+    def close(self) -> None:
+        """Drop it. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._area.release(self.length)
+        self._parts = []
+        if self._file is not None:
+            self._file.close()
+            self._area.disk.remove(self._name)

@@ -1,0 +1,150 @@
+"""Streamed appends: staged beside the tail, whole or nothing, and nobody waits for their clients."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Status, Throttled
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, StagingArea
+from broadsheet.journal.streaming import Stage, StreamedAppend
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, running
+
+LARGE = b"large " * 40_000
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+async def node(disk: SimDisk) -> AsyncIterator[Running]:
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        yield node
+    assert not crashes
+
+
+async def append(replica: Replica, content: bytes) -> tuple[Status, int]:
+    """One small append: its status, and where it begins."""
+    run = UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content)))
+    status, commit = await asyncio.wait_for(run.answered, 5)
+    return status, commit.begin
+
+
+async def test_appends_go_on_while_a_stream_comes_and_it_takes_its_place_behind_them(node: Running) -> None:
+    """journals.17: a client that sends its content slowly stopped the journal for everybody else."""
+    replica = await node.broker.replica(NAME)
+    stream = StreamedAppend(replica, 1, None)
+    await stream.granted
+    stream.put(LARGE)
+
+    assert await append(replica, b"others ") == (Status.OK, 0)
+    stream.put(b"end")
+    assert await append(replica, b"go on ") == (Status.OK, 7)
+    stream.finish()
+    status, commit = await stream.answered
+    assert (status, commit.begin) == (Status.OK, 13)
+    assert (await node.content())[1] == b"others go on " + LARGE + b"end"
+
+
+async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, disk: SimDisk) -> None:
+    """J3: neither in the journal nor on the disk, and its client may be told that for certain."""
+    replica = await node.broker.replica(NAME)
+    for number, status in enumerate((Status.CANCELLED, Status.TOO_SLOW)):
+        stream = StreamedAppend(replica, number, None)
+        await stream.granted
+        stream.put(LARGE)
+        assert disk.list(DIRECTORY) != []
+        stream.abort(status)
+        assert (await stream.answered)[0] is status
+        assert disk.list(DIRECTORY) == []
+        assert stream.stage is Stage.DONE
+
+    assert (replica.end, replica.spool.length, replica.uploads) == (0, 0, {})
+    assert (replica.context.staging.count, replica.context.staging.length) == (0, 0)
+
+
+async def test_a_client_that_leaves_while_its_content_is_copied_leaves_nothing(node: Running) -> None:
+    """J3: the spool is as it was, and the next append begins where this one would have."""
+    replica = await node.broker.replica(NAME)
+    stream = StreamedAppend(replica, 1, None)
+    await stream.granted
+    for _ in range(3):
+        stream.put(b"x" * SLICE_BYTES)
+    stream.finish()
+    await asyncio.sleep(0)
+    assert (stream.stage, replica.spool.length > 0) == (Stage.PLACING, True)
+    stream.fail(Status.CANCELLED)
+
+    assert (await stream.answered)[0] is Status.CANCELLED
+    assert await append(replica, b"next") == (Status.OK, 0)
+
+
+async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
+    """A journal that gets nothing but streams must let go of its log too."""
+    replica = await node.broker.replica(NAME)
+    for number in range(3):
+        stream = StreamedAppend(replica, number, None)
+        await stream.granted
+        stream.put(LARGE)
+        stream.finish()
+        assert (await stream.answered)[0] is Status.OK
+
+    assert replica.log_bytes < len(LARGE)
+
+
+async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, disk: SimDisk) -> None:
+    """journals.20: whether its content is on its way, or being copied to the tail."""
+    replica = await node.broker.replica(NAME)
+    whole, coming = (StreamedAppend(replica, number, None) for number in (1, 2))
+    await whole.granted
+    whole.put(LARGE)
+    await coming.granted
+    disk.medium.health.is_full = True
+    whole.finish()
+    assert (await whole.answered)[0] is Status.STORE_UNHEALTHY
+    coming.put(LARGE)
+    assert (await coming.answered)[0] is Status.STORE_UNHEALTHY
+    disk.medium.health.is_full = False
+
+    assert await append(replica, b"goes on") == (Status.OK, 0)
+    assert disk.list(DIRECTORY) == []
+
+
+async def test_a_restart_removes_what_was_staged(disk: SimDisk) -> None:
+    """It was acknowledged to nobody; without that a node that is killed often fills its disk."""
+    crashes: list[BaseException] = []
+    disk.make_dir(DIRECTORY)
+    disk.open(f"{DIRECTORY}/left", create=True).write_at(0, (b"x" * 1000,))
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes):
+        assert disk.list(DIRECTORY) == []
+    assert not crashes
+
+
+def test_what_all_streams_stage_is_bounded(disk: SimDisk) -> None:
+    """Each holds a file; the bound is told with the name of its setting."""
+    area = StagingArea(disk, JOURNALS)
+    area.clear()
+    area._count_max, area._bytes_max = 2, 1000
+    first, second = area.open(), area.open()
+    with pytest.raises(Throttled, match="staged_count_max"):
+        area.open()
+    first.put(b"x" * 600)
+    with pytest.raises(Throttled, match="staged_bytes_max"):
+        second.put(b"y" * 600)
+    assert second.length == 0
+    first.close()
+    first.close()
+    second.put(b"y" * 600)
+    assert b"".join(second.slices()) == b"y" * 600
+    assert (area.count, area.length) == (1, ByteOffset(600))
