@@ -13,10 +13,11 @@ import asyncio
 import errno
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
+from broadsheet.journal.arrivals import AppendRun, Upload
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import Fragment
@@ -56,43 +57,6 @@ from broadsheet.runtime.host import Host
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses space, or another open file; nothing changed, and what is there is sound."""
-
-
-class AppendRun(Protocol):
-    """What the pipeline calls a run: content that the data path knows how to get, and whom to answer."""
-
-    def content(self) -> Buffer:
-        """All content back to back, unchanged until answered."""
-        ...
-
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """Say what became of it, once."""
-        ...
-
-
-class Upload(Protocol):
-    """A streaming append, as `streaming.py` runs it."""
-
-    @property
-    def is_placing(self) -> bool:
-        """Whether it owns the tail."""
-        ...
-
-    def begin(self) -> None:
-        """Content may come: stage it."""
-        ...
-
-    def grant(self, spool: SpoolFile) -> None:
-        """The tail is yours: put what is staged at the end of `spool`."""
-        ...
-
-    def abort(self, status: Status) -> None:
-        """Take no more, and drop what there is."""
-        ...
-
-    def undo(self) -> None:
-        """Take it back from the spool: the log had no room for it."""
-        ...
 
 
 class Opened:
