@@ -221,7 +221,7 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
         await made.server.close()
         await made.scope.close()
     assert not made.ports.crashed, made.ports.crashed
-    await until(lambda: made.server.budget.used_bytes == 0)  # Every byte in flight is given back.
+    await until(lambda: made.server.accounts.used_bytes == 0)  # Every byte in flight is given back.
 
 
 async def until(condition: Any) -> None:

@@ -107,7 +107,7 @@ async def test_a_cancelled_call_stops_its_handler() -> None:
     async with world() as w:
         client = await w.client()
         task = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
-        await until(lambda: w.server.connections and w.server.budget.used_bytes)
+        await until(lambda: w.server.connections and w.server.accounts.used_bytes)
         task.cancel()
         await until(lambda: w.methods.cancelled == 1)
 
@@ -120,7 +120,7 @@ async def test_a_lost_connection_makes_a_sent_call_unknown() -> None:
     async with world() as w:
         client = await w.client()
         call = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
-        await until(lambda: w.server.budget.used_bytes)
+        await until(lambda: w.server.accounts.used_bytes)
         next(iter(w.server.connections.values())).abort("pulled the plug")
         with pytest.raises(Unknown) as caught:
             await call
@@ -151,7 +151,7 @@ async def test_a_closing_node_ends_what_it_has_and_refuses_what_is_new() -> None
     async with world() as w:
         client = await w.client()
         old = asyncio.create_task(client.call("test.wait", Echo(number=1), reply=Echo))
-        await until(lambda: w.server.budget.used_bytes)
+        await until(lambda: w.server.accounts.used_bytes)
         closing = asyncio.create_task(w.server.close())
         await until(lambda: not client.is_usable)
         with pytest.raises(ShuttingDown):
@@ -170,7 +170,7 @@ async def test_drain_has_an_end() -> None:
     async with world(WireLimits(drain_timeout=Duration(30 * MILLISECOND))) as w:
         client = await w.client()
         old = asyncio.create_task(client.call("test.wait", Echo(number=1), reply=Echo))
-        await until(lambda: w.server.budget.used_bytes)
+        await until(lambda: w.server.accounts.used_bytes)
         await w.server.close()
 
         with pytest.raises(Unknown):
@@ -211,7 +211,7 @@ async def test_waiting_for_a_stream_is_bounded_by_the_calls_time() -> None:
     async with world(WireLimits(streams_max=1)) as w:
         client = await w.client()
         first = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
-        await until(lambda: w.server.budget.used_bytes)
+        await until(lambda: w.server.accounts.used_bytes)
         with pytest.raises(Unreachable, match="nothing was sent"):
             await client.call("test.echo", Echo(), reply=Echo, timeout=Duration(SECOND // 50))
         w.methods.gate.set()

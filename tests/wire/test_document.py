@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broadsheet.base.time import SECOND
+from broadsheet.base.time import MILLISECOND, SECOND
 from broadsheet.wire import frame as f
 from broadsheet.wire import limits as module
 from broadsheet.wire.limits import WireLimits
@@ -19,6 +19,8 @@ COUNTS = {3: "three"}
 def shown(name: str) -> str:
     """A limit as the page writes it."""
     value = getattr(LIMITS, name)
+    if name.endswith("_time_max"):
+        return f"{value // MILLISECOND} ms"
     if name.endswith(("_timeout", "_interval")):
         assert value % SECOND == 0, f"{name} is not in whole seconds: say how to write it"
         return f"{value // SECOND} s"

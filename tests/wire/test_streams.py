@@ -97,7 +97,7 @@ async def test_a_lost_connection_ends_a_stream_as_unknown() -> None:
         client = await w.client()
         stream = await client.open("test.chat", Echo())
         waiting = asyncio.create_task(stream.receive())
-        await until(lambda: w.server.budget.used_bytes)
+        await until(lambda: w.server.accounts.used_bytes)
         next(iter(w.server.connections.values())).abort("pulled the plug")
         with pytest.raises(Unknown):
             await waiting

@@ -35,6 +35,11 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
         return name in self.names or any(name.startswith(each) for each in self.prefixes)
 
     @property
+    def is_control(self) -> bool:
+        """Whether it speaks as a peer or an operator: control goes first where the node is short of room."""
+        return self.account != "" and bool(self.capabilities & (Capability.REPLICATE | Capability.ADMIN))
+
+    @property
     def covers_everything(self) -> bool:
         """Whether its grant leaves out no name at all."""
         return "" in self.prefixes and not self.excluded_names and not self.excluded_prefixes

@@ -30,6 +30,12 @@ from broadsheet.wire.events import (
 )
 from broadsheet.wire.limits import WireLimits
 
+UNBOUNDED: Final = 1 << 62
+PAYLOAD_SHIFT: Final = 12
+"""Four KiB of a frame count as a unit."""
+ROWS_SHIFT: Final = 10
+"""A KiB of calls by column counts as a unit."""
+
 
 class Phase(Enum):
     """How far the connection has come."""
@@ -105,6 +111,10 @@ class WireConnection:
         self.heard_at = self._begun_at = now
         self.has_heard = False
         self.misses = 0
+        self.units = 0
+        """What the last `receive` did cost, in units of about a microsecond."""
+        self.is_torn = False
+        """Whether what the last `receive` left is the beginning of a frame, of which more must come."""
         self._next_ping = after(now, limits.keepalive_interval)
         self.frame_bytes_max = limits.greeting_bytes_max
         self.table: dict[int, _Handler] = {
@@ -115,15 +125,21 @@ class WireConnection:
     # ------------------------------------------------------------------ receiving
 
     def receive(  # noqa: C901 - the hot loop, in one piece.
-        self, buffer: bytearray, view: memoryview, at: int, end: int, now: Instant
+        self, buffer: bytearray, view: memoryview, at: int, end: int, now: Instant, *, units: int = UNBOUNDED
     ) -> int:
-        """Take the whole frames of `buffer[at:end]`; returns where the first torn one begins."""
+        """Take the whole frames of `buffer[at:end]`, as many as cost `units`; returns where the next begins.
+
+        What they did cost is in `units` afterwards, and `is_torn` says whether the next one is not whole.
+        """
+        self.units, self.is_torn, used = 0, False, 0
         if self.phase is Phase.BROKEN:
             return end
         self.heard_at, self.has_heard, self.misses = now, True, 0
         unpack, table, kind_mask = f.HEADER.unpack_from, self.table, f.KIND_MASK
         try:
             while end - at >= 16:
+                if used >= units:
+                    return at
                 length, stream, word, crc = unpack(buffer, at)
                 if crc32c(view[at : at + 12]) != crc:
                     raise RemoteProtocolError("the checksum of a frame's header is wrong")
@@ -138,12 +154,15 @@ class WireConnection:
                 if stop > end:
                     break
                 kind = word & kind_mask
+                used += 1 + (length >> PAYLOAD_SHIFT)
                 if kind == f.RECORD:
-                    at = self.on_records(buffer, view, at, end, stream, word)
+                    begin, at = at, self.on_records(buffer, view, at, end, stream, word)
+                    used += (at - begin) >> PAYLOAD_SHIFT
                     continue
                 if kind == f.CALL and at + 32 * (16 + length) <= end:
                     stop_many = self.on_many(buffer, view, at, end)
                     if stop_many != at:
+                        used += (stop_many - at) >> ROWS_SHIFT
                         at = stop_many
                         continue
                 handler = table.get(kind)
@@ -158,6 +177,9 @@ class WireConnection:
         except RemoteProtocolError as error:
             self.fail(Status.REMOTE_PROTOCOL, str(error))
             return end
+        finally:
+            self.units = used
+        self.is_torn = at < end
         return at
 
     def wanted(self, buffer: bytearray, at: int, end: int) -> int:

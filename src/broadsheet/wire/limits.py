@@ -31,7 +31,19 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     in_flight_bytes_max: int = 32 << 20
     """Request bytes of one connection that are being worked on; above, we stop reading."""
     node_in_flight_bytes_max: int = 256 << 20
-    """The same of all connections of a server together."""
+    """The same of all callers together. One alone may take half, n of them a (n+1)th each."""
+    reserve_bytes: int = 16 << 20
+    """Of these, what only peers and operators may take: tokens with REPLICATE or ADMIN."""
+    floor_bytes: int = 64 << 10
+    """A caller that has no more in flight than this is always read, however much the others have."""
+    node_tasks_max: int = 16_384
+    """Requests that a server works on as tasks; shared among callers as bytes are, with 64 for each."""
+    turn_units_max: int = 1024
+    """Work on one connection in one turn of the loop, in units of about a microsecond; the rest waits."""
+    turn_time_max: Duration = Duration(3 * MILLISECOND)
+    """Work on all connections of a server in one turn of the loop; the rest waits."""
+    frame_timeout: Duration = Duration(60 * SECOND)
+    """By when a frame that has begun must be whole."""
     send_buffer_bytes_max: int = 32 << 20
     """Bytes queued to a peer that does not read them; above, it is disconnected."""
     connections_max: int = 4096
@@ -76,6 +88,11 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self.in_flight_bytes_max < frame:
             raise ValueError(
                 f"in_flight_bytes_max {self.in_flight_bytes_max} is below frame_bytes_max {frame}"
+            )
+        if self.node_in_flight_bytes_max < 2 * (frame + self.reserve_bytes):
+            raise ValueError(
+                f"node_in_flight_bytes_max {self.node_in_flight_bytes_max} is below 2 * (frame_bytes_max +"
+                f" reserve_bytes) = {2 * (frame + self.reserve_bytes)}: no frame might ever fit"
             )
         if self.keepalive_interval < MILLISECOND:
             raise ValueError(

@@ -45,6 +45,8 @@ class ListenerConnection(WireConnection):
     def __init__(self, limits: WireLimits, *, now: Instant) -> None:
         super().__init__(limits, now=now)
         self.has_hello = self.has_goaway = False
+        self.ending: dict[int, None] = {}
+        """Streams whose caller has gone and whose task still runs: each keeps its slot until it has ended."""
         self.table.update({
             f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
             f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
@@ -192,7 +194,7 @@ class ListenerConnection(WireConnection):
                 f.REFUSE, stream, f.Refusal(int(Status.SHUTTING_DOWN), "the node is on its way out")
             )
             return False
-        if len(self.streams) >= self.limits.streams_max:
+        if len(self.streams) + len(self.ending) >= self.limits.streams_max:
             message = f"{self.limits.streams_max} streams are open on this connection: wait for one to end"
             self.send_body(f.REFUSE, stream, f.Refusal(int(Status.THROTTLED), message))
             return False
@@ -201,7 +203,17 @@ class ListenerConnection(WireConnection):
     def _on_cancel(self, stream: int, _body: memoryview, _payload: memoryview) -> None:
         if self.known(stream) is not None:
             del self.streams[stream]
+            self.ending[stream] = None
             self.events.append(CancelReceived(stream=stream))
+
+    def lingers(self, stream: int) -> None:
+        """The task of `stream`, which has ended for its caller, still runs."""
+        if stream not in self.streams:
+            self.ending[stream] = None
+
+    def ended(self, stream: int) -> None:
+        """Nothing runs for `stream` any more."""
+        self.ending.pop(stream, None)
 
     def _on_run(self, stream: int, body: memoryview, payload: memoryview) -> None:
         state = self.known(stream)

@@ -1,61 +1,92 @@
 """Pressure: request bytes that one connection has in flight, and whether it reads on.
 
-Reading stops while too much is worked on, here or in the whole server, or while the peer does not read
-its answers; it goes on at half. Streams of messages are bounded by their windows instead, so that no
-handler can wait for a frame that is not read.
+Reading stops while too much is worked on, on this connection or in its caller's account, while the account
+has no room for the rest of a large frame that has begun, or while the peer does not read its answers; it goes
+on at half. Streams of messages are bounded by their windows instead, so that no handler can wait for a frame
+that is not read. Source: ADR 0152.
 """
 
-from broadsheet.wire.budget import Budget
-from broadsheet.wire.shell import Shell
+from typing import TYPE_CHECKING
+
+from broadsheet.wire.account import Account
+
+if TYPE_CHECKING:
+    from broadsheet.wire.serving import ServerConnection
 
 
 class Pressure:
     """What one connection has in flight."""
 
-    def __init__(self, shell: Shell, budget: Budget) -> None:
-        self._shell, self._budget = shell, budget
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection, self._accounts = connection, connection.server.accounts
+        self.account: Account | None = None
+        """None before the greeting: a stranger has nothing in flight."""
         self.in_flight_bytes = 0
         self.is_held = False
         """Whether the connection is not read."""
+        self._expected = self._wanted = 0
+        """Of a large torn frame: bytes that are reserved for it; bytes that there was no room for yet."""
 
     def forget(self) -> None:
         """The connection is gone: wait for nothing more."""
-        self._budget.forget(self.ease)
+        self._accounts.forget(self.ease)
+        self.expect(0)
+        if self.account is not None:
+            self._accounts.leave(self.account)
 
     def take(self, size: int) -> None:
         """Count request bytes that are being worked on; stop reading where they are too many."""
-        shell = self._shell
+        assert self.account is not None, "who asks has greeted"
         self.in_flight_bytes += size
-        has_room = self._budget.take(size)
-        if self.in_flight_bytes > shell.limits.in_flight_bytes_max or not has_room:
+        has_room = self._accounts.take(self.account, size)
+        if self.in_flight_bytes > self._connection.limits.in_flight_bytes_max or not has_room:
             self.hold()
             if not has_room:
-                self._budget.wait(self.ease)
+                self._accounts.wait(self.ease)
 
     def give(self, size: int) -> None:
         """Count them no longer."""
+        assert self.account is not None, "who asked had greeted"
         self.in_flight_bytes -= size
-        self._budget.give(size)
+        self._accounts.give(self.account, size)
         if self.is_held:
             self.ease()
 
+    def expect(self, size: int) -> None:
+        """Reserve `size` bytes for a large frame that has begun, or stop reading until there is room."""
+        if size == self._expected or self.account is None:
+            return
+        if self._expected:
+            self._accounts.give(self.account, self._expected)
+        self._expected = self._wanted = 0
+        if not size:
+            return
+        if self._accounts.has_room(self.account, size):
+            self._accounts.take(self.account, size)
+            self._expected = size
+        else:
+            self._wanted = size
+            self.hold()
+            self._accounts.wait(self.ease)
+
     def hold(self) -> None:
         """Read no more for now."""
-        shell = self._shell
-        if not self.is_held and shell.transport is not None and not shell.is_lost:
+        if not self.is_held and not self._connection.is_lost:
             self.is_held = True
-            shell.transport.pause_reading()
+            self._connection.update_reading()
 
     def ease(self) -> None:
         """Read on where nothing speaks against it."""
-        shell = self._shell
-        if not self.is_held or shell.is_lost or shell.transport is None or shell.transport.is_closing():
+        connection, account = self._connection, self.account
+        if not self.is_held or connection.is_lost or connection.is_closing:
             return
-        budget = self._budget
-        if budget.used_bytes > budget.bytes_max:
-            budget.wait(self.ease)
+        if account is not None and not self._accounts.has_room(account, self._wanted):
+            self._accounts.wait(self.ease)
             return
-        if not shell.is_write_paused and self.in_flight_bytes * 2 <= shell.limits.in_flight_bytes_max:
-            self.is_held = False
-            shell.base.heard_at = shell.ports.time.now()
-            shell.transport.resume_reading()
+        if connection.is_write_paused or self.in_flight_bytes * 2 > connection.limits.in_flight_bytes_max:
+            return
+        if self._wanted:
+            wanted, self._wanted = self._wanted, 0
+            self.expect(wanted)
+        self.is_held = False
+        connection.go_on()

@@ -8,7 +8,7 @@ other. Source: reference/performance.md F; ADR 0044.
 """
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import U32Column, has_one_body
 from broadsheet.wire.events import CallReceived, CallsReceived
-from broadsheet.wire.method import Reply, Shape
+from broadsheet.wire.method import Call, Reply, Shape
 
 if TYPE_CHECKING:
     from broadsheet.wire.serving import ServerConnection
@@ -58,12 +58,19 @@ class Rows:
             self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes)
 
 
-def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> None:
-    """Many calls that are alike: authorized once where their requests are the same, answered by column."""
+CHUNK_COUNT: Final = 64
+"""Calls of a row between two looks at the share of the turn."""
+CHUNK_UNITS: Final = 16
+
+
+def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
+    """Many calls that are alike: authorized once where their requests are the same, answered by column.
+
+    Returns what is left of them where the share of this turn is used up.
+    """
     view, stride, body, count = event.view, event.stride, event.body_bytes, len(event.streams)
     if not has_one_body(view, stride, count, body):
-        _one_by_one(connection, event, now)
-        return
+        return _one_by_one(connection, event, now)
     try:
         method, call, request = connection.admit(
             event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
@@ -72,12 +79,44 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
         for stream in event.streams.tolist():
             if connection.base.begin_call(stream):
                 connection.refuse(stream, error)
-        return
-    connection.server.counts.calls += count - 1
-    handler, rows = method.handler, Rows(connection, event.streams)
+        return None
+    handler, rows, done = method.handler, Rows(connection, event.streams), 0
+    share = connection.share
+    while done < count:
+        stop = _serve_chunk(connection, event, rows, handler, call, request, done)
+        done = stop
+        if share is not None and done < count:
+            share.units -= CHUNK_UNITS
+            if share.is_over or connection.pressure.is_held:
+                break
+    rows.flush(done)
+    connection.server.counts.calls += done - 1
+    return None if done == count else _rest(event, done)
+
+
+def _rest(event: CallsReceived, done: int) -> CallsReceived:
+    """`event` without its first calls."""
+    return CallsReceived(
+        event.streams[done:], event.method, event.timeout_ms, event.view[done * event.stride :], event.stride,
+        event.body_bytes,
+    )  # fmt: skip
+
+
+def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
+    connection: "ServerConnection",
+    event: CallsReceived,
+    rows: Rows,
+    handler: Callable[..., Any],
+    call: Call,
+    request: Any,  # noqa: ANN401 - any request.
+    done: int,
+) -> int:
+    """Serve some calls from the `done`th on; returns how many are done."""
+    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
+    last = min(done + CHUNK_COUNT, len(event.streams))
     first, size = f.HEADER_BYTES + body, stride - f.HEADER_BYTES - body
     same, add_row, row = rows.form()
-    for begin in range(first, first + count * stride, stride):
+    for begin in range(first + done * stride, first + last * stride, stride):
         try:
             result = handler(call, request, view[begin : begin + size])
             if type(result) is Reply:
@@ -97,15 +136,23 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
             stream = int(event.streams[(begin - first) // stride])
             if connection.base.begin_call(stream):
                 connection.refuse(stream, error)
-        rows.flush((begin - first) // stride + 1)  # This call has left the row.
+        number = (begin - first) // stride + 1
+        rows.flush(number)  # This call has left the row.
         same, add_row, row = rows.form()
-    rows.flush(count)
+        if share is not None and (share.units <= 0 or connection.pressure.is_held):
+            return number
+    return last
 
 
-def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Instant) -> None:
-    view, stride, body = event.view, event.stride, event.body_bytes
+def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
+    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
     for number, stream in enumerate(event.streams.tolist()):
+        if share is not None:
+            share.units -= 2
+            if share.is_over or connection.pressure.is_held:
+                return _rest(event, number)
         at = number * stride
         request, payload = view[at + 24 : at + 16 + body], view[at + 16 + body : at + stride]
         if connection.base.begin_call(stream):
             connection.on_call(CallReceived(stream, event.method, event.timeout_ms, request, payload), now)
+    return None

@@ -18,13 +18,14 @@ from broadsheet.access.exposure import check_exposure
 from broadsheet.base.types import ConnectionId
 from broadsheet.ports import Listener
 from broadsheet.runtime.scope import Scope
-from broadsheet.wire.budget import Budget
+from broadsheet.wire.account import Accounts
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
 from broadsheet.wire.places import Places
 from broadsheet.wire.serving import ServerConnection
 from broadsheet.wire.shell import WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
+from broadsheet.wire.turns import Turns
 
 __all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts"]
 
@@ -65,7 +66,8 @@ class Server:
         self.table = method_table(methods)
         self.numbers = {method.name: method.number for method in self.table.values()}
         self.pool = SlabPool(large_slab_bytes(limits))
-        self.budget = Budget(limits.node_in_flight_bytes_max)
+        self.accounts = Accounts(limits, ports.turn)
+        self.turns = Turns(ports, limits)
         self.counts = Counts()
         self.places = Places(limits)
         self.connections = self.places.all

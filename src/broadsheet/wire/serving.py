@@ -42,6 +42,7 @@ from broadsheet.wire.events import (
     RecordsReceived,
     TokenReceived,
 )
+from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listener import ListenerConnection
 from broadsheet.wire.method import Call, Method, Reply, RunOpened, Shape
 from broadsheet.wire.pressure import Pressure
@@ -49,6 +50,7 @@ from broadsheet.wire.rows import serve_calls
 from broadsheet.wire.runs import Runs
 from broadsheet.wire.shell import Shell
 from broadsheet.wire.stream import StreamEnd
+from broadsheet.wire.turns import REPLY_SHIFT, TOKEN_UNITS, Share
 from broadsheet.wire.works import Works
 
 if TYPE_CHECKING:
@@ -76,7 +78,17 @@ class ServerConnection(Shell):
         """When it last asked for something."""
         self.principal = ANYONE
         self._expelled: Principal | None = None  # Its streams have ended with its token.
-        self.pressure = Pressure(self, server.budget)
+        self.flow = f"#{connection}"
+        """Who shares its turns and bytes: the bearer of the token; without tokens, each connection alone."""
+        self.is_waiting = False
+        """Whether it waits for its turn, and is not read."""
+        self.share: Share | None = None
+        """What it may still do in this turn, while it is worked on."""
+        self._pending: list[Event] = []
+        """What was taken from the bytes and waits for the next turn."""
+        self._is_reading = True
+        self._torn_since = self.base.heard_at
+        self.pressure = Pressure(self)
         self.works = Works(self)
         self._streams: dict[int, StreamEnd] = {}
         self.runs = Runs(self)
@@ -96,23 +108,95 @@ class ServerConnection(Shell):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked over it now."""
-        return not self.base.streams
+        return not self.base.streams and not self._pending
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self.transport is None or self.transport.is_closing()
 
     def dismiss(self, message: str) -> None:
         """Have it no longer: others need its place."""
         self.base.fail(Status.THROTTLED, message)
         self.take_events(self.ports.time.now())
 
+    def on_received(self) -> None:
+        """Bytes have come: they are worked on when it is this connection's turn."""
+        self.server.turns.enter(self)
+
+    def work(self, share: Share) -> bool:
+        """Work on what was received, within `share`; whether there is more to be done."""
+        now, inbound = self.ports.time.now(), self._inbound
+        self.share = share
+        while not (share.is_over or self.pressure.is_held or self.base.phase is Phase.BROKEN):
+            if self._pending:
+                self.base.events, self._pending = self._pending, []
+                self.take_events(now)
+            elif inbound.read < inbound.written:
+                spent = self.receive(now, min(share.units, SLICE_UNITS))
+                share.units -= spent
+                if spent:
+                    self._torn_since = now
+                if self.base.is_torn and not self._pending:
+                    break
+            else:
+                break
+        self.share = None
+        self.settle()
+        self.pressure.expect(self._torn_bytes())
+        return not self.pressure.is_held and bool(
+            self._pending or (inbound.read < inbound.written and not self.base.is_torn)
+        )
+
+    def go_on(self) -> None:
+        """It may be read again, and what was received may be worked on."""
+        self.base.heard_at = self._torn_since = self.ports.time.now()
+        self.server.turns.enter(self)
+
+    def update_reading(self) -> None:
+        """Be read, unless it waits for its turn or is held back."""
+        is_wanted = not (self.is_waiting or self.pressure.is_held)
+        if is_wanted is self._is_reading or self.is_lost or self.transport is None or self.is_closing:
+            return
+        self._is_reading = is_wanted
+        if is_wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def _torn_bytes(self) -> int:
+        """What a large frame that has begun wants."""
+        base, inbound = self.base, self._inbound
+        if not base.is_torn or base.phase is Phase.BROKEN:
+            return 0
+        wanted = base.wanted(inbound.slab, inbound.read, inbound.written)
+        return wanted if wanted >= LARGE_FRAME_BYTES else 0
+
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Take what the connection reports, in order."""
+        """Take what the connection reports, in order, as far as its share of the turn goes."""
         self.asked_at = now
-        for event in events:
+        share = self.share
+        for number, event in enumerate(events):
             if type(event) is CallsReceived:
-                serve_calls(self, event, now)
+                rest = serve_calls(self, event, now)
+                if rest is not None:
+                    self._pending = [rest, *events[number + 1 :]]
+                    break
             elif type(event) is CallReceived:
                 self.on_call(event, now)
             else:
                 _ON[type(event)](self, event, now)
+            if share is None:
+                continue
+            share.units -= _UNITS.get(type(event), 1)
+            if share.is_over or self.pressure.is_held:
+                self._pending = events[number + 1 :]
+                break
+        if self.base.phase is Phase.BROKEN and self._pending:
+            pending, self._pending = self._pending, []  # Nobody will hear of it: it is not looked at.
+            for event in pending:
+                if isinstance(event, Broken):
+                    self._on_broken(event, now)
 
     def on_writable(self) -> None:
         """The socket takes bytes again, so there may be more answers."""
@@ -127,7 +211,9 @@ class ServerConnection(Shell):
 
     def on_lost(self) -> None:
         """Cancel what runs, and let go of everything."""
+        self.server.turns.forget(self)
         self.pressure.forget()
+        self._pending = []
         self.works.cancel_all()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
@@ -138,7 +224,7 @@ class ServerConnection(Shell):
 
     def on_flushed(self) -> None:
         """Close once the last stream of a draining connection has its answer."""
-        if self.base.phase is Phase.LEAVING and not self.base.streams:
+        if self.base.phase is Phase.LEAVING and self.is_idle:
             self.end("drained")
 
     def next_deadline(self) -> Instant | None:
@@ -151,8 +237,12 @@ class ServerConnection(Shell):
 
     def on_deadline(self, now: Instant) -> None:
         """End long streams whose token has expired; keep a held connection alive."""
-        if self.pressure.is_held:
-            self.base.heard_at = now  # We do not listen, so silence is no sign.
+        if not self._is_reading:
+            self.base.heard_at = self._torn_since = now  # We do not listen, so silence is no sign.
+        elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
+            self.base.fail(Status.REMOTE_PROTOCOL, "a frame was begun and not sent whole in time")
+            self.take_events(now)
+            return
         expires = self.principal.expires
         if expires is None or self.ports.time.wall() < expires:
             return
@@ -167,7 +257,7 @@ class ServerConnection(Shell):
             return
         self.base.leave(Status.SHUTTING_DOWN, "the node is on its way out")
         self.flush()
-        if not self.base.streams:
+        if self.is_idle:
             self.end("drained")
 
     # ------------------------------------------------------------------ events
@@ -188,6 +278,9 @@ class ServerConnection(Shell):
                 self.base.fail(Status.UNAUTHENTICATED, str(error))
             else:
                 self.caller = self.principal.account or self.source
+                self.flow = self.principal.account or self.flow
+                is_control = self.principal.is_control or (self.principal is ANYONE and bool(hello.node))
+                self.pressure.account = server.accounts.enter(self.flow, is_control=is_control)
                 if message := server.greeted(self):
                     self.base.fail(Status.THROTTLED, message)
                 else:
@@ -220,6 +313,8 @@ class ServerConnection(Shell):
     def on_call(self, event: CallReceived, now: Instant) -> None:
         """Serve one unary call."""
         stream = event.stream
+        if stream not in self.base.streams:
+            return  # Cancelled in the same read, before it was looked at.
         try:
             method, call, request = self.admit(
                 event.method, Shape.UNARY, event.request, event.timeout_ms, now
@@ -235,12 +330,13 @@ class ServerConnection(Shell):
 
     def _on_open(self, event: OpenReceived, now: Instant) -> None:
         stream = event.stream
+        if stream not in self.base.streams:
+            return
         shape = Shape.RUN if event.is_run else Shape.STREAM
         start = self.works.open_run if event.is_run else self.works.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
-            if (state := self.base.streams.get(stream)) is not None:
-                state.grant = method.capability, method.name_of and method.name_of(request)
+            self.base.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
             if event.is_run:
                 result = method.handler(call, request)
                 if type(result) is RunOpened:
@@ -284,6 +380,8 @@ class ServerConnection(Shell):
 
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
         self._drop(event.stream, Cancelled("cancelled by the caller"))
+        if event.stream not in self.works:
+            self.base.ended(event.stream)
 
     def _on_records(self, event: RecordsReceived, _now: Instant) -> None:
         self.runs.on_records(event)
@@ -298,6 +396,8 @@ class ServerConnection(Shell):
             raise Refusal(
                 Status.TOO_LARGE, f"the reply has {size} bytes, more than the caller takes in a frame"
             )
+        if self.share is not None:
+            self.share.units -= size >> REPLY_SHIFT
         if self.base.reply(stream, body, reply.payload):
             self.mark_dirty()
 
@@ -331,6 +431,7 @@ class ServerConnection(Shell):
     def on_stopped(self, stream: int) -> None:
         """The task of `stream` has ended, in whatever way."""
         self._streams.pop(stream, None)
+        self.base.ended(stream)
         if not self.is_lost:
             self.widen()
         if stream in self.base.streams and stream not in self.runs:
@@ -379,6 +480,12 @@ class ServerConnection(Shell):
         return f.INITIAL_WINDOW_BYTES if is_full else self.limits.window_bytes
 
 
+SLICE_UNITS: Final = 256
+"""Frames are taken from the bytes in slices of so many units, so that little is known and not yet done."""
+_UNITS: Final[dict[type[Event], int]] = {
+    CallReceived: 2, OpenReceived: 2, RecordsReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
+}  # fmt: skip
+"""What an event costs in units of about a microsecond, besides its frame and the task that it starts."""
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
     Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
     CallReceived: ServerConnection.on_call,

@@ -16,7 +16,7 @@ from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.turn import Rank, Turn
-from broadsheet.wire.connection import Phase, WireConnection
+from broadsheet.wire.connection import UNBOUNDED, Phase, WireConnection
 from broadsheet.wire.inbound import Inbound
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.slab import MARGIN_BYTES, SlabPool
@@ -167,19 +167,34 @@ class Shell:
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
+        self._inbound.written += nbytes
+        self.on_received()
+
+    def on_received(self) -> None:
+        """Bytes have come: take what is whole."""
+        self.receive(self.ports.time.now())
+        self.settle()
+
+    def receive(self, now: Instant, units: int = UNBOUNDED) -> int:
+        """Take whole frames, as many as cost `units`; returns what they did cost."""
         inbound, base = self._inbound, self.base
-        inbound.written += nbytes
-        now = self.ports.time.now()
-        inbound.read = base.receive(inbound.slab, inbound.view, inbound.read, inbound.written, now)
+        inbound.read = base.receive(
+            inbound.slab, inbound.view, inbound.read, inbound.written, now, units=units
+        )
         if base.events:
             self.take_events(now)
+        return base.units
+
+    def settle(self) -> None:
+        """After frames were taken: write what they brought, and look at the clock of the greeting."""
+        base = self.base
         if self._check is not None:
             self._checked(self._check)
         if base.out:
             self.mark_dirty()
         if self._is_greeting:
             self._is_greeting = base.phase is Phase.GREETING
-            self.arm(now)  # Its deadline is another one now.
+            self.arm(self.ports.time.now())  # Its deadline is another one now.
 
     def take_events(self, now: Instant) -> None:
         """Let `on_events` have what has happened."""

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from broadsheet.base.time import Duration
-from broadsheet.errors import DeadlineExceeded, ShuttingDown
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled
 from broadsheet.ports import Timer
 from broadsheet.wire.method import Call, Reply, RunOpened
+from broadsheet.wire.turns import START_UNITS
 
 if TYPE_CHECKING:
     from broadsheet.wire.serving import ServerConnection
@@ -44,10 +45,15 @@ class Works:
         """Open a RUN stream with what `handler` brings."""
         self._start(stream, self._open_run, handler, call, size)
 
+    def __contains__(self, stream: int) -> bool:
+        """Whether a task runs for `stream`."""
+        return stream in self._works
+
     def cancel(self, stream: int) -> None:
-        """End one, where it runs."""
+        """End one, where it runs. It keeps its slot until it has ended."""
         entry = self._works.get(stream)
         if entry is not None and entry.task is not None:
+            self._connection.base.lingers(stream)
             entry.task.cancel()
 
     def cancel_all(self) -> None:
@@ -64,12 +70,24 @@ class Works:
         size: int,
     ) -> None:
         connection = self._connection
+        accounts, account = connection.server.accounts, connection.pressure.account
+        assert account is not None, "who asks has greeted"
+        if connection.share is not None:
+            connection.share.units -= START_UNITS
+        refusal: BroadsheetError | None = None
         if connection.server.scope.is_closed:
+            refusal = ShuttingDown("the node shuts down: nothing was done")
+        elif not accounts.may_start(account):
+            refusal = Throttled(
+                f"{account.task_count} requests of this caller are worked on: wait for one to end"
+            )
+        if refusal is not None:
             if isinstance(handler, Coroutine):
                 handler.close()  # It was not begun, for certain.
-            connection.refuse(stream, ShuttingDown("the node shuts down: nothing was done"))
+            connection.refuse(stream, refusal)
             connection.on_stopped(stream)
             return
+        accounts.started(account)
         entry = self._works[stream] = Work(handler, size)
         connection.pressure.take(size)
         entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
@@ -83,11 +101,15 @@ class Works:
         if entry is not None and entry.task is not None:
             error = DeadlineExceeded("the deadline passed while the node was working on it")
             self._connection.refuse(stream, error)
+            self._connection.base.lingers(stream)
             entry.task.cancel()
 
     def _stopped(self, stream: int) -> None:
         """A task has ended, in whatever way."""
         entry = self._works.pop(stream)
+        account = self._connection.pressure.account
+        assert account is not None, "who asked had greeted"
+        self._connection.server.accounts.stopped(account)
         if entry.timer is not None:
             entry.timer.cancel()
         if isinstance(entry.handler, Coroutine):
