@@ -107,6 +107,7 @@ class Methods:
             row("test.chat", 209, Shape.STREAM, self.chat, Capability.READ),
             row("test.append_later", 210, Shape.RUN, self.append_later, Capability.APPEND),
             row("test.commit", 211, Shape.STREAM, self.commit, Capability.APPEND),
+            row("test.stubborn", 212, Shape.UNARY, self.stubborn, Capability.READ),
         ]
 
     @staticmethod
@@ -135,6 +136,15 @@ class Methods:
             self.cancelled += 1
             raise
         self.done += 1
+        return Reply(request)
+
+    async def stubborn(self, _call: Call, request: Echo, _payload: memoryview) -> Reply:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            await self.gate.wait()  # What a handler does that must see its write through.
+            raise
         return Reply(request)
 
     async def refuse(self, _call: Call, request: Echo, _payload: memoryview) -> Reply:
@@ -222,6 +232,10 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
         await made.scope.close()
     assert not made.ports.crashed, made.ports.crashed
     await until(lambda: made.server.accounts.used_bytes == 0)  # Every byte in flight is given back.
+    for piece in (made.server.accounts, made.server.turns, made.server.places):
+        piece.check()
+    assert not made.server.accounts.by_name, "an account whose last connection has gone"
+    assert not made.server.accounts.task_count, "a task that has ended is counted no longer"
 
 
 async def until(condition: Any) -> None:

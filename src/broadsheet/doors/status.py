@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from broadsheet.access.capability import Capability
-from broadsheet.base.time import Duration, in_seconds, since
+from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds, since
+from broadsheet.base.types import NodeId
 from broadsheet.ports import Time
 from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Services
@@ -19,6 +20,8 @@ from broadsheet.wire.method import Call, Empty, Method, Reply, Shape
 
 STATUS_METHOD: Final = "node.status"
 STATUS_NUMBER: Final = 8
+ROLES_AGE_MAX: Final = Duration(50 * MILLISECOND)
+"""Roles are read this often at most: some look at every stream of theirs, and anybody may ask without end."""
 
 
 class State(Enum):
@@ -58,13 +61,24 @@ class Status:
         self._identity, self._time, self._services, self._lag = identity, time, services, lag
         self._started = time.now()
         self._addresses: dict[str, str] = {}
+        self._roles: dict[str, dict[str, str | int | float | bool | None]] = {}
+        self._roles_at: Instant | None = None
+
+    @property
+    def node(self) -> NodeId:
+        """The node's name."""
+        return self._identity.node
 
     def listens(self, door: str, address: str) -> None:
         """Note where a door is bound."""
         self._addresses[door] = address
 
     def read(self) -> StatusReply:
-        """How things are right now."""
+        """How things are right now, or were for the roles `ROLES_AGE_MAX` ago."""
+        now = self._time.now()
+        if self._roles_at is None or now >= self._roles_at + ROLES_AGE_MAX:
+            self._roles_at = now
+            self._roles = {each.name: dict(each.read()) for each in self._services.every(StatusSource)}
         return StatusReply(
             node=self._identity.node,
             version=self._identity.version,
@@ -74,7 +88,7 @@ class Status:
             loop_lag_seconds_max=in_seconds(self._lag()),
             addresses=dict(self._addresses),
             peers={str(node): address for node, address in self._identity.peers.items()},
-            roles={source.name: dict(source.read()) for source in self._services.every(StatusSource)},
+            roles=self._roles,
         )
 
     def method(self) -> Method:

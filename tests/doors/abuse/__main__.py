@@ -55,7 +55,7 @@ def main() -> None:
                 f"{seen.health_ms_p99:.0f}",
                 f"{seen.health_ms_max:.0f}",
             ]
-            row += [str(seen.health_failures), f"{seen.appends_per_second:.0f}", f"{seen.stall_ms_max:.0f}"]
+            row += [str(seen.failures), f"{seen.appends_per_second:.0f}", f"{seen.stall_ms_max:.0f}"]
             row += [f"{seen.rss_mib_max:.0f}" + ("" if site.is_alive else " (died)")]
             print("| " + " | ".join(row) + " |", flush=True)
     sys.stdout.flush()

@@ -66,7 +66,8 @@ class Seen(NamedTuple):
     health_ms_p50: float
     health_ms_p99: float
     health_ms_max: float
-    health_failures: int
+    failures: int
+    """Health that was not told, and newcomers that were not let in."""
     appends_per_second: float
     stall_ms_max: float
     rss_mib_max: float
@@ -96,6 +97,7 @@ class Site:
                 command, pass_fds=[write], env=environment, stdout=log, stderr=log, cwd=self.root
             )
         os.close(write)
+        _prefer(self.process.pid)
         told = os.read(ready, 65536)
         os.close(ready)
         addresses = json.loads(told)["addresses"]
@@ -149,6 +151,7 @@ class Site:
         """What others notice while `attack` goes on."""
         stop = threading.Event()
         watch = _Watch(self, stop)
+        _prefer(0)
         threads = [threading.Thread(target=each) for each in (watch.health, watch.append, watch.memory)]
         for thread in threads:
             thread.start()
@@ -168,11 +171,19 @@ class Site:
             command += ["--target", json.dumps(self.target)]
             root = Path(__file__).parents[3]
             environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-            done = subprocess.run(command, env=environment, check=False, capture_output=True)
+            done = subprocess.run(
+                ["nice", "-n", "15", *command], env=environment, check=False, capture_output=True
+            )
             if done.returncode:
                 raise AssertionError(f"{shape}: {done.stderr.decode()[-2000:]}")
 
         return run
+
+
+def _prefer(pid: int) -> None:
+    """Have a process run before others where we may: a busy machine must not be taken for a busy node."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, pid, -10)
 
 
 class _Watch:
@@ -182,7 +193,7 @@ class _Watch:
         self.site, self.stop = site, stop
         self.latencies: list[float] = []
         self.failures = self.appended = 0
-        self.stall = self.rss = 0.0
+        self.stall = self.rss = self.renewed = 0.0
         self.bystander = Raw(site.target.native, token(int(Capability.APPEND)))
 
     def health(self) -> None:
@@ -205,14 +216,26 @@ class _Watch:
         """Append, one at a time."""
         while not self.stop.is_set():
             began = time.perf_counter()
+            if began - self.renewed > 0.25:
+                self._renew(began)
             try:
                 self.bystander.call("journal.append", {"journal": "other/x"}, bytes(100))
                 self.appended += 1
             except (Gone, OSError):
                 time.sleep(0.01)
-                with contextlib.suppress(Gone, OSError):
-                    self.bystander = Raw(self.site.target.native, token(int(Capability.APPEND)), timeout=5)
+                self._renew(began)
             self.stall = max(self.stall, time.perf_counter() - began)
+
+    def _renew(self, now: float) -> None:
+        """Be a newcomer: a node whose old callers go on may still let nobody in."""
+        self.renewed = now
+        try:
+            other = Raw(self.site.target.native, token(int(Capability.APPEND)), timeout=5)
+        except (Gone, OSError):
+            self.failures += 1
+        else:
+            self.bystander.close()
+            self.bystander = other
 
     def memory(self) -> None:
         """Look at the node's memory."""

@@ -1,0 +1,105 @@
+"""Callers share what a node can have in flight, and nobody is left without a share."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broadsheet.runtime.turn import Turn
+from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Account, Accounts
+from broadsheet.wire.limits import WireLimits
+from tests.wire.harness import LoopPorts
+
+LIMITS = WireLimits()
+MIB = 1 << 20
+
+
+def accounts(limits: WireLimits = LIMITS) -> Accounts:
+    return Accounts(limits, Turn(LoopPorts().timers))
+
+
+def greedy(node: Accounts, *takers: Account) -> None:
+    """Each takes a MiB in its turn, for as long as it has room."""
+    while sum([node.has_room(each, MIB) and node.take(each, MIB) for each in takers]):
+        pass
+
+
+async def test_one_caller_alone_takes_half_and_leaves_as_much() -> None:
+    """The next caller must find room at once, not when the first one's requests have ended."""
+    node = accounts()
+    first = node.enter("first", is_control=False)
+    greedy(node, first)
+
+    free = LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes - node.used_bytes
+    assert abs(first.used_bytes - free) <= 2 * MIB
+    node.check()
+
+
+async def test_callers_that_take_all_they_may_have_equal_shares() -> None:
+    """Max-min: n callers have a (n+1)th each, and as much is left for one more."""
+    node = accounts()
+    takers = [node.enter(str(number), is_control=False) for number in range(5)]
+    greedy(node, *takers)
+
+    share = (LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes) // 6
+    assert all(abs(each.used_bytes - share) <= 2 * MIB for each in takers)
+    newcomer = node.enter("new", is_control=False)
+    greedy(node, newcomer)
+    assert newcomer.used_bytes >= share // 2 - 2 * MIB
+    node.check()
+
+
+async def test_a_small_request_gets_through_whatever_the_others_hold() -> None:
+    """The floor: a caller with next to nothing in flight is never held back."""
+    node = accounts()
+    for number in range(200):
+        taker = node.enter(str(number), is_control=False)
+        greedy(node, taker)
+        node.take(taker, MIB)
+    newcomer = node.enter("new", is_control=False)
+
+    assert node.has_room(newcomer, LIMITS.floor_bytes)
+
+
+async def test_the_reserve_is_for_control() -> None:
+    """Replication and operators go on where clients have taken all that they may."""
+    node = accounts()
+    for number in range(20):
+        greedy(node, node.enter(str(number), is_control=False))
+    peer, client = node.enter("peer", is_control=True), node.enter("client", is_control=False)
+
+    assert not node.has_room(client, 4 * MIB)
+    assert node.has_room(peer, 4 * MIB)
+    greedy(node, peer)
+    assert peer.used_bytes >= LIMITS.reserve_bytes * SHARE_OF_CONTROL // (SHARE_OF_CONTROL + 1) - 2 * MIB
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.integers(0, 40 * MIB), st.booleans()), min_size=1, max_size=60
+    )
+)
+async def test_whoever_has_room_holds_no_more_than_its_share(steps: list[tuple[str, int, bool]]) -> None:
+    """Oracle: what is promised in the module's own words, after every take and give."""
+    node = accounts()
+    held = {name: node.enter(name, is_control=False) for name in "abcd"}
+    for name, size, gives in steps:
+        each = held[name]
+        if gives:
+            node.give(each, each.used_bytes)
+        elif node.take(each, size):
+            free = LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes - node.used_bytes
+            assert each.used_bytes <= max(LIMITS.floor_bytes, free)
+        node.check()
+
+
+async def test_tasks_are_shared_as_bytes_are() -> None:
+    """A caller that starts tasks without end must not use up what others need."""
+    limits = WireLimits(node_tasks_max=1000)
+    node = accounts(limits)
+    hog, other = node.enter("hog", is_control=False), node.enter("other", is_control=False)
+    while node.may_start(hog):
+        node.started(hog)
+
+    assert 500 <= hog.task_count <= 501
+    while node.may_start(other):
+        node.started(other)
+    assert other.task_count >= TASKS_MIN

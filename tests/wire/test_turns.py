@@ -1,0 +1,235 @@
+"""A turn of the loop is short, whatever one client sends, and every caller gets its own."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.claims import Principal
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.errors import Throttled
+from broadsheet.wire import frame as f
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.turns import START_UNITS, TOKEN_UNITS
+from tests.wire.harness import Echo, Empty, World, until, world
+
+UNITS = 256
+LIMITS = WireLimits(turn_units_max=UNITS, turn_time_max=Duration(3600 * SECOND))
+"""So that a turn ends by the count of units alone: the same on every machine."""
+HELLO = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)))
+
+
+def request(kind: int, number: int, method: int, *, body: Echo = Echo()) -> bytes:  # noqa: B008 - frozen.
+    return f.frame(kind, 2 * number + 1, f.CALL_HEAD.pack(method, 0) + f.encode(body))
+
+
+async def most_in_a_turn(w: World, data: bytes, count: Callable[[], int], total: int) -> int:
+    """Send `data`, and count how much is done of it between two turns of the loop at the most."""
+    loop = asyncio.get_running_loop()
+    host, _, port = w.address.rpartition(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    sending = asyncio.ensure_future(loop.sock_sendall(sock, HELLO))
+    await until(lambda: any(each.caller for each in w.server.connections.values()))
+    await sending
+    sending = asyncio.ensure_future(loop.sock_sendall(sock, data))
+    most = before = count()
+    most = 0
+    async with asyncio.timeout(60):
+        while count() < total:
+            await asyncio.sleep(0)
+            most, before = max(most, count() - before), count()
+            w.server.turns.check()
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    sock.close()
+    return most
+
+
+@pytest.mark.parametrize("kind", [f.CALL, f.OPEN, f.OPEN_RUN])
+async def test_requests_that_start_tasks_are_few_in_a_turn(kind: int) -> None:
+    """All connections together have four shares. Before, 10,000 OPENs in a write held a node for seconds."""
+    method = {f.CALL: 202, f.OPEN: 209, f.OPEN_RUN: 210}[kind]
+    pairs = [request(kind, n, method) + f.frame(f.CANCEL, 2 * n + 1) * (n % 2) for n in range(500)]
+    async with world(LIMITS) as w:
+        most = await most_in_a_turn(w, b"".join(pairs), lambda: w.server.counts.calls, 250)
+
+        assert 1 <= most <= 4 * (UNITS // START_UNITS)
+
+
+async def test_calls_that_are_alike_are_few_in_a_turn_too() -> None:
+    """They are taken by column, 64 at a time, and must not escape the share by that."""
+    calls = b"".join([request(f.CALL, number, 201) for number in range(20_000)])
+    async with world(LIMITS) as w:
+        most = await most_in_a_turn(w, calls, lambda: w.server.counts.calls, 20_000)
+
+        assert most <= UNITS * 16
+
+
+async def test_frames_that_start_nothing_are_few_in_a_turn() -> None:
+    """Late frames, pings and windows cost a microsecond each: a megabyte of them was 65,000 in one turn."""
+    async with world(LIMITS) as w:
+        pings = f.frame(f.PING, 0) * 20_000
+        most = await most_in_a_turn(
+            w, pings, lambda: sum([each.written_bytes for each in w.server.connections.values()]), 20_000 * 16
+        )
+
+        assert most <= 2 * 4 * UNITS * 16, "answers of two turns may leave together"
+
+
+class Counting(Authorizer):
+    """Says how many tokens it was shown."""
+
+    count = 0
+
+    def authenticate(self, token: str) -> Principal:
+        self.count += 1
+        return super().authenticate(token)
+
+
+async def test_tokens_are_few_in_a_turn() -> None:
+    """To verify one costs the node as much as sixty frames."""
+    async with world(LIMITS) as w:
+        authorizer = w.server.authorizer = Counting(None, time=w.ports.time)
+        tokens = f.frame(f.TOKEN, 0, f.encode(f.NewToken("x" * 100))) * 400
+        most = await most_in_a_turn(w, tokens, lambda: authorizer.count, 400)
+
+        assert most <= 4 * (UNITS // TOKEN_UNITS + 1)
+
+
+async def test_a_call_now_and_then_does_not_wait_behind_a_flood() -> None:
+    """Callers that come fresh are served before those that had a share and want more."""
+    async with world(LIMITS) as w:
+        client = await w.client()
+        host, _, port = w.address.rpartition(":")
+        floods = [socket.create_connection((host, int(port))) for _ in range(8)]
+        calls = b"".join([request(f.CALL, n, 201, body=Echo(number=n)) for n in range(3000)])
+        loop = asyncio.get_running_loop()
+        for sock in floods:
+            sock.setblocking(False)
+        sending = [asyncio.ensure_future(loop.sock_sendall(sock, HELLO + b"")) for sock in floods]
+        await until(lambda: w.server.places.caller_count == 9)
+        sending += [asyncio.ensure_future(loop.sock_sendall(sock, calls)) for sock in floods]
+        await until(lambda: w.server.counts.calls > 100)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        await client.call("test.echo", Echo(), reply=Echo)
+        counting.cancel()
+
+        assert w.server.counts.calls < 8 * 3000, "the flood goes on"
+        for each in sending:
+            each.cancel()
+        await asyncio.gather(counting, *sending, return_exceptions=True)
+        for sock in floods:
+            sock.close()
+        await client.close()
+
+
+async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> None:
+    """Else whoever cancels at once has as many tasks running as it likes, whatever `streams_max` says."""
+    async with world(WireLimits(streams_max=2)) as w:
+        client = await w.client()
+        asked = [asyncio.ensure_future(client.call("test.stubborn", Echo(), reply=Echo)) for _ in range(2)]
+        await until(lambda: w.server.counts.calls == 2)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await until(lambda: w.methods.cancelled == 2)
+        with pytest.raises(Throttled, match="2 streams are open"):
+            await client.call("test.echo", Echo(), reply=Echo)
+        w.methods.gate.set()
+        await until(lambda: w.server.accounts.task_count == 0)
+
+        assert (await client.call("test.echo", Echo(number=7), reply=Echo))[0].number == 7
+        await client.close()
+
+
+async def test_what_is_cancelled_before_it_is_looked_at_is_not_begun() -> None:
+    """A request and its CANCEL in one read cost the node two frames, and no task."""
+    async with world(LIMITS) as w:
+        pairs = [request(f.OPEN, n, 209) + f.frame(f.CANCEL, 2 * n + 1) for n in range(100)]
+        ping = request(f.CALL, 100, 201)
+        await most_in_a_turn(w, b"".join(pairs) + ping, lambda: w.server.counts.calls, 1)
+
+        assert (w.server.counts.calls, w.methods.cancelled) == (1, 0)
+
+
+async def test_tasks_of_one_caller_are_bounded() -> None:
+    """Streams are bounded by connection, so a caller with many connections had as many tasks as it liked."""
+    async with world(WireLimits(node_tasks_max=100)) as w:
+        client = await w.client()
+        asked = [asyncio.ensure_future(client.call("test.wait", Echo(), reply=Echo)) for _ in range(80)]
+        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert all(isinstance(each.exception(), Throttled) for each in done)
+        w.methods.gate.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+
+        assert sum([isinstance(each, tuple) for each in answers]) == 64
+        await client.close()
+
+
+async def test_frames_that_never_end_hold_no_more_than_their_share() -> None:
+    """Reproduced before: each of 4,096 connections could make the node hold a frame of 4 MiB, torn."""
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20,
+        node_in_flight_bytes_max=8 << 20, reserve_bytes=1 << 20, frame_timeout=Duration(300 * MILLISECOND),
+        keepalive_interval=Duration(100 * MILLISECOND), keepalive_misses_max=1000,
+    )  # fmt: skip
+    async with world(limits) as w:
+        client = await w.client()
+        host, _, port = w.address.rpartition(":")
+        body = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
+        torn = f.header(f.CALL, 1, body_bytes=len(body), payload_bytes=1_000_000) + body + bytes(300_000)
+        socks = [socket.create_connection((host, int(port))) for _ in range(20)]
+        for sock in socks:
+            sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        sending = [asyncio.ensure_future(loop.sock_sendall(sock, HELLO)) for sock in socks]
+        await until(lambda: w.server.places.caller_count == 21)
+        sending += [asyncio.ensure_future(loop.sock_sendall(sock, torn)) for sock in socks]
+        await until(lambda: w.server.accounts.used_bytes > 4 << 20)
+        for _ in range(20):
+            await client.call("test.echo", Echo(), (b"small",), reply=Echo)
+            assert w.server.accounts.used_bytes <= limits.node_in_flight_bytes_max
+        await until(lambda: w.server.counts.broken >= 20)
+        _, payload = await client.call("test.echo", Echo(), (bytes(900_000),), reply=Echo)
+
+        assert len(payload) == 900_000
+        for each in sending:
+            each.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+        for sock in socks:
+            sock.close()
+        await client.close()
+
+
+async def test_runs_that_nobody_answers_do_not_starve_another_caller() -> None:
+    """Reproduced before: ten connections whose runs waited filled the node's budget, and nobody was read."""
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20,
+        node_in_flight_bytes_max=8 << 20, reserve_bytes=1 << 20,
+    )  # fmt: skip
+    async with world(limits) as w:
+        w.methods.log.is_holding = True
+        hogs = [await w.client() for _ in range(10)]
+        runs = [(await hog.open_run("test.append", Echo(), reply=Empty))[1] for hog in hogs]
+        sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for run in runs for _ in range(3)]
+        await until(lambda: any(each.pressure.is_held for each in w.server.connections.values()))
+        other = await w.client()
+        for _ in range(10):
+            async with asyncio.timeout(10):
+                await other.call("test.echo", Echo(), (bytes(50_000),), reply=Echo)
+        w.methods.log.release()
+        await asyncio.gather(*sending)
+
+        for client in (*hogs, other):
+            await client.close()
