@@ -7,6 +7,7 @@ appends and says so, and the spool's good copy stays (W4, W6, W7, J1, J2).
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import broadsheet
 from broadsheet.base.types import JournalName
@@ -20,12 +21,14 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium, Write
-from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 
 OTHER = JournalName("crash/other")
 PARTS = tuple(bytes((65 + n,)) * 40 for n in range(4))
 CONTENT = b"".join(PARTS)
+ROOMY = replace(JOURNALS, wal=replace(JOURNALS.wal, segment_bytes=192 << 10))
+"""No flush request, and so no checkpoint that proves what an append wrote."""
 FLIPS = 150
 """Of each search; the places are spread over all bytes that say anything."""
 
@@ -54,7 +57,7 @@ async def lived(*, is_vouched: bool, registers: bool = False) -> SimDisk:
         is_vouched: a later batch of the log follows, so that the log knows of each record.
     """
     disk, crashes = SimDisk(), list[BaseException]()
-    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
         await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
         await node.broker.create(JournalSpec(name=OTHER))
         await node.broker.replica(NAME)

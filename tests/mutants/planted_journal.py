@@ -1,7 +1,6 @@
 """Bugs planted in one-node journals: pipeline (tier 1); spool, recovery and checkpoint (tier 2)."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
@@ -103,8 +102,8 @@ def _forgets_the_last(replay: Callable[[Any], Any]) -> Any:
 
 
 def _checkpoints_unsynced(checkpoint: Callable[..., Any]) -> Any:
-    def hasty(self: Any, _closed: Any, _open_spool: Any, **rest: Any) -> Any:
-        return checkpoint(self, [], SimpleNamespace(), **rest)
+    def hasty(self: Any, _files: Any, **named: Any) -> Any:
+        return checkpoint(self, [], **named)
 
     return hasty
 

@@ -323,6 +323,8 @@ class Broker:
             reason = replica.fullness
         if not replica.is_listed:
             reason = reason or "the fragment store has not answered since the start: what only it has waits"
+        if replica.trouble:
+            state, reason = "damaged", replica.trouble
         registers = pipeline.committed_registers
         return JournalStatus(
             name=info.name,

@@ -12,18 +12,22 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
-from broadsheet.base.time import SECOND, Duration, in_seconds
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.core.pipeline_events import RollAsked
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint
+from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
+from broadsheet.journal.healing import HEAL_RETRY, Healing
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.record import StreamQuarantined
 
+RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
+"""Pause before a checkpoint that the log had no room for is made again."""
 FLUSH_RETRY: Final = Duration(1 * SECOND)
 """Pause before a fragment that could not be closed at its interval is tried again."""
 
@@ -47,7 +51,11 @@ class Housekeeping:
         replica.on_advance = self._on_advance
         self._timer: Timer | None = None
         self._listing: asyncio.Task[None] | None = None
-        self._context.log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
+        self.healing = Healing(replica)
+        replica.on_log_damaged = self.heal
+        log = self._context.log
+        log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
+        log.on_quarantine(replica.stream, lambda _stream: self.heal())
 
     async def settle(self) -> None:
         """Return once nothing of a closed replica is on its way any more."""
@@ -134,6 +142,18 @@ class Housekeeping:
             self._is_uploading = True
             self._spawn(self._upload_all(), f"upload.{self._replica.name}")
 
+    def heal(self) -> None:
+        """The log lost an old record of this journal: write it anew."""
+        if self.healing.begin():
+            self._spawn(self._heal(), f"heal.{self._replica.name}")
+
+    async def _heal(self) -> None:
+        while True:
+            if not self._is_checkpointing and await self.healing.attempt():
+                break
+            await asyncio.sleep(in_seconds(HEAL_RETRY))
+        self.consider_checkpoint()
+
     def checkpoint(self) -> None:
         """Sync the spool as it stands now, say so in the log, and trim. Must be called between appends.
 
@@ -141,38 +161,28 @@ class Housekeeping:
         """
         replica = self._replica
         is_owned = any(upload.is_placing for upload in replica.uploads.values())
-        if self._is_checkpointing or replica.is_closed or is_owned or replica.reason:
+        is_busy = self._is_checkpointing or self.healing.is_active
+        if is_busy or replica.is_closed or is_owned or replica.reason:
             return
         self._is_checkpointing = True
         replica.log_bytes = 0
         spool = replica.spool
         closed = [each for each in replica.closed if each.name not in self._synced]
-        checkpoint = Checkpoint(
-            epoch=replica.epoch,
-            fragment_begin=spool.begin,
-            end=spool.end,
-            sum=spool.digest(),
-            first_append=spool.first_append,
-            registers=replica.log_registers,
-            closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in replica.closed),
-            attempts=replica.log_attempts.remembered(),
-            attempts_from=replica.log_attempts.known_from,
-        )
+        checkpoint = replica.checkpoint()
         below = self._context.log.next_offset(replica.stream)
-        work = self._checkpoint(closed, spool, checkpoint=checkpoint, below=below)
+        work = self._checkpoint([*closed, spool], closed=closed, checkpoint=checkpoint, below=below)
         self._spawn(work, f"checkpoint.{replica.name}")
 
     async def _checkpoint(
-        self, closed: list[SpoolFile], open_spool: SpoolFile, *, checkpoint: Checkpoint, below: Offset
+        self, files: list[SpoolFile], *, closed: list[SpoolFile], checkpoint: Checkpoint, below: Offset
     ) -> None:
         """Sync the files, then say so in the log.
 
         Args:
-            closed: those whose content is final. `open_spool` may grow and roll while it is flushed: only
-                what the checkpoint names of it is known synced, and the next checkpoint flushes it again.
+            closed: those of `files` whose content is final. The open one may grow and roll while it is
+                flushed: only what the checkpoint names of it is synced, and the next one flushes it again.
         """
         replica, context = self._replica, self._context
-        files = [*closed, open_spool]
         try:
             passed("journal.checkpoint.before_sync")
             for spool in files:
@@ -197,9 +207,14 @@ class Housekeeping:
                 replica.stream,
                 [encode_checkpoint(checkpoint)],
                 done=partial(self._trim, below),
+                relief=True,
             )
         except (StoreUnhealthy, Throttled):
-            return  # The log asks again, or the next record does.
+            self._context.timers.call_after(RELIEF_RETRY, self.checkpoint)  # It waits for what it would trim.
+            return
+        except StreamQuarantined:
+            self.heal()
+            return
         passed("journal.checkpoint.after_log")
 
     def _trim(self, below: Offset) -> None:

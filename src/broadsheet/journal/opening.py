@@ -106,7 +106,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     epoch = plan.epoch
     try:
         if standing.seal is not None:
-            await begin_log(context, stream, directory, standing=standing)
+            await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
         elif found.tail_cut:
             context.log.settle(stream)
         if not reason:

@@ -29,7 +29,11 @@ _MESSAGES: Final[dict[Status, str]] = {
 def refusal(status: Status, replica: Replica, begin: int) -> str:
     """What a caller reads of a refusal."""
     text = _MESSAGES.get(status, status.name)
-    fullness = replica.fullness or "the disk had no space left for it, or the process no open file: free some"
+    fullness = (
+        replica.trouble
+        or replica.fullness
+        or "the disk had no space left for it, or the process no open file: free some"
+    )
     limits = replica.context.config.limits
     return f"journal {replica.name}: " + text.format(
         begin=begin,

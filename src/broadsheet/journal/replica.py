@@ -43,7 +43,7 @@ from broadsheet.journal.core.pipeline_events import (
     Stage,
     StreamFailed,
 )
-from broadsheet.journal.core.records import encode_proposal
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_proposal
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key
 from broadsheet.journal.fragments import FragmentStore
@@ -54,6 +54,7 @@ from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
+from broadsheet.wal.record import StreamQuarantined
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses space, or another open file; nothing changed, and what is there is sound."""
@@ -116,6 +117,8 @@ class Replica:
         self.uploads: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
+        self.on_log_damaged: Callable[[], None] = lambda: None
+        self.trouble = ""  # Why the log takes nothing of it, while it is healed, or for good.
         self.fullness = ""  # Why appends are refused for want of space, with the remedy.
         self.is_closed = False
         self._is_refusing = False
@@ -236,11 +239,29 @@ class Replica:
         for spool in (*self.closed, self.spool):
             spool.close()
 
+    def checkpoint(self) -> Checkpoint:
+        """What a checkpoint says now, once the files are synced. Between appends only."""
+        spool = self.spool
+        return Checkpoint(
+            epoch=self.epoch,
+            fragment_begin=spool.begin,
+            end=spool.end,
+            sum=spool.digest(),
+            first_append=spool.first_append,
+            registers=self.log_registers,
+            closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in self.closed),
+            attempts=self.log_attempts.remembered(),
+            attempts_from=self.log_attempts.known_from,
+        )
+
     # Performers.
 
     def _persist(self, effect: Persist) -> None:
         if self._is_refusing:
             return  # The pipeline takes this one back with the one that was refused.
+        if self.trouble:
+            self._refuse(effect, None, Status.STORE_UNHEALTHY)
+            return
         saved: Saved | None = None
         try:
             spool = self._spool_from(effect.fragment_begin)
@@ -267,7 +288,9 @@ class Replica:
             parts.insert(0, head)
             self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
             passed("journal.append.after_log")
-        except (StoreUnhealthy, Throttled, TooLarge, OSError) as error:
+        except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:
+            if isinstance(error, StreamQuarantined):
+                self.on_log_damaged()
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
                 return
@@ -359,7 +382,7 @@ class Replica:
     def _grant(self, effect: Grant) -> None:
         upload = self.uploads.get(effect.stream)
         try:
-            if upload is None or self._is_refusing:
+            if upload is None or self._is_refusing or self.trouble:
                 raise OSError(errno.ENOSPC, "refused, or gone")
             spool = self._spool_from(effect.fragment_begin)
         except OSError as error:

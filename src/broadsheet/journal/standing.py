@@ -99,15 +99,19 @@ def stand(
     return Standing(plan, reason, seal=sealed, is_sealed=False)
 
 
-async def begin_log(context: Context, stream: LogStreamId, directory: str, *, standing: Standing) -> None:
+async def begin_log(
+    context: Context, stream: LogStreamId, directory: str, *, seal: Seal, is_sealed: bool = False
+) -> None:
     """Write the seal, begin the log's stream anew with its checkpoint, then remove a seal that is settled.
+
+    Args:
+        is_sealed: the seal is in its file already.
 
     Raises:
         StoreUnhealthy: no room in the log: repeat it. The seal carries what was decided over a crash.
     """
-    log, seal = context.log, standing.seal
-    assert seal is not None, "nothing was decided"
-    if not standing.is_sealed:
+    log = context.log
+    if not is_sealed:
         await context.disk.run(lambda: write_seal(context.disk, directory, seal))
     if log.generation(stream) <= seal.generation:
         offset = log.next_offset(stream)

@@ -166,14 +166,15 @@ class _Step:
 async def _set_aside(log: Copied, lap: int, index: int) -> None:
     """Charge what could not be read to its streams, at once, and let it pin nothing."""
     lost = []
-    for count, stream in enumerate(list(log.pool.laps[lap].streams)):
+    use = log.pool.laps.get(lap)
+    for count, stream in enumerate(list(use.streams) if use is not None else ()):
         state = log.states.get(stream)
         if state is not None and lap in state.laps:
             lost.append(stream)
         if count % RUNS_PER_TURN == 0:
             await asyncio.sleep(0)
-    if not lost or log.is_dead or log.is_closed:
-        return
+    if not lost or log.is_dead or log.is_closed or lap not in log.pool.laps:
+        return  # Where the lap is gone, its streams have trimmed what it had: nothing was lost.
     hit("wal.copy_found_damage")
     for stream in lost:
         log.quarantine(stream)

@@ -127,6 +127,11 @@ class Pipeline:
         """Runs and requests that are not answered."""
         return len(self._queue) + len(self._staging) + (not self._tail.is_free)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything that was adopted is not durable yet."""
+        return self._persisted < self._token
+
     def step(self, event: Input | Tick, now: Instant) -> list[Output]:
         """Apply one event; return what the host must now do, in order."""
         effects: list[Output] = []

@@ -1,0 +1,116 @@
+"""Healing: a live journal whose log stream turned out damaged writes anew what the log lost.
+
+SOUND --the log quarantines the stream--> HEALING --a checkpoint in a new generation is durable--> SOUND
+                                          HEALING --a spool is damaged too--> SEALED (until an operator acts)
+
+While it lasts content is refused, and reads go on: memory has the sums of every spool, so the files prove
+themselves. It is a restartable to-do list: what a crash cuts short the next start finds in the seal, or in
+the log. It never ends the node. Source: journals.3; reliability W6; ADR 0121.
+"""
+
+from typing import Final
+
+from broadsheet.base.marks import hit
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import BroadsheetError, Corrupt
+from broadsheet.journal.core.records import Checkpoint
+from broadsheet.journal.core.seal import Lost, Seal
+from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.sealing import write_seal
+from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.standing import begin_log
+
+HEAL_RETRY: Final = Duration(100 * MILLISECOND)
+"""Pause before another attempt, while an append is on its way or the log is full."""
+PIECE_BYTES: Final = 1 << 20
+
+
+class Healing:
+    """What one replica does when the log lost an old record of it."""
+
+    def __init__(self, replica: Replica) -> None:
+        """Heal `replica`, when it is asked to."""
+        self._replica, self._context = replica, replica.context
+        self.is_active = False
+
+    def begin(self) -> bool:
+        """Refuse content from now on; whether somebody must `run`."""
+        if self.is_active or self._replica.is_closed or self._replica.reason:
+            return False
+        hit("journal.healing")
+        self.is_active = True
+        self._replica.trouble = "the log lost an old record of it, which is written anew from its spool file"
+        return True
+
+    async def attempt(self) -> bool:
+        """Whether it is over: the log holds the journal again, or it is sealed, or closed. Else try later.
+
+        No checkpoint may be on its way.
+        """
+        self.is_active = not (self._replica.is_closed or await self._is_done())
+        return not self.is_active
+
+    async def _is_done(self) -> bool:
+        replica, context = self._replica, self._context
+        if not context.log.is_quarantined(replica.stream):
+            replica.trouble = ""
+            return True
+        if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.uploads.values()):
+            return False  # What was adopted before the damage was found is durable soon.
+        spools = [*replica.closed, replica.spool]
+        checkpoint = replica.checkpoint()
+        try:
+            for spool in spools:
+                if spool is replica.spool or spool in replica.closed:
+                    await spool.file.flush()
+            await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
+        except OSError as error:
+            context.crash(error)
+            return True
+        try:
+            damage = await context.disk.run(lambda: _damage(spools))
+        except OSError:
+            return False  # It was stored meanwhile and its file closed, or it cannot be read just now.
+        if replica.is_closed:
+            return True
+        seal = self._seal(checkpoint, damage)
+        if damage:
+            await context.disk.run(lambda: write_seal(context.disk, replica.directory, seal))
+            replica.reason = replica.trouble = seal.reason
+            return True
+        try:
+            await begin_log(context, replica.stream, replica.directory, seal=seal)
+        except BroadsheetError:
+            return False  # No room in the log.
+        replica.trouble = ""
+        return True
+
+    def _seal(self, checkpoint: Checkpoint, damage: str) -> Seal:
+        replica, context = self._replica, self._context
+        reason = ""
+        lost: tuple[Lost, ...] = ()
+        if damage:
+            remedy = accept_loss(replica.name)
+            reason = f"journal {replica.name}: the log lost a record of it, and {damage}; {remedy}"
+            lost = (Lost(replica.begin, replica.end, damage),)
+        return Seal(
+            journal=replica.name,
+            checkpoint=checkpoint,
+            generation=context.log.generation(replica.stream),
+            written=context.time.wall(),
+            reason=reason,
+            lost=lost,
+        )
+
+
+def _damage(spools: list[SpoolFile]) -> str:
+    """What is wrong with any of the files; empty where each has its sums. Blocking."""
+    for spool in spools:
+        try:
+            for at in range(spool.begin, spool.end, PIECE_BYTES):
+                spool.read(ByteOffset(at), min(PIECE_BYTES, spool.end - at))
+        except Corrupt as error:
+            return str(error)
+    return ""

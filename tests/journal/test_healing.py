@@ -1,0 +1,123 @@
+"""A journal whose log turns out damaged while it runs writes anew what was lost, and never ends the node."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.errors import BroadsheetError, Corrupt, Status
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium, Write
+from tests.journal.crash_histories import NAME, Running, Shelf, _until, running
+from tests.journal.node_process import NodeProcess
+from tests.journal.test_damage import append, shown
+
+
+async def lives(node: Running) -> None:
+    """A journal with two fragments, the first of which stays here."""
+    await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+    for _ in range(3):
+        assert await append(node, NAME, b"a" * 700) is Status.OK
+
+
+class Down(Shelf):
+    """A store that takes nothing."""
+
+    async def put_if_absent(self, name: str, body: object) -> bool:
+        raise OSError(f"the store takes no {name}")
+
+
+async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> None:
+    """W6: appends are refused for a moment, with the reason; then they go on, and so does a restart."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        log = node.broker._context.log
+        log.quarantine(replica.stream)
+
+        status = await append(node, NAME, b"refused")
+        assert status is Status.STORE_UNHEALTHY
+        assert node.broker.status(NAME).state == "damaged"
+        assert await shown(node, NAME) == b"a" * 2100
+        await _until(lambda: not replica.trouble, "the journal is healed")
+        assert not log.is_quarantined(replica.stream)
+        assert await append(node, NAME, b"and on") is Status.OK
+        assert node.broker.status(NAME).state == "open"
+        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
+        assert await shown(node, NAME) == b"a" * 2100 + b"and on"
+        assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes
+
+
+async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_stays_stopped() -> None:
+    """W6, W7: nothing is sound enough to be written anew; a restart knows it from the seal."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        inode = disk.medium.files[replica.closed[0].name]
+        disk.medium.change(inode, Write(5, b"X"))
+        node.broker._context.log.quarantine(replica.stream)
+
+        await append(node, NAME, b"refused")
+        await _until(lambda: replica.reason, "the journal is sealed")
+        assert "accept-loss" in node.broker.status(NAME).reason
+        assert await append(node, NAME, b"refused") is Status.STORE_UNHEALTHY
+        with pytest.raises(Corrupt):
+            await shown(node, NAME)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes) as node:
+        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+    assert not crashes
+
+
+async def test_one_damaged_old_record_ends_neither_the_node_nor_any_journal(tmp_path: Path) -> None:
+    """W6: the log finds it when it needs the segment again. A raise out of a performer ended the node."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for name in ("heal/a", "heal/b"):
+                await client.journals.create(name)
+            await client.journals.append("heal/a", b"OLD-RECORD-OF-A")
+            for segment in (tmp_path / "data/journals/log").glob("segment-*.wal"):
+                if (at := segment.read_bytes().find(b"OLD-RECORD-OF-A")) >= 0:
+                    with segment.open("r+b") as file:
+                        file.seek(at)
+                        file.write(b"X")
+            is_over = asyncio.Event()
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while not is_over.is_set():
+                    yield os.urandom(100_000)
+                    await asyncio.sleep(0.3)
+
+            streaming = asyncio.create_task(client.journals.append("heal/a", pieces(), timeout=300))
+            await asyncio.sleep(0.3)
+            for _ in range(200):
+                await client.journals.append("heal/b", os.urandom(60_000))
+            is_over.set()
+            with contextlib.suppress(BroadsheetError):
+                await streaming
+            async with asyncio.timeout(20):
+                while True:
+                    with contextlib.suppress(BroadsheetError):
+                        commit = await client.journals.append("heal/a", b"and on")
+                        break
+                    await asyncio.sleep(0.05)
+            found = b"".join([c.data async for c in client.journals.read("heal/a")])
+            assert found.startswith(b"OLD-RECORD-OF-A")
+            assert len(found) == commit.end
+        node.kill()
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            assert b"".join([c.data async for c in client.journals.read("heal/a")]) == found
+            assert (await client.journals.status("heal/a")).state == "open"
+    finally:
+        node.kill()
