@@ -7,7 +7,7 @@ the KV.
 Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -323,8 +323,11 @@ class ObjectInfo(Protocol):
 class ObjectStore(Protocol):
     """Immutable named objects: a local directory, S3, GCS, Azure, or our own files."""
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all.
+
+        Args:
+            body: pieces, made as they are asked for, perhaps in a thread, and as often as is needed.
 
         Returns:
             False where an object of that name was there already; it is untouched.

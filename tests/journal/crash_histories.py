@@ -8,7 +8,7 @@ last acknowledged one (J1, J3, J6, W2).
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -89,7 +89,7 @@ class Shelf:
     def __init__(self, tape: Tape | None, objects: dict[str, bytes]) -> None:
         self._tape, self.objects = tape, objects
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         await asyncio.sleep(0)
         if name in self.objects:
             return False

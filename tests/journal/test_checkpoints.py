@@ -1,7 +1,7 @@
 """Checkpoints: the log lets go of a byte only once a sync of the spool file has covered it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.journal.crash_histories import FRAGMENT_BYTES, NAME, History, Shelf, 
 class Down(Shelf):
     """A store that takes nothing, so that closed spools stay."""
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         raise OSError(f"the store takes no {name}")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha1
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Flaky(Shelf):
         if self.is_down:
             raise OSError("the store is down")
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         await self._ask()
         return await super().put_if_absent(name, body)
 

@@ -13,7 +13,7 @@ import asyncio
 import errno
 import fnmatch
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -239,7 +239,7 @@ class FaultyObjects:
         """Replace the plan; counts begin anew."""
         self.faults = Plan(faults)
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """As `ObjectStore.put_if_absent`."""
         fault = await self._meet("put_if_absent", name)
         if fault is not None and fault.error:

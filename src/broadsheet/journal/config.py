@@ -10,6 +10,7 @@ from broadsheet.wire.run import RUN_BYTES_MAX
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+CACHE_BYTES_MIN = 16 * MIB
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
 """Of a record, beside its content: a proposal with the largest registers."""
@@ -56,7 +57,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     read_bytes_max: int = 256 * KIB
     """The longest chunk that a reader is sent."""
     cache_bytes_max: int = 128 * MIB
-    """Checked content of stored fragments that is kept for readers."""
+    """What is held of stored fragments in all: blocks that are kept for readers or are on their way, and
+    decoders."""
     journals_max: int = 10_000
     """Journals of this node."""
     limits: Limits = Limits()
@@ -72,6 +74,11 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"read_bytes_max must be in 4096..1048576, not {self.read_bytes_max}")
         if not 1 <= self.used_percent_max <= 100:
             raise ValueError(f"used_percent_max must be in 1..100, not {self.used_percent_max}")
+        if self.cache_bytes_max < CACHE_BYTES_MIN:
+            raise ValueError(
+                f"cache_bytes_max must be at least {CACHE_BYTES_MIN}, which one decoder and a block take, not"
+                f" {self.cache_bytes_max}"
+            )
         for name in (
             "staged_count_max",
             "staged_memory_bytes",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
+from broadsheet.journal.blocks import Budget
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.staged import StagingArea
@@ -44,6 +45,7 @@ class Context:
         self.staging = StagingArea(disk, config)
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
+        self._budget = Budget(config.cache_bytes_max)
 
     def store(self, url: str) -> FragmentStore:
         """The fragment store of a spec's `store`.
@@ -54,7 +56,7 @@ class Context:
         resolved = url or self.config.store
         if resolved not in self._stores:
             self._stores[resolved] = FragmentStore(
-                self._objects(resolved), self.disk.run, cache_bytes_max=self.config.cache_bytes_max
+                self._objects(resolved), self.disk.run, budget=self._budget
             )
         return self._stores[resolved]
 

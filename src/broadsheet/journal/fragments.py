@@ -1,28 +1,38 @@
 """Fragments: a journal's closed spans in its store, written, read back and read.
 
 Offsets are bytes of the journal. A fragment is stored under `<journal>/<content name>` and counts as stored
-only once it was read back with its length and sum. Readers get checked bytes only: a fragment is fetched
-and decompressed whole, its sum compared, and kept for a while; `cache_bytes_max` bounds how much. Every
-method is restartable. Source: journals.8, journals.14, journals.25; reliability J10, S8.
+only once it was read back with its length and sum. Nobody holds a whole one: it is written and read a range
+at a time, and readers get checked blocks (`stored`), which are kept for a while. What is kept, what is on its
+way and what decodes share one budget, `cache_bytes_max` (`blocks`). Every method is restartable. Source:
+journals.8, journals.14, journals.25; reliability J10, S8; ADR 0141.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from hashlib import sha1
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.time import SECOND, Duration, in_seconds
-from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.codecs import compress, decompress
+from broadsheet.journal.blocks import Block, Budget, Flights
+from broadsheet.journal.codecs import DECODER_BYTES, compress
 from broadsheet.journal.core.fragment import Codec, Fragment, parse_name
 from broadsheet.journal.core.spec import SIDE_DIRECTORY
 from broadsheet.journal.spool_file import SpoolFile, contents
+from broadsheet.journal.stored import BLOCK_BYTES, Decoding, Sums, block_bytes, raw_block, summed
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.failpoints import passed
 
 PIECE_BYTES: Final = 1 << 20
-CACHE_BYTES_MAX: Final = 128 << 20
+SUMMING_MAX: Final = 2
+"""Fragments that are compared with their names at a time."""
+SUMS_COUNT_MAX: Final = 1 << 20
+"""Sums of blocks that are remembered: 4 bytes each, for 256 GiB of content."""
+DECODINGS_MAX: Final = 4
+"""Ways through one compressed fragment that are kept."""
 LIST_RETRY_MIN: Final = Duration(SECOND // 2)
 """Pause before a store that is down is asked again; doubles up to `LIST_RETRY_MAX`."""
 LIST_RETRY_MAX: Final = Duration(60 * SECOND)
@@ -33,19 +43,20 @@ class FragmentStore:
     """The fragments of many journals in one object store."""
 
     def __init__(
-        self, objects: ObjectStore, run: Callable[..., Awaitable[object]], *, cache_bytes_max: int
+        self, objects: ObjectStore, run: Callable[..., Awaitable[object]], *, budget: Budget
     ) -> None:
         """Use `objects`.
 
         Args:
             run: does blocking work off the loop (`Disk.run`).
-            cache_bytes_max: checked content that is kept for readers.
+            budget: for what is held of stored fragments; stores may share one.
         """
-        self._objects, self._run = objects, run
-        self._cache_bytes_max = cache_bytes_max
-        self._cache: dict[str, bytes] = {}
-        self._cached_bytes = 0
-        self._fetching: dict[str, asyncio.Future[bytes]] = {}
+        self._objects, self._run, self._budget = objects, run, budget
+        self._flights = Flights()
+        self._sums: dict[str, Sums[int]] = {}  # By last use.
+        self._sums_count = 0
+        self._summing = asyncio.Semaphore(SUMMING_MAX)
+        self._decoders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answered: asyncio.Future[None] | None = None  # Where it is down: done once it answers again.
         self._late: dict[asyncio.Task[Sequence[Fragment]], None] = {}
 
@@ -113,11 +124,9 @@ class FragmentStore:
             Corrupt: the spool's content is damaged. Nothing may be deleted.
         """
         fragment = spool.fragment(codec)
-        body = await self._run(lambda: compress(codec, contents(spool, PIECE_BYTES)))
-        assert isinstance(body, list | tuple)
         name = f"{journal}/{fragment.name}"
         passed("journal.roll.before_put")
-        await self._objects.put_if_absent(name, body)
+        await self._objects.put_if_absent(name, StoredForm(spool, codec))
         passed("journal.roll.after_put")
         return fragment
 
@@ -128,11 +137,11 @@ class FragmentStore:
             OSError: the store does not answer: repeat it.
             Corrupt: it gives back something else. Nothing may be deleted.
         """
-        await self._fetch(journal, fragment)
+        await self._sum(f"{journal}/{fragment.name}", fragment)
         passed("journal.roll.after_read_back")
 
     async def read(self, journal: JournalName, fragment: Fragment, offset: ByteOffset, length: int) -> bytes:
-        """The bytes of `[offset, offset + length)` of `fragment`.
+        """The bytes of `fragment` from `offset` on: at least one, `length` at most, fewer where a block ends.
 
         Raises:
             OSError: the store does not answer.
@@ -141,15 +150,13 @@ class FragmentStore:
         assert fragment.begin <= offset, f"offset {offset} is below {fragment.name}"
         assert offset + length <= fragment.end, f"[{offset}, +{length}) is above {fragment.name}"
         name = f"{journal}/{fragment.name}"
-        content = self._cache.pop(name, None)
-        if content is None:
-            content = await self._fetch_once(name, journal, fragment)
-            self._cached_bytes += len(content) if name not in self._cache else 0
-        self._cache[name] = content  # Last in is last out.
-        while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
-            self._cached_bytes -= len(self._cache.pop(next(iter(self._cache))))
-        at = offset - fragment.begin
-        return content[at : at + length]
+        number, at = divmod(offset - fragment.begin, BLOCK_BYTES)
+        key = (name, number)
+        block: object = self._budget.use(key)
+        if block is None:
+            block = await self._flights.join(key, partial(self._fetch, name, fragment, number))
+        assert isinstance(block, Block), "blocks are kept under (name, number)"
+        return block.content[at : at + length]
 
     async def delete_all(self, journal: JournalName) -> None:
         """Delete every fragment of `journal` and its side files. Restartable.
@@ -164,8 +171,14 @@ class FragmentStore:
         for each in await self._objects.list(prefix):
             if "/" not in each.name[len(prefix) :]:
                 await self._objects.delete(each.name)
-        for name in [name for name in self._cache if name.rpartition("/")[0] == journal]:
-            self._cached_bytes -= len(self._cache.pop(name))
+
+        def is_of_it(key: Hashable) -> bool:
+            assert isinstance(key, tuple)
+            return str(key[0]).rpartition("/")[0] == journal
+
+        self._budget.drop(is_of_it)
+        for name in [name for name in self._sums if name.rpartition("/")[0] == journal]:
+            self._sums_count -= len(self._sums.pop(name))
 
     async def put_side(self, journal: JournalName, name: str, body: bytes) -> None:
         """Store a side file, such as a producer index, where it is not there yet.
@@ -193,47 +206,92 @@ class FragmentStore:
         names = [each.name[len(prefix) :] for each in await self._objects.list(prefix)]
         return [name for name in names if "/" not in name]
 
-    async def _fetch_once(self, name: str, journal: JournalName, fragment: Fragment) -> bytes:
-        """Fetch, or wait for somebody who does."""
-        while (other := self._fetching.get(name)) is not None:
-            try:
-                return await asyncio.shield(other)
-            except asyncio.CancelledError:
-                if not other.cancelled():
-                    raise
-        mine: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._fetching[name] = mine
+    async def _fetch(self, name: str, fragment: Fragment, number: int) -> Block:
+        """Get a block, check it, and keep it."""
+        sums: object = self._sums.get(name)
+        if sums is None:
+            sums = await self._flights.join(name, partial(self._sum, name, fragment))
+        assert isinstance(sums, Sums), "sums are joined under the name"
+        fetch = self._raw if fragment.codec is Codec.NONE else self._decoded
+        content = await fetch(name, fragment, number)
+        block = Block(content)
+        if len(content) != block_bytes(fragment, number) or crc32c(content) != sums[number]:
+            self._budget.give(block_bytes(fragment, number))
+            self._sums_count -= len(self._sums.pop(name, ()))  # It changed: whoever comes looks at all of it.
+            raise Corrupt(f"fragment {name} changed in its store: block {number} fails its checksum")
+        self._budget.put((name, number), block)
+        return block
+
+    async def _raw(self, name: str, fragment: Fragment, number: int) -> bytes:
+        """A block's bytes, taken from the budget."""
+        size = block_bytes(fragment, number)
+        await self._budget.take(size)
         try:
-            content = await self._fetch(journal, fragment)
+            return await raw_block(self._objects, name, fragment, number)
         except BaseException:
-            mine.cancel()
+            self._budget.give(size)
             raise
-        else:
-            mine.set_result(content)
+
+    async def _decoded(self, name: str, fragment: Fragment, number: int) -> bytes:
+        """A block's bytes, taken from the budget; decoded by whatever has come near it."""
+        size = block_bytes(fragment, number)
+        lock = self._decoders.setdefault(name, asyncio.Lock())
+        async with lock:  # Who follows close behind waits, instead of decoding it all again.
+            await self._budget.take(size)
+            decoding = self._take_decoding(name, number)
+            if decoding is None:
+                decoding = Decoding(self._objects, self._run, name, fragment)
+                self._budget.give(size)  # Whoever holds some must not wait for more.
+                await self._budget.take(size + decoding.size)
+            held = size + decoding.size
+            try:
+                while decoding.number < number:
+                    await decoding.next_block()
+                content = await decoding.next_block()
+            except BaseException:
+                self._budget.give(held)
+                raise
+            self._keep_decoding(name, decoding)
             return content
-        finally:
-            del self._fetching[name]
 
-    async def _fetch(self, journal: JournalName, fragment: Fragment) -> bytes:
-        """The checked content of `fragment`."""
-        name = f"{journal}/{fragment.name}"
-        try:
-            stored = await self._objects.get(name)
-        except FileNotFoundError as error:
-            raise Corrupt(f"fragment {name} is not in its store any more") from error
-        content = await self._run(lambda: _checked(name, fragment, stored))
-        assert isinstance(content, bytes)
-        return content
+    def _take_decoding(self, name: str, number: int) -> Decoding | None:
+        """The one that has come nearest to a block, and not beyond it."""
+        for place in range(DECODINGS_MAX):
+            held = self._budget.use((name, "decoding", place))
+            if isinstance(held, Decoding) and held.number <= number:
+                self._budget.take_out((name, "decoding", place))
+                return held
+        return None
+
+    def _keep_decoding(self, name: str, decoding: Decoding) -> None:
+        for place in range(DECODINGS_MAX):
+            if self._budget.use((name, "decoding", place)) is None:
+                self._budget.put((name, "decoding", place), decoding)
+                return
+        self._budget.give(decoding.size)
+
+    async def _sum(self, name: str, fragment: Fragment) -> "Sums[int]":
+        """Compare all of it with its name, and keep the sums of its blocks."""
+        size = DECODER_BYTES[fragment.codec] + BLOCK_BYTES
+        async with self._summing:
+            await self._budget.take(size)
+            try:
+                sums = await summed(self._objects, self._run, name, fragment)
+            finally:
+                self._budget.give(size)
+        self._sums_count += len(sums) - len(self._sums.pop(name, ()))
+        self._sums[name] = sums
+        while self._sums_count > SUMS_COUNT_MAX and len(self._sums) > 1:
+            self._sums_count -= len(self._sums.pop(next(iter(self._sums))))
+        return sums
 
 
-def _checked(name: str, fragment: Fragment, stored: bytes) -> bytes:
-    """Decompress and compare. Blocking."""
-    digest = sha1(usedforsecurity=False)
-    pieces = []
-    for piece in decompress(fragment.codec, stored, length=fragment.length):
-        digest.update(piece)
-        if fragment.codec is not Codec.NONE:
-            pieces.append(piece)
-    if digest.digest() != fragment.sum:
-        raise Corrupt(f"fragment {name} has the sum {digest.hexdigest()}, not its own: it is not served")
-    return stored if fragment.codec is Codec.NONE else b"".join(pieces)
+class StoredForm:
+    """What a spool is stored as, made anew each time that it is asked for, a piece at a time."""
+
+    def __init__(self, spool: SpoolFile, codec: Codec) -> None:
+        self._spool, self._codec = spool, codec
+
+    def __iter__(self) -> Iterator[Buffer]:
+        """Blocking: off the loop."""
+        return compress(self._codec, contents(self._spool, PIECE_BYTES))

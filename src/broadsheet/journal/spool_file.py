@@ -12,7 +12,7 @@ It does not decide what is committed, and it is durable only where somebody sync
 Source: journals.6, journals.14; reliability W4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from hashlib import sha1
 from typing import Final, Protocol, Self
 
@@ -230,8 +230,7 @@ def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True
     return spool
 
 
-def contents(spool: SpoolFile, size: int) -> Sequence[bytes]:
-    """The whole checked content in pieces of `size` bytes. Blocking."""
-    return [
-        spool.read(ByteOffset(at), min(size, spool.end - at)) for at in range(spool.begin, spool.end, size)
-    ]
+def contents(spool: SpoolFile, size: int) -> Iterator[bytes]:
+    """The whole checked content in pieces of `size` bytes, as they are asked for. Blocking."""
+    for at in range(spool.begin, spool.end, size):
+        yield spool.read(ByteOffset(at), min(size, spool.end - at))

@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -79,7 +79,7 @@ class LocalObjects:
                 self._opened = disk
             return self._opened
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all; False where that name is taken."""
         _check_object_name(name)
         return await self._workers.do(lambda: self._put(name, body))
@@ -112,7 +112,7 @@ class LocalObjects:
                 self._opened.close()
         self._workers.close()
 
-    def _put(self, name: str, body: Sequence[Buffer]) -> bool:
+    def _put(self, name: str, body: Iterable[Buffer]) -> bool:
         directory = name.rpartition("/")[0]
         if directory not in self._durable_directories:
             self._disk.make_dir(directory)
@@ -120,7 +120,10 @@ class LocalObjects:
         partial = f"{PARTIAL_SEGMENT}/{os.urandom(TOKEN_BYTES).hex()}"
         file = self._disk.open(partial, create=True, exclusive=True)
         try:
-            file.write_at(0, body)
+            at = 0
+            for piece in body:
+                file.write_at(at, (piece,))
+                at += len(piece)
             file.sync()
             is_new = self._link(partial, name)
             if not is_new and self._holds(name, body):
@@ -143,7 +146,7 @@ class LocalObjects:
                 return False
         return True
 
-    def _holds(self, name: str, body: Sequence[Buffer]) -> bool:
+    def _holds(self, name: str, body: Iterable[Buffer]) -> bool:
         """Whether the object `name` has the bytes of `body`."""
         file = self._disk.open(name)
         try:

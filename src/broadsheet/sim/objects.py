@@ -6,7 +6,7 @@ come from the `Health` that it is given: a full store refuses, a sick read fails
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -40,7 +40,7 @@ class SimObjects:
     def __init__(self, shelf: ObjectShelf, world: World, life: Life) -> None:
         self._shelf, self._world, self._life = shelf, world, life
 
-    async def put_if_absent(self, name: str, body: Sequence[Buffer]) -> bool:
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store an object, whole or not at all."""
         content = b"".join(body)
         await self._wait()

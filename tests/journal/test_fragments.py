@@ -1,0 +1,236 @@
+"""Stored fragments: read by blocks within one budget, whatever the number of readers."""
+
+import asyncio
+import tracemalloc
+import zlib
+from hashlib import sha1
+from random import Random
+
+import pytest
+
+from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.errors import Corrupt
+from broadsheet.journal.blocks import Block, Budget
+from broadsheet.journal.codecs import PIECE_BYTES, Fed, compress, decompress
+from broadsheet.journal.config import CACHE_BYTES_MIN
+from broadsheet.journal.core.fragment import Codec, Fragment
+from broadsheet.journal.fragments import FragmentStore
+from broadsheet.journal.stored import BLOCK_BYTES
+from broadsheet.sim.disk import SimDisk
+from tests.journal.crash_histories import Shelf
+
+JOURNAL = JournalName("f")
+MIB = 1 << 20
+
+
+class Counting(Shelf):
+    """A store that counts what it gives, and looks after the budget meanwhile."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(None, {})
+        self.budget, self.given, self.calls = budget, 0, 0
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        self.budget.check()
+        found = await super().get(name, begin, end)
+        self.given += len(found)
+        self.calls += 1
+        return found
+
+
+class Bench:
+    """A fragment store over objects in memory."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MIN) -> None:
+        self.budget = Budget(bytes_max)
+        self.objects = Counting(self.budget)
+        self.store = FragmentStore(self.objects, SimDisk().run, budget=self.budget)
+
+    def add(self, content: bytes, codec: Codec = Codec.NONE, begin: int = 0) -> Fragment:
+        """A stored fragment."""
+        fragment = Fragment(
+            begin=ByteOffset(begin),
+            end=ByteOffset(begin + len(content)),
+            sum=sha1(content, usedforsecurity=False).digest(),
+            codec=codec,
+        )
+        stored = b"".join(map(bytes, compress(codec, [content])))
+        self.objects.objects[f"{JOURNAL}/{fragment.name}"] = stored
+        return fragment
+
+    async def read(self, fragment: Fragment, begin: int, length: int) -> bytes:
+        """`[begin, begin + length)` of a fragment's content."""
+        found = b""
+        while len(found) < length:
+            at = ByteOffset(fragment.begin + begin + len(found))
+            found += await self.store.read(JOURNAL, fragment, at, length - len(found))
+        return found
+
+
+def text(seed: int, length: int) -> bytes:
+    """What compresses as messages do."""
+    random = Random(f"content {seed}")
+    unit = b"".join(b'{"n":%d,"of":"%x"}\n' % (n, random.getrandbits(64)) for n in range(1_000))
+    return (unit * (length // len(unit) + 1))[:length]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_readers_get_the_bytes_of_a_fragment_wherever_they_read(codec: Codec) -> None:
+    """Blocks are cut and decoded by us: each byte is the one that was stored."""
+    bench, content, random = Bench(), text(1, 3 * MIB + 12_345), Random("reads")
+    fragment = bench.add(content, codec)
+    reads = [(0, 1), (len(content) - 1, 1), (BLOCK_BYTES - 1, 2), (0, len(content))]
+    reads += [(at, random.randrange(1, len(content) - at)) for at in [random.randrange(len(content) - 1)] * 5]
+    for begin, length in reads:
+        assert await bench.read(fragment, begin, length) == content[begin : begin + length]
+    bench.budget.check()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTANDARD])
+async def test_many_cold_readers_stay_within_the_budget(codec: Codec) -> None:
+    """Forty readers of 4 KiB each held forty whole fragments, whatever `cache_bytes_max` said."""
+    bench = Bench()
+    contents = [text(n, 4 * MIB) for n in range(24)]
+    fragments = [bench.add(content, codec, n << 32) for n, content in enumerate(contents)]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        await asyncio.gather(*(bench.read(each, 3 * MIB, 4096) for each in fragments))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < bench.budget.bytes_max
+    bench.budget.check()
+
+
+async def test_two_readers_of_fragments_larger_than_the_cache_fetch_each_byte_twice_at_most() -> None:
+    """Each chunk of 256 KiB fetched, copied and hashed a whole fragment: 8.5 MiB/s for two readers."""
+    bench = Bench()
+    contents = [text(n, 10 * MIB) for n in range(2)]
+    fragments = [bench.add(content, Codec.NONE, n << 32) for n, content in enumerate(contents)]
+
+    async def reader(fragment: Fragment, content: bytes) -> None:
+        for at in range(0, len(content), BLOCK_BYTES):
+            assert await bench.read(fragment, at, BLOCK_BYTES) == content[at : at + BLOCK_BYTES]
+
+    await asyncio.gather(*map(reader, fragments, contents))
+    assert bench.objects.given == 2 * sum(map(len, contents)), "once to sum it, once to serve it"
+
+
+async def test_one_who_reads_on_has_a_compressed_fragment_decoded_once() -> None:
+    """Whoever goes on uses the decoder that has come that far; a second one close behind does too."""
+    bench, content = Bench(), text(1, 8 * MIB)
+    fragment = bench.add(content, Codec.ZSTANDARD)
+    stored = len(bench.objects.objects[f"{JOURNAL}/{fragment.name}"])
+    for at in range(0, len(content), BLOCK_BYTES):
+        found = await asyncio.gather(*(bench.read(fragment, at, BLOCK_BYTES) for _ in range(3)))
+        assert found == [content[at : at + BLOCK_BYTES]] * 3
+    assert bench.objects.given == 2 * stored
+
+
+async def test_readers_of_one_block_fetch_it_once() -> None:
+    """And a reader that leaves in the middle leaves nobody waiting."""
+    bench, content = Bench(), text(1, MIB)
+    fragment = bench.add(content)
+    readers = [asyncio.create_task(bench.read(fragment, 0, 100)) for _ in range(20)]
+    await asyncio.sleep(0)
+    readers[0].cancel()
+    found = await asyncio.gather(*readers[1:])
+    assert found == [content[:100]] * 19
+    assert bench.objects.given <= 2 * len(content) + BLOCK_BYTES
+    bench.budget.check()
+
+
+async def test_a_fragment_that_changes_in_its_store_is_not_served() -> None:
+    """W4: each block is compared with what it was when the whole was compared with its name."""
+    bench, content = Bench(), text(1, 4 * MIB)
+    fragment = bench.add(content)
+    name = f"{JOURNAL}/{fragment.name}"
+    assert await bench.read(fragment, 0, 10) == content[:10]
+    bench.objects.objects[name] = content[: 2 * MIB] + b"?" + content[2 * MIB + 1 :]
+    with pytest.raises(Corrupt, match="changed in its store"):
+        await bench.read(fragment, 2 * MIB, 10)
+    with pytest.raises(Corrupt, match="not its own"):
+        await bench.read(fragment, 2 * MIB, 10)
+    bench.objects.objects[name] = content
+    assert await bench.read(fragment, 2 * MIB, 10) == content[2 * MIB : 2 * MIB + 10]
+    bench.budget.check()
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("extra", [b"", b"more"])
+async def test_a_fragment_of_another_length_than_its_name_says_is_refused(codec: Codec, extra: bytes) -> None:
+    """S8: too short or too long; whatever the stored bytes claim of themselves."""
+    bench, content = Bench(), text(1, MIB)
+    fragment = bench.add(content, codec)
+    other = content + extra if extra else content[:-1]
+    stored = b"".join(map(bytes, compress(codec, [other])))
+    bench.objects.objects[f"{JOURNAL}/{fragment.name}"] = stored
+    with pytest.raises(Corrupt):
+        await bench.read(fragment, 0, 1)
+    assert bench.budget.used == 0
+
+
+def fed(stored: bytes, codec: Codec, length: int) -> tuple[int, Exception | None]:
+    """How much a decoder gives of `stored`, a piece at a time, and how it ended."""
+    source, at, got = Fed(), 0, 0
+    pieces = decompress(codec, source, length=length)
+    while True:
+        while source.is_hungry:
+            part = stored[at : at + 1000]
+            source.feed(part)
+            at += len(part)
+        try:
+            piece = next(pieces, None)
+        except Corrupt as error:
+            return got, error
+        if piece is None:
+            return got, None
+        assert len(piece) <= PIECE_BYTES
+        got += len(piece)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTANDARD, Codec.SNAPPY])
+def test_a_bomb_is_given_up_at_the_length_that_its_name_says(codec: Codec) -> None:
+    """S8: 64 MiB of zeros pack into some KiB."""
+    bomb = b"".join(map(bytes, compress(codec, [bytes(MIB)] * 64)))
+    got, error = fed(bomb, codec, length=MIB)
+    assert got <= MIB
+    assert error is not None
+
+
+def test_gzip_members_and_what_zlib_holds_back_are_all_read() -> None:
+    """Gazette writes many members; zlib may have a piece ready without any input left."""
+    content = [text(n, length) for n, length in enumerate([0, 1, PIECE_BYTES, 3 * MIB, 0, 17])]
+    stored = b""
+    for part in content:
+        member = zlib.compressobj(9, zlib.DEFLATED, 31)
+        stored += member.compress(part) + member.flush()
+    zeros = zlib.compressobj(9, zlib.DEFLATED, 31)
+    stored += zeros.compress(bytes(4 * MIB)) + zeros.flush()
+    length = sum(map(len, content)) + 4 * MIB
+    assert fed(stored, Codec.GZIP, length) == (length, None)
+
+
+async def test_a_budget_is_given_in_the_order_of_asking_and_to_nobody_who_left() -> None:
+    """A large one that waits is not starved by small ones; a cancelled one leaves its bytes."""
+    budget, order = Budget(10), []
+
+    async def take(name: str, size: int) -> None:
+        await budget.take(size)
+        order.append(name)
+
+    await budget.take(8)
+    budget.put("kept", Block(b"xx"))
+    large, gone, small = (
+        asyncio.create_task(take(n, s)) for n, s in (("large", 9), ("gone", 5), ("small", 1))
+    )
+    await asyncio.sleep(0)
+    assert order == []
+    gone.cancel()
+    budget.give(6)
+    await asyncio.gather(large, small)
+    assert order == ["large", "small"]
+    assert (budget.use("kept"), budget.used) == (None, 10)
+    budget.give(10)
+    assert budget.used == 0
