@@ -18,6 +18,11 @@ TARGETS = {
     "boot_frame_dropped": "broadsheet.wal.log:Log._start",
     "chain_removed": "broadsheet.wal.tale:_walk",
     "copies_forgotten": "broadsheet.wal.log:Log.place_copy",
+    "never_vouched": "broadsheet.wal.log:Log._vouch",
+    "reserve_open": "broadsheet.wal.pool:Pool.may_append",
+    "asked_once": "broadsheet.wal.space:Space._request",
+    "set_aside_skipped": "broadsheet.wal.copying:set_aside",
+    "damage_pins": "broadsheet.wal.log:Log.lose",
 }
 """What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""
 

@@ -20,7 +20,7 @@ from broadsheet.wal.recovery import Recovery, log_id_of, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.tale import Verdict
-from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log, vouching
 
 TINY = WALConfig(
     segment_bytes=32 << 10,
@@ -38,6 +38,7 @@ class History:
     """What a test did to a log, and what it was promised."""
 
     def __init__(self) -> None:
+        self.config = TINY
         self.disk = SimDisk()
         self.tape: Tape = record(self.disk)
         self.states: dict[int, list[tuple[int, Records]]] = {}
@@ -49,7 +50,7 @@ class History:
     async def start(self) -> Bench:
         """Start the process, the first one or another one."""
         self.starts += 1
-        self.bench = await open_log(self.disk, config=TINY, seed=100 + self.starts)
+        self.bench = await open_log(self.disk, config=self.config, seed=100 + self.starts)
         log = self.bench.log
         for stream, states in self.states.items():
             found = {int(r.offset): r.payload for r in log.recovered(LogStreamId(stream)).records}
@@ -86,6 +87,11 @@ class History:
     async def settled(self) -> None:
         assert self.bench is not None
         await self.bench.settled()
+
+    async def rested(self) -> None:
+        """The log has vouched for its last batch. Only where its configuration lets it."""
+        assert self.bench is not None
+        await self.bench.vouched()
 
     async def kill(self) -> None:
         """Kill -9: the page cache lives on."""
@@ -243,8 +249,24 @@ async def resets(history: History) -> None:
         await history.settled()
 
 
+async def resting(history: History) -> None:
+    """The log rests after each turn, and vouches for its last batch; its process is killed now and then."""
+    history.config = vouching(TINY)
+    for life in range(3):
+        await history.start()
+        for n in range(4):
+            history.append(A, noise(10 * life + n, 3500))
+            history.append(B, noise(n, 700 * n))
+            if n != 2:
+                await history.rested()
+        history.trim(A, 4 * life + 2)
+        history.append(B, noise(life, 5000))
+        await (history.settled() if life == 1 else asyncio.sleep(0))
+        await history.kill()
+
+
 MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
-    mix.__name__: mix for mix in (appends, truncations, recycling, copying, restarts, resets)
+    mix.__name__: mix for mix in (appends, truncations, recycling, copying, restarts, resets, resting)
 }
 
 

@@ -8,12 +8,14 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.wal import opening, recovery, scan, tale
+from broadsheet.wal import copying, opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.format import FrameHeader
 from broadsheet.wal.log import Log
+from broadsheet.wal.pool import Pool
 from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
+from broadsheet.wal.space import Space
 from tests.wal import histories, scenarios
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -182,6 +184,37 @@ def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "place_copy", forget)
 
 
+def never_vouched(patch: pytest.MonkeyPatch) -> None:
+    """An idle log leaves its last batch alone."""
+    patch.setattr(Log, "_vouch", lambda _: None)
+
+
+def reserve_open(patch: pytest.MonkeyPatch) -> None:
+    """Appends take the rest of a segment that relief has moved the head into."""
+    patch.setattr(Pool, "may_append", lambda _: True)
+
+
+def asked_once(patch: pytest.MonkeyPatch) -> None:
+    """A flush that was asked for is not asked for again."""
+    request = Space._request
+
+    def once(self: Space, lap: int) -> None:
+        if not self._asked_count:
+            request(self, lap)
+
+    patch.setattr(Space, "_request", once)
+
+
+def set_aside_skipped(patch: pytest.MonkeyPatch) -> None:
+    """What is damaged is unpinned, and its bytes are not kept."""
+    patch.setattr(copying, "set_aside", lambda *_: [])
+
+
+def damage_pins(patch: pytest.MonkeyPatch) -> None:
+    """What is damaged pins its segment for ever."""
+    patch.setattr(Log, "lose", lambda *_: None)
+
+
 PLANTED: dict[str, tuple[Plant, str]] = {
     "lost_sync": (lost_sync, "appends"),
     "ack_before_sync": (ack_before_sync, "appends"),
@@ -195,6 +228,11 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "chain_removed": (chain_removed, "lost_batch_with_a_truncation"),
     "boot_frame_dropped": (boot_frame_dropped, "stale_sectors_of_another_boot"),
     "copies_forgotten": (copies_forgotten, "pinned_copies_forward"),
+    "never_vouched": (never_vouched, "damage_after_a_rest"),
+    "reserve_open": (reserve_open, "relief_of_a_full_log"),
+    "asked_once": (asked_once, "flush_that_is_not_made_at_once"),
+    "set_aside_skipped": (set_aside_skipped, "damage_found_while_copying"),
+    "damage_pins": (damage_pins, "damage_found_while_copying"),
 }
 """Each with what catches it: a history of `histories.MIXES`, by its crash states, or one of `scenarios`."""
 

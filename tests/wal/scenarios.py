@@ -1,12 +1,16 @@
 """Directed scenarios of the log. Each says what went wrong, or None; planted bugs are tested by them too."""
 
 import asyncio
+import contextlib
+
+import msgspec
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
-from broadsheet.wal.format import BATCH_MAGIC
-from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads
+from broadsheet.wal import LogFull
+from broadsheet.wal.format import BATCH_MAGIC, RowFlag
+from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads, vouching
 from tests.wal.histories import read_image
 
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
@@ -264,6 +268,99 @@ async def one_stream_pins_while_another_writes(*, flushes: bool) -> str | None:
 async def pinned_copies_forward() -> str | None:
     """The scenario above, where nobody flushes."""
     return await one_stream_pins_while_another_writes(flushes=False)
+
+
+async def damage_after_a_rest() -> str | None:
+    """The log rests, the process is killed, and one bit of its newest record is flipped."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=vouching(SMALL))
+    await bench.commit(A, b"acknowledged")
+    for _ in range(200):
+        await asyncio.sleep(0.0001)
+    await bench.settled()
+    await abandon(bench)
+    content = bytearray(disk.medium.image()[SEGMENT])
+    content[content.index(b"acknowledged")] ^= 1
+    (verdict,) = read_image({SEGMENT: bytes(content)}).values()
+    if not verdict.flags & RowFlag.QUARANTINED:
+        return f"an acknowledged record is gone, and its stream has flags {verdict.flags}"
+    return None
+
+
+async def relief_of_a_full_log() -> str | None:
+    """Relief moves the head of a full log; appends go on trying; then relief must still have room."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=msgspec.structs.replace(SMALL, segments_max=4))
+    log, taken, relieved = bench.log, 0, 0
+    for n in range(200):
+        try:
+            await bench.commit(A, bytes(8000))
+            taken += 1
+        except LogFull:
+            if relieved < 8:
+                log.append(B, [bytes(2000)], relief=True, done=lambda: None)
+                await bench.settled()
+                relieved += 1
+            elif n > 100:
+                break
+    await bench.log.close()
+    if relieved < 8:
+        return f"relief was refused after {relieved} records"
+    return None
+
+
+async def flush_that_is_not_made_at_once() -> str | None:
+    """Whoever pins the oldest segment cannot flush when it is asked first. Nobody writes any more."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=msgspec.structs.replace(SMALL, segments_max=4))
+    log, asked = bench.log, 0
+
+    def flush(stream: LogStreamId) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            log.trim(stream, log.next_offset(stream))
+
+    log.on_flush_request(A, flush)
+    with contextlib.suppress(LogFull):
+        for _ in range(200):
+            await bench.commit(A, bytes(8000))
+    for _ in range(200):
+        if log.status().segment_free_count > 2:
+            break
+        await asyncio.sleep(0.001)
+    free = log.status().segment_free_count
+    await abandon(bench)
+    return None if free > 2 else f"asked {asked} times, and then forgotten: {free} segments are free"
+
+
+async def damage_found_while_copying() -> str | None:
+    """An old record is damaged, and its segment is wanted: its bytes are kept, and then it pins nothing."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=msgspec.structs.replace(SMALL, segments_max=4))
+    await bench.commit(B, b"an old record")
+    at = disk.medium.image()[SEGMENT].index(b"an old record")
+    file = disk.open(SEGMENT)
+    file.write_at(at, [b"@"])
+    file.sync()
+    refused = 0
+    while bench.log.status().lap_head < 12 and refused < 100:
+        try:
+            await bench.commit(A, bytes(8000))
+        except LogFull:
+            refused += 1
+            await asyncio.sleep(0.001)
+        bench.log.trim(A, bench.log.next_offset(A))
+    lap = bench.log.status().lap_head
+    await abandon(bench)
+    if lap < 12:
+        return f"one damaged record fills the log: the head stands still in lap {lap}"
+    image = after_power_cut(disk).medium.image()
+    if not any(b"@n old record" in content for name, content in image.items() if "quarantine-" in name):
+        return "the damaged bytes are gone"
+    if not read_image(image)[B].flags & RowFlag.QUARANTINED:
+        return "after a power cut nothing tells that B lost a record"
+    return None
 
 
 def run(scenario: object) -> str | None:

@@ -12,7 +12,15 @@ from broadsheet.sim.medium import Tape
 from tests.wal.harness import abandon, open_log
 from tests.wal.histories import MIXES, TINY, read_image, run_mix, search
 
-ATOMS_MAX = {"appends": 11, "truncations": 10, "recycling": 9, "copying": 9, "restarts": 10, "resets": 11}
+ATOMS_MAX = {
+    "appends": 11,
+    "truncations": 10,
+    "recycling": 9,
+    "copying": 9,
+    "restarts": 10,
+    "resets": 11,
+    "resting": 11,
+}
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -8,9 +8,10 @@ import pytest
 
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import Throttled
+from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
-from broadsheet.wal.format import FRAME_BYTES
+from broadsheet.wal.format import FRAME_BYTES, RowFlag
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -23,7 +24,9 @@ from tests.wal.harness import (
     open_log,
     opened,
     payloads,
+    vouching,
 )
+from tests.wal.histories import read_image
 from tests.wal.one_stream import record_ranges
 
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
@@ -327,3 +330,34 @@ async def test_a_reset_while_damage_is_set_aside_is_not_undone_by_it() -> None:
     assert bench.log.next_offset(B) == 3
     bench.log.check()
     await bench.log.close()
+
+
+async def test_no_crash_while_damage_is_set_aside_hides_it_or_loses_anything_else() -> None:
+    """Power may fail before, while and after it is kept, its stream quarantined and its segment freed."""
+    disk = SimDisk()
+    tape = record(disk)
+    bench = await open_log(disk, config=vouching(TIGHT))
+    bench.send(B, b"B" * 700)
+    bench.send(C, b"C" * 500)
+    await bench.commit(B, b"b" * 700)
+    await bench.vouched()
+    (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > 700]
+    file = disk.open(SEGMENT)
+    file.write_at(place.begin + FRAME_BYTES + 8, [b"?"])
+    file.sync()
+    begun = len(tape.steps)
+    await roll_on(bench, 14)
+    await abandon(bench)
+    count = freed = 0
+    for state in crash_states(tape, atoms_max=5, first=begun):
+        verdicts = read_image(state.image)
+        held = [h.payload for h in verdicts[C].held]
+        assert (held, verdicts[C].flags) == ([b"C" * 500], 0)
+        assert verdicts[B].flags == RowFlag.QUARANTINED
+        assert (verdicts[B].point.next, verdicts[B].held) == (2, [])
+        is_there = b"B" * 8 + b"?" + b"B" * 691
+        assert any(is_there in content for content in state.image.values()), "damaged bytes were deleted (W7)"
+        freed += not any(is_there in c for name, c in state.image.items() if name.endswith(".wal"))
+        count += 1
+    assert count > 100
+    assert freed > 20
