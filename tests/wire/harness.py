@@ -102,16 +102,26 @@ class Methods:
             row("test.refuse", 204, Shape.UNARY, self.refuse, Capability.READ),
             row("test.fail", 205, Shape.UNARY, self.fail, Capability.READ),
             row("test.sum", 206, Shape.STREAM, self.sum, Capability.APPEND),
-            row("test.download", 207, Shape.STREAM, self.download, Capability.READ),
+            row("test.download", 207, Shape.STREAM, self.download, Capability.READ, is_receiving=False),
             row("test.append", 208, Shape.RUN, self.append, Capability.APPEND),
             row("test.chat", 209, Shape.STREAM, self.chat, Capability.READ),
             row("test.append_later", 210, Shape.RUN, self.append_later, Capability.APPEND),
             row("test.commit", 211, Shape.STREAM, self.commit, Capability.APPEND),
+            row("test.slow", 214, Shape.STREAM, self.slow, Capability.APPEND),
+            row("test.deaf", 213, Shape.STREAM, self.deaf, Capability.APPEND),
             row("test.stubborn", 212, Shape.UNARY, self.stubborn, Capability.READ),
         ]
 
     @staticmethod
-    def _row(name: str, number: int, shape: Shape, handler: Any, capability: Capability) -> Method:
+    def _row(
+        name: str,
+        number: int,
+        shape: Shape,
+        handler: Any,
+        capability: Capability,
+        *,
+        is_receiving: bool = True,
+    ) -> Method:
         return Method(
             name,
             number=number,
@@ -120,6 +130,7 @@ class Methods:
             request=Echo,
             name_of=lambda request: request.name,
             handler=handler,
+            is_receiving=is_receiving,
         )
 
     def echo(self, _call: Call, request: Echo, payload: memoryview) -> Reply:
@@ -137,6 +148,17 @@ class Methods:
             raise
         self.done += 1
         return Reply(request)
+
+    async def slow(self, _call: Call, _request: Echo, stream: WireStream) -> Reply:
+        count = size = 0
+        while (message := await stream.receive()) is not None:
+            count, size = count + 1, size + len(message.payload)
+            await asyncio.sleep(0.002)
+        return Reply(Sum(count, size))
+
+    async def deaf(self, _call: Call, _request: Echo, _stream: WireStream) -> Reply:
+        await self.gate.wait()  # As a handler that has to wait before it takes anything.
+        return Reply(EMPTY)
 
     async def stubborn(self, _call: Call, request: Echo, _payload: memoryview) -> Reply:
         try:

@@ -5,7 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from broadsheet.errors import TooLarge, Unknown
+from broadsheet.errors import InvalidArgument, TooLarge, Unknown
+from broadsheet.wire import frame as f
+from broadsheet.wire.client import ClientStream
 from broadsheet.wire.limits import WireLimits
 from tests.wire.harness import EMPTY, Echo, Empty, Sum, until, world
 
@@ -137,4 +139,71 @@ async def test_a_stream_opened_while_much_was_in_flight_is_widened_when_it_is_no
 
             assert await stream.reply(Sum) == Sum(1, 300_000)
         await asyncio.gather(*answers)
+        await client.close()
+
+
+async def test_a_stream_that_does_not_receive_has_no_inbox() -> None:
+    """Reproduced before: with a token to read, a client stuffed 9 MiB into each of 1,024 reads."""
+    async with world() as w:
+        client = await w.client()
+        deaf = await client.open("test.deaf", Echo())
+        sent = 0
+
+        async def stuff() -> None:
+            nonlocal sent
+            while True:
+                await deaf.send(None, (bytes(10_000),))
+                sent += 10_000
+
+        stuffing = asyncio.ensure_future(stuff())
+        await until(lambda: w.server.accounts.used_bytes >= sent > 50_000)
+        await client.call("test.echo", Echo(), reply=Echo)  # A round trip: a window would have come by now.
+
+        assert sent <= f.INITIAL_WINDOW_BYTES
+        assert w.server.accounts.used_bytes <= f.INITIAL_WINDOW_BYTES + 100
+        stuffing.cancel()
+        await asyncio.gather(stuffing, return_exceptions=True)
+        deaf.cancel()
+        await until(lambda: w.server.accounts.used_bytes == 0)
+        await client.close()
+
+
+async def test_a_message_for_a_handler_that_takes_none_ends_the_stream() -> None:
+    """A reader has nothing to say; what it sends is not kept."""
+    async with world() as w:
+        client = await w.client()
+        stream = await client.open("test.download", Echo(number=3))
+        stream.finish()
+        assert (await stream.receive()) is not None
+        chatty = await client.open("test.download", Echo(number=1_000))
+        await chatty.send(None, (b"x",))
+        with pytest.raises(InvalidArgument, match=r"test\.download takes no messages"):
+            await chatty.reply(Empty)
+
+        await client.close()
+
+
+async def test_many_slow_uploads_hold_no_more_than_their_callers_share() -> None:
+    """Windows are granted to handlers that wait; those that are busy have what there is room for."""
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20,
+        node_in_flight_bytes_max=8 << 20, reserve_bytes=1 << 20,
+    )  # fmt: skip
+    async with world(limits) as w:
+        client = await w.client()
+        uploads = [await client.open("test.slow", Echo()) for _ in range(20)]
+
+        async def upload(stream: ClientStream) -> None:
+            for _ in range(8):
+                await stream.send(None, (bytes(200_000),))
+
+        sending = [asyncio.ensure_future(upload(stream)) for stream in uploads]
+        most = 0
+        while not all(each.done() for each in sending):
+            await asyncio.sleep(0)
+            most = max(most, w.server.accounts.used_bytes)
+        replies = await asyncio.gather(*[stream.reply(Sum) for stream in uploads])
+
+        assert all(reply == Sum(8, 1_600_000) for reply in replies)
+        assert most <= limits.node_in_flight_bytes_max + limits.window_bytes
         await client.close()

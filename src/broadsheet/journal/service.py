@@ -102,6 +102,7 @@ class Row(NamedTuple):
             request=self.request,
             name_of=_NAME_OF[self.request],
             handler=handler,
+            is_receiving=self.name != "journal.read",
         )
 
 

@@ -126,7 +126,9 @@ RunHandler: TypeAlias = Callable[[Call, Any], RunOpened | Awaitable[RunOpened]]
 class Method:
     """One row of the method table."""
 
-    __slots__ = ("capability", "decoder", "handler", "name", "name_of", "number", "request", "shape")
+    __slots__ = (
+        "capability", "decoder", "handler", "is_receiving", "name", "name_of", "number", "request", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class Method:
         request: type[msgspec.Struct],
         name_of: Callable[[Any], str] | None,
         handler: Callable[..., Any],
+        is_receiving: bool = True,
     ) -> None:
         """Describe a method.
 
@@ -150,10 +153,12 @@ class Method:
                 name, and then a caller with a narrow grant may use it all the same: show it only what
                 `Call.principal` covers.
             handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, as `shape` says.
+            is_receiving: of a STREAM, whether its handler takes messages; if not, a message ends it.
         """
         assert 1 <= number <= METHOD_NUMBER_MAX, f"{name}: number {number} does not fit"
         self.name, self.number, self.shape, self.capability = name, number, shape, capability
         self.request, self.name_of, self.handler = request, name_of, handler
+        self.is_receiving = is_receiving
         self.decoder = msgspec.msgpack.Decoder(request)
 
     def __repr__(self) -> str:

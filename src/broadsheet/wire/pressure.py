@@ -52,6 +52,19 @@ class Pressure:
         if self.is_held:
             self.ease()
 
+    def queued(self, size: int) -> None:
+        """Count bytes that wait for a handler (or `-size` fewer): they narrow what else is let in."""
+        if self.account is not None and size > 0:
+            self._accounts.take(self.account, size)
+        elif self.account is not None and size:
+            self._accounts.give(self.account, -size)
+
+    def may_widen(self, size: int) -> bool:
+        """Whether a stream may have `size` bytes of window without a handler that waits for them."""
+        limit = self._connection.limits.in_flight_bytes_max
+        is_full = self.in_flight_bytes * 2 > limit
+        return not is_full and self.account is not None and self._accounts.has_room(self.account, size)
+
     def expect(self, size: int) -> None:
         """Reserve `size` bytes for a large frame that has begun, or stop reading until there is room."""
         if size == self._expected or self.account is None:

@@ -152,7 +152,6 @@ class Runs:
         if not connection.is_lost:
             connection.base.answer_run(end.stream, size, answer)
             self._close(end)
-            connection.widen()
             connection.mark_dirty()
 
     def _close(self, end: RunEnd) -> None:

@@ -48,8 +48,8 @@ from broadsheet.wire.method import Call, Method, Reply, RunOpened, Shape
 from broadsheet.wire.pressure import Pressure
 from broadsheet.wire.rows import serve_calls
 from broadsheet.wire.runs import Runs
+from broadsheet.wire.served import ServedStream
 from broadsheet.wire.shell import Shell
-from broadsheet.wire.stream import StreamEnd
 from broadsheet.wire.turns import REPLY_SHIFT, TOKEN_UNITS, Share
 from broadsheet.wire.works import Works
 
@@ -90,7 +90,7 @@ class ServerConnection(Shell):
         self._torn_since = self.base.heard_at
         self.pressure = Pressure(self)
         self.works = Works(self)
-        self._streams: dict[int, StreamEnd] = {}
+        self._streams: dict[int, ServedStream] = {}
         self.runs = Runs(self)
 
     # ------------------------------------------------------------------ Shell
@@ -215,8 +215,7 @@ class ServerConnection(Shell):
         self.pressure.forget()
         self._pending = []
         self.works.cancel_all()
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
+        for stream in list(self._streams.values()):  # Each is closed when its task has ended.
             stream.on_end(Unknown("the connection was lost"))
         for run in list(self.runs):
             self.runs.drop(run)
@@ -343,8 +342,7 @@ class ServerConnection(Shell):
                     self.runs.accept(stream, result)
                     return
             else:
-                end = self._streams[stream] = StreamEnd(self, stream, window_bytes=self._window_bytes())
-                end.grant()
+                end = self._streams[stream] = ServedStream(self, stream, method)
                 result = method.handler(call, request, end)
         except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
             self._streams.pop(stream, None)
@@ -379,7 +377,7 @@ class ServerConnection(Shell):
             self.runs.on_finish(event.stream)
 
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
-        self._drop(event.stream, Cancelled("cancelled by the caller"))
+        self.end_stream(event.stream, Cancelled("cancelled by the caller"))
         if event.stream not in self.works:
             self.base.ended(event.stream)
 
@@ -430,19 +428,18 @@ class ServerConnection(Shell):
 
     def on_stopped(self, stream: int) -> None:
         """The task of `stream` has ended, in whatever way."""
-        self._streams.pop(stream, None)
+        if (end := self._streams.pop(stream, None)) is not None:
+            end.close()
         self.base.ended(stream)
-        if not self.is_lost:
-            self.widen()
         if stream in self.base.streams and stream not in self.runs:
             self.refuse(stream, Unknown("the node stopped working on it"))
 
-    def _drop(self, stream: int, error: BroadsheetError) -> None:
+    def end_stream(self, stream: int, error: BroadsheetError) -> None:
         """End a stream from our side or after its CANCEL."""
         if self.base.refuse(stream, error.status, str(error)):
             self.mark_dirty()
         self.runs.drop(stream)
-        if (end := self._streams.pop(stream, None)) is not None:
+        if (end := self._streams.get(stream)) is not None:
             end.on_end(error)
         self.works.cancel(stream)
 
@@ -465,19 +462,7 @@ class ServerConnection(Shell):
         if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
             end.on_end(error)
         else:
-            self._drop(stream, error)
-
-    def widen(self) -> None:
-        """Less is in flight: let streams that were opened narrow have their window."""
-        window_bytes = self._window_bytes()
-        if window_bytes > f.INITIAL_WINDOW_BYTES:
-            for end in self._streams.values():
-                end.widen(window_bytes)
-
-    def _window_bytes(self) -> int:
-        """What to grant on a stream: little where much is in flight already."""
-        is_full = self.pressure.in_flight_bytes * 2 > self.limits.in_flight_bytes_max
-        return f.INITIAL_WINDOW_BYTES if is_full else self.limits.window_bytes
+            self.end_stream(stream, error)
 
 
 SLICE_UNITS: Final = 256

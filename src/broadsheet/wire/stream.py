@@ -3,12 +3,13 @@
 Either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's window.
 
 One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never
-exceed the window. It does not retry, and it keeps no copy of what was sent.
+exceed the window. A window is granted by `receive`, so that a stream whose task does not receive holds the
+first 64 KiB at most. It does not retry, and it keeps no copy of what was sent.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,6 +17,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError, TooLarge
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import MessageReceived
+from broadsheet.wire.inbound import COPY_BYTES_MAX
 from broadsheet.wire.method import Message
 from broadsheet.wire.shell import Shell
 
@@ -27,7 +29,8 @@ class StreamEnd:
         """Take up `stream`, granting the peer `window_bytes` in all."""
         self.stream = stream
         self._shell, self._window_bytes = shell, window_bytes
-        self._queue: deque[Message] = deque()
+        self._queue: deque[tuple[Buffer, Buffer]] = deque()
+        """Bodies and payloads, as small as can be: an empty message costs its peer 64 bytes of window."""
         self._queued_bytes = 0
         self._is_finished = False
         self._error: BroadsheetError | None = None
@@ -48,14 +51,17 @@ class StreamEnd:
                 return None
             assert self._receiver is None, "one task receives from a stream"
             self._receiver = asyncio.get_running_loop().create_future()
+            self.grant()
             try:
                 await self._receiver
             finally:
                 self._receiver = None
-        message = self._queue.popleft()
-        self._queued_bytes -= _cost(message.body, message.payload)
+        body, payload = self._queue.popleft()
+        cost = _cost(body, payload)
+        self._queued_bytes -= cost
+        self.on_taken(cost)
         self.grant()
-        return message
+        return Message(body=memoryview(body), payload=memoryview(payload))
 
     async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
         """Send one message, waiting until the peer's window and the socket have room."""
@@ -78,25 +84,33 @@ class StreamEnd:
 
     # ------------------------------------------------------------------ for the shell
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a task waits for the next message, and takes it at once."""
+        return self._receiver is not None
+
+    def window_bytes(self) -> int:
+        """What the peer may have sent and we not yet taken, now."""
+        return self._window_bytes
+
+    def on_taken(self, size: int) -> None:
+        """A message that was queued has been taken."""
+
     def grant(self) -> None:
         """Grow the peer's window back, once half of it is used."""
         state = self._shell.base.streams.get(self.stream)
         if state is None or state.has_peer_finished:
             return
-        credit = self._window_bytes - self._queued_bytes - state.granted
-        if credit * 2 >= self._window_bytes:
+        window_bytes = self.window_bytes()
+        credit = window_bytes - self._queued_bytes - state.granted
+        if credit * 2 >= window_bytes:
             self._shell.base.grant(self.stream, credit)
             self._shell.mark_dirty()
-
-    def widen(self, window_bytes: int) -> None:
-        """Grant `window_bytes` from here on."""
-        self._window_bytes = window_bytes
-        self.grant()
 
     def on_message(self, event: MessageReceived) -> None:
         """A message came."""
         keep = self._shell.keep
-        self._queue.append(Message(body=keep(event.body), payload=keep(event.payload)))
+        self._queue.append((_kept(event.body, keep), _kept(event.payload, keep)))
         self._queued_bytes += _cost(event.body, event.payload)
         _wake(self._receiver)
 
@@ -117,7 +131,12 @@ class StreamEnd:
         _wake(self._sender)
 
 
-def _cost(body: memoryview, payload: memoryview) -> int:
+def _kept(view: memoryview, keep: Callable[[memoryview], memoryview]) -> Buffer:
+    """`view` for use beyond this read: small ones as bytes, which cost half of what a view does."""
+    return bytes(view) if len(view) <= COPY_BYTES_MAX else keep(view)
+
+
+def _cost(body: Buffer, payload: Buffer) -> int:
     return len(body) + len(payload) + f.MESSAGE_COST
 
 

@@ -1,0 +1,54 @@
+"""Served: the accepting end of a STREAM.
+
+What its caller may send ahead depends on its handler. One that waits for a message has a whole window, for
+it takes what comes at once. One that has never received holds the first 64 KiB at most; one that is busy gets
+more only while its caller's account has room. A message for a handler that takes none ends the stream.
+Queued bytes count to the caller's account, and never stop its connection from being read: the handler may
+wait for the very frame that would not be. Source: ADR 0152.
+"""
+
+from typing import TYPE_CHECKING
+
+from broadsheet.errors import InvalidArgument
+from broadsheet.wire import frame as f
+from broadsheet.wire.events import MessageReceived
+from broadsheet.wire.method import Method
+from broadsheet.wire.stream import StreamEnd
+
+if TYPE_CHECKING:
+    from broadsheet.wire.serving import ServerConnection
+
+
+class ServedStream(StreamEnd):
+    """A handler's end of a STREAM."""
+
+    def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
+        super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
+        self._connection, self._method = connection, method
+
+    def window_bytes(self) -> int:
+        """The whole window if the handler waits or there is room, else what every stream begins with."""
+        wide = self._connection.limits.window_bytes
+        if self.is_waited_for or self._connection.pressure.may_widen(wide):
+            return wide
+        return f.INITIAL_WINDOW_BYTES
+
+    def on_message(self, event: MessageReceived) -> None:
+        """A message came."""
+        if not self._method.is_receiving:
+            error = InvalidArgument(f"{self._method.name} takes no messages")
+            self._connection.end_stream(self.stream, error)
+            return
+        before = self.queued_bytes
+        super().on_message(event)
+        self._connection.pressure.queued(self.queued_bytes - before)
+
+    def on_taken(self, size: int) -> None:
+        """The handler has it now."""
+        self._connection.pressure.queued(-size)
+
+    def close(self) -> None:
+        """Nobody will take what is queued."""
+        self._queue.clear()
+        self._connection.pressure.queued(-self._queued_bytes)
+        self._queued_bytes = 0
