@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(
         "journal_recovery_forgets_the_last_record",
         "Recovery leaves out the newest record of the log (J2).",
-        "broadsheet.journal.opening:replay",
+        "broadsheet.journal.standing:replay",
         _forgets_the_last,
         workload="append",
         tier=Tier.SERVICES,

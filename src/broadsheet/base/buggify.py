@@ -1,7 +1,9 @@
 """Buggify: places where a simulation may do the unlikely but legal thing (FoundationDB's word).
 
-Only hosts, services and simulated ports ask; machines never do. A production process never installs a
-chooser, and then the question costs one comparison.
+Only hosts, services and simulated ports ask; machines never do. The sites are in `sim/objects.py` (a store
+that refuses, fails, is slow, or loses its answer), `sim/disk.py` (a thread that is late) and `sim/clock.py`
+(a timer that is late). A production process never installs a chooser, and then the question costs one
+comparison.
 """
 
 from collections.abc import Callable

@@ -8,12 +8,14 @@ is not.
 from collections.abc import Callable
 from typing import Final
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.time import Duration, Instant, WallTime
 from broadsheet.ports import Timer
 from broadsheet.sim.entropy import Draws
 from broadsheet.sim.world import Call, Life, World
 
 MILLION: Final = 1_000_000
+LATE_NS: Final = 40_000_000
 EPOCH_NS: Final = 1_750_000_000_000_000_000
 """Wall time at the beginning of every run."""
 
@@ -97,4 +99,5 @@ class SimTimers:
     def call_after(self, delay: Duration, callback: Callable[[], None]) -> Timer:
         """Call when the node's clock has advanced by `delay`."""
         clock = self._clock
-        return self._world.at(clock.world_time(clock.now() + delay), self._life, callback)
+        late = LATE_NS if buggify("timer.late") else 0  # Never early; late, where the loop was busy.
+        return self._world.at(clock.world_time(clock.now() + delay) + late, self._life, callback)

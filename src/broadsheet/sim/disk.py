@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer
 from broadsheet.ports import DiskLock, File
 from broadsheet.runtime.workers import Lent
@@ -24,6 +25,8 @@ T = TypeVar("T")
 
 WRITE_NS: Final = 20_000
 SYNC_NS: Final = 150_000
+LATE_NS: Final = 30_000_000
+"""What a thread that finds no core takes longer."""
 SECOND: Final = 1_000_000_000
 
 
@@ -175,7 +178,8 @@ class SimDisk:
         if self._life is None:
             loop.call_soon(do)
         else:
-            loop.call_later(delay_ns / SECOND, do)
+            late_ns = LATE_NS if buggify("disk.thread_late") else 0
+            loop.call_later((delay_ns + late_ns) / SECOND, do)
         return future
 
 

@@ -186,7 +186,7 @@ def _sequence(draw: Random, nodes: Sequence[str], possible: Sequence[Kind], safe
                 at, Kind.POWER_CUT, node, draw.choice((1, MS, 100 * MS)), on=on, passage=draw.randrange(1, 9)
             )
         )
-    return faults
+    return [fault for fault in faults if fault.at_ns < safety_ns]
 
 
 def _within(fault: Fault, limit_ppm: int) -> Fault:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
 from broadsheet.sim.entropy import Draws
@@ -46,12 +47,16 @@ class SimObjects:
         await self._wait()
         if self._shelf.health.refuses():
             raise OSError(errno.ENOSPC, "the store is full", name)
+        if buggify("objects.put_refused"):
+            raise OSError(errno.EIO, "503 slow down", name)
         objects = self._shelf.objects
         is_new = name not in objects
         if is_new:
             objects[name] = (content, WallTime(self._world.now))
         self._world.trace.note("put", name, len(content), is_new)
         await self._wait()
+        if buggify("objects.put_answer_lost"):
+            raise OSError(errno.ECONNRESET, "the answer was lost", name)
         return is_new
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
@@ -60,13 +65,15 @@ class SimObjects:
         found = self._shelf.objects.get(name)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", name)
-        if self._shelf.health.took("read_errors"):
+        if self._shelf.health.took("read_errors") or buggify("objects.get_failed"):
             raise OSError(errno.EIO, "read failed", name)
         return found[0][begin:end]
 
     async def list(self, prefix: str) -> Sequence[SimObject]:
         """Every object below a prefix."""
         await self._wait()
+        if buggify("objects.list_failed"):
+            raise OSError(errno.EIO, "list failed", prefix)
         objects = self._shelf.objects
         return [
             SimObject(name, len(objects[name][0]), objects[name][1])
@@ -83,4 +90,5 @@ class SimObjects:
     async def _wait(self) -> None:
         if self._life.is_dead:
             raise Gone(repr(self._life))
-        await asyncio.sleep((200_000 + self._shelf.draws.below(2_000_000)) / 1e9)
+        slow = 500_000_000 if buggify("objects.slow") else 0
+        await asyncio.sleep((200_000 + slow + self._shelf.draws.below(2_000_000)) / 1e9)

@@ -37,8 +37,8 @@ from broadsheet.sim.workload import MachineWorkload, Violation, Workload
 from broadsheet.sim.world import World
 
 WATCH_NS: Final = 100_000_000
-SETTLE_NS: Final = 20_000_000_000
-"""How long the next call of a client may take, once all are alive."""
+SETTLE_NS: Final = 60_000_000_000
+"""How long the next call of a client may take, once all are alive: keepalives take 40 s."""
 FINISH_NS: Final = 60_000_000_000
 """How long a client may take over its last operation."""
 MIN_VIRTUAL_NS: Final = 6_000_000_000

@@ -63,6 +63,7 @@ class Saboteur:
         self._act, self._sever, self._stop = act, sever, stop
         self._undo: dict[int, Callable[[], None]] = {}
         self._number = 0
+        self._is_healed = False
         self._armed: dict[tuple[str, str], bool] = {}
         for node in cluster.nodes.values():
             node.health.on_strike = self._striker(node.name)
@@ -76,6 +77,7 @@ class Saboteur:
 
     def heal(self) -> None:
         """Undo everything that can be undone, and start every node."""
+        self._is_healed = True
         self.world.moments.clear()
         for undo in list(self._undo.values()):
             undo()
@@ -85,11 +87,15 @@ class Saboteur:
             self.cluster.start(name)
 
     def _arm(self, fault: Fault) -> None:
+        if self._is_healed:
+            return
         node, moment = moment_of(fault)
         passage = max(1, fault.passage)
         self.world.moments.arm(node, moment, passage=passage, strike=lambda: self._perform(fault))
 
     def _perform(self, fault: Fault) -> None:
+        if self._is_healed:
+            return  # A plan's faults end with its safety phase, whatever times it names.
         self.world.trace.note("fault", fault)
         kind = fault.kind
         if kind is Kind.ACTION:

@@ -37,6 +37,12 @@ def content_of(client: str, serial: int, *, check: str | None, sets: str | None,
     return head + (b"%d " % serial * (pad // 2 + 1))[: max(0, pad - 1)] + (b"\n" if pad else b"")
 
 
+def content_with(client: str, serial: int, *, check: str | None, sets: str | None, body: bytes) -> bytes:
+    """As `content_of`, with a body of the caller's."""
+    head = content_of(client, serial, check=check, sets=sets, length=0)
+    return head + body
+
+
 def check_appends(operations: Sequence[Operation]) -> None:
     """Check every journal of a history.
 
@@ -51,7 +57,7 @@ class _Journal:
     """One journal's operations."""
 
     def __init__(self, name: str, operations: Sequence[Operation]) -> None:
-        self.name = name
+        self.name, self.operations = name, operations
         self.appends = [each for each in operations if each.name == "append"]
         self.reads = [each for each in operations if each.name == "read" and each.outcome is Outcome.OK]
         self.acked = [each for each in self.appends if each.outcome is Outcome.OK]
@@ -64,6 +70,7 @@ class _Journal:
         self._whole_appends_once()
         self._order_of_time()
         self._explicit_offsets()
+        self._registers()
 
     def _one_sequence(self) -> None:
         """J1: every read of an offset ever returns the same byte."""
@@ -137,6 +144,26 @@ class _Journal:
             if _span(append)[0] < highest:
                 raise Violation(
                     f"J4 {self.name}: [{_span(append)[0]}, ...) began after [{highest}, ...) was acknowledged"
+                )
+
+    def _registers(self) -> None:
+        """J6: registers that are shown are those behind all that was acknowledged before, or later ones."""
+        asked = [each for each in self.operations if each.name == "registers" and each.outcome is Outcome.OK]
+        setters = [each for each in self.appends if _wanted(each).sets is not None]
+        at = {_wanted(each).sets: self.content.find(_wanted(each).content) for each in setters}
+        for ask in asked:
+            before = [
+                _span(each)[0]
+                for each in setters
+                if each.outcome is Outcome.OK and (each.returned_at or 0) < ask.invoked_at
+            ]
+            shown = at.get(str(ask.result), -1) if ask.result else -1
+            if ask.result and shown < 0:
+                raise Violation(f"J6 {self.name}: {ask.result!r} is shown, and nothing committed sets it")
+            if before and shown < max(before):
+                raise Violation(
+                    f"J6 {self.name}: {ask.result!r} is shown, set at {shown}; one set at {max(before)} "
+                    "had been acknowledged"
                 )
 
     def _explicit_offsets(self) -> None:
