@@ -1,4 +1,4 @@
-"""Every planted bug is seen, on its stored plan, by checkers alone: assertions and `check()` are off."""
+"""Every planted bug is seen by checkers alone, on its stored plan or by few seeds: assertions are off."""
 
 import json
 import subprocess

@@ -211,7 +211,8 @@ class _Client:
             end = at + 1 + self.random.randrange(0, len(content) - at)
             yield content[at:end]
             at = end
-            late_ms = 5 if self.random.random() < 0.99 else 500
+            is_slow = self.random.random() < 0.01 and self.run.healed_at is None
+            late_ms = 500 if is_slow else 5
             await asyncio.sleep(self.random.randrange(0, late_ms) / 1000)
 
     async def _break_off(self, name: str) -> None:
