@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from broadsheet.base.types import Buffer
 from broadsheet.errors import DeadlineExceeded
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals, ProducerIndex
-from broadsheet.journal.messages import Chunk, Commit, FragmentInfo, JournalInfo, JournalStatus, Registers
+from broadsheet.journal.messages import (
+    Chunk,
+    Commit,
+    FragmentInfo,
+    JournalInfo,
+    JournalStatus,
+    LossReply,
+    Registers,
+)
 from broadsheet.runtime.loop import loop_factory
 
 if TYPE_CHECKING:
@@ -97,6 +105,16 @@ class SyncJournals:
         """See `Journals.get`."""
         found: JournalInfo = self._wait(self._journals.get(name))
         return found
+
+    def reset_head(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
+        """See `Journals.reset_head`."""
+        told: LossReply = self._wait(self._journals.reset_head(name, head=head, may_act=may_act))
+        return told
+
+    def accept_loss(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
+        """See `Journals.accept_loss`."""
+        told: LossReply = self._wait(self._journals.accept_loss(name, head=head, may_act=may_act))
+        return told
 
     def status(self, name: str) -> JournalStatus:
         """See `Journals.status`."""

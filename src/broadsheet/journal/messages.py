@@ -102,6 +102,44 @@ class NameRequest(msgspec.Struct, frozen=True):
     """Only if it is this journal, and not one of the same name that was made later."""
 
 
+class LossRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Ask what a journal lost, or (`may_act`) have it go on without that."""
+
+    journal: JournalName
+    create_revision: Revision | None = None
+    may_act: bool = False
+    head: ByteOffset | None = None
+    """Where appends go on; None: at the lowest offset that is safe."""
+
+
+class LostSpan(msgspec.Struct, frozen=True):
+    """A span that nothing vouches for any more."""
+
+    begin: ByteOffset
+    end: ByteOffset
+    why: str
+    sum: str = ""
+    """SHA-1 of its fragment through `end`, in hexadecimal, where a record names it."""
+    first_append: int = 0
+    """When its fragment got its first byte, in nanoseconds since 1970; 0 where nothing tells."""
+
+
+class LossReply(msgspec.Struct, frozen=True):
+    """What is lost, and whether the journal goes on without it."""
+
+    journal: JournalName
+    reason: str
+    """Why it takes no appends."""
+    head: ByteOffset
+    """Where appends go on."""
+    lost: list[LostSpan]
+    are_registers_lost: bool
+    """They begin anew, empty."""
+    kept_aside: list[str]
+    """Files beside its spools whose bytes nothing proves."""
+    is_done: bool
+
+
 class ListRequest(msgspec.Struct, frozen=True):
     """Journals whose name starts with `prefix`, in order of name."""
 

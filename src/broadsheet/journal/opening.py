@@ -314,3 +314,23 @@ async def _begin_epoch(
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its keys changed while it was opened; open it again")
     return Epoch(outcome.revision)
+
+
+async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: ByteOffset) -> None:
+    """Make `head` the one that the epoch key names, of this node's data: an operator decided it.
+
+    Raises:
+        Unknown: a key changed meanwhile. Nothing changed: look again.
+    """
+    name = info.name
+    value = EpochValue(
+        members=(Member(node=context.node, incarnation=context.incarnation),), start=head, sum=EMPTY_SUM
+    )
+    known = keys.epoch.mod_revision if keys.epoch is not None else Revision(0)
+    compares: list[Compare] = [
+        CreateRevisionIs(spec_key(name), info.create_revision),
+        ModRevisionIs(epoch_key(name), known),
+    ]
+    outcome = await context.keyspace.transact(compares, [Put(epoch_key(name), encode_epoch(value))])
+    if not outcome.succeeded:
+        raise Unknown(f"journal {name}: its epoch key changed meanwhile; look again")

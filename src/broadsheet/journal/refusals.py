@@ -4,12 +4,13 @@ from typing import Final
 
 from broadsheet.base.time import SECOND
 from broadsheet.errors import Status
+from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 
 _MESSAGES: Final[dict[Status, str]] = {
     Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
     Status.REGISTER_MISMATCH: "the registers behind {begin} are not as the append expects: read them",
-    Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12)",
+    Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12): {remedy}",
     Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
     Status.STORE_UNHEALTHY: "{fullness}; reads go on",
     Status.THROTTLED: "too much of it is on its way; try again later",
@@ -38,6 +39,7 @@ def refusal(status: Status, replica: Replica, begin: int) -> str:
     return f"journal {replica.name}: " + text.format(
         begin=begin,
         reason=replica.reason,
+        remedy=accept_loss(replica.name),
         fullness=fullness,
         bytes_max=limits.append_bytes_max,
         rate=limits.flow_bytes_per_second_min,

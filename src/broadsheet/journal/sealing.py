@@ -146,16 +146,15 @@ def set_aside(disk: Disk, directory: str, plan: Plan) -> list[str]:
         The names of the files, which a start keeps and `doctor` tells of.
     """
     made: list[str] = []
-    for name, begin in _spools(disk, directory):
+    for name, begin, size in spools_in(disk, directory):
         mine = next((each for each in plan.spools if each.begin == begin), None)
         length = mine.end - mine.begin if mine is not None else 0
         if mine is None and begin < plan.end:
             continue  # A closed one that was stored: a start looks after it.
         file = disk.open(f"{directory}/{name}")
         try:
-            size = file.size()
             if size > length:
-                made.append(_copy_out(disk, directory, file, begin=begin, skip=length, size=size))
+                made.append(copy_out(disk, directory, file, begin=begin, skip=length, size=size))
                 file.truncate(length)
                 file.sync()
         finally:
@@ -165,7 +164,8 @@ def set_aside(disk: Disk, directory: str, plan: Plan) -> list[str]:
     return made
 
 
-def _copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, size: int) -> str:
+def copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, size: int) -> str:
+    """Copy what stands behind `skip` bytes of a spool file into a file of its own, durably; its name."""
     crc = 0
     partial = f"{directory}/partial{LOST_SUFFIX}"
     target = disk.open(partial, create=True)
@@ -195,21 +195,21 @@ def lost_of(disk: Disk, directory: str, plan: Plan, claims: Claims, *, length_ma
         for claim in claims.claims
         if plan.end < claim.end <= plan.end + length_max * max(1, len(claims.claims))
     ]
-    for name, begin in _spools(disk, directory):
-        file = disk.open(f"{directory}/{name}")
-        try:
-            end = ByteOffset(begin + file.size())
-        finally:
-            file.close()
+    for name, begin, size in spools_in(disk, directory):
+        end = ByteOffset(begin + size)
         if end > plan.end:
             lost.append(Lost(max(plan.end, begin), end, f"it stands in {name}, and no sum proves it"))
     return tuple(dict.fromkeys(lost))
 
 
-def _spools(disk: Disk, directory: str) -> list[tuple[str, ByteOffset]]:
-    """The spool files by offset."""
-    return [
-        (name, ByteOffset(int(name.removesuffix(SPOOL_SUFFIX), 16)))
-        for name in disk.list(directory)
-        if name.endswith(SPOOL_SUFFIX)
-    ]
+def spools_in(disk: Disk, directory: str) -> list[tuple[str, ByteOffset, int]]:
+    """Name, begin and size of each spool file, by offset."""
+    found: list[tuple[str, ByteOffset, int]] = []
+    for name in disk.list(directory):
+        if name.endswith(SPOOL_SUFFIX):
+            file = disk.open(f"{directory}/{name}")
+            try:
+                found.append((name, ByteOffset(int(name.removesuffix(SPOOL_SUFFIX), 16)), file.size()))
+            finally:
+                file.close()
+    return found

@@ -39,6 +39,7 @@ from broadsheet.journal.messages import (
     IndexPointsReply,
     ListReply,
     ListRequest,
+    LossRequest,
     NameRequest,
     ProducerIndexRequest,
     ReadMessage,
@@ -70,6 +71,7 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     **dict.fromkeys(
         (
             NameRequest,
+            LossRequest,
             AppendRequest,
             RunRequest,
             ReadRequest,
@@ -121,6 +123,8 @@ ROWS: Final = (
     Row("journal.producer_index", 59, Shape.UNARY, Capability.READ, ProducerIndexRequest),
     Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
     Row("journal.settle", 61, Shape.UNARY, Capability.APPEND, SettleRequest),
+    Row("journal.reset_head", 62, Shape.UNARY, Capability.APPLY, LossRequest),
+    Row("journal.accept_loss", 63, Shape.UNARY, Capability.APPLY, LossRequest),
 )
 
 
@@ -221,6 +225,27 @@ class Service:
         """Delete a journal with its content."""
         await self._broker.delete(request.journal, request.create_revision)
         return Reply(EMPTY)
+
+    async def reset_head(self, _call: Call, request: LossRequest, _payload: memoryview) -> Reply:
+        """Have appends go on above every offset that is known."""
+        return await self._accept(request, is_head_only=True)
+
+    async def accept_loss(self, _call: Call, request: LossRequest, _payload: memoryview) -> Reply:
+        """Have a journal go on without what is damaged or missing."""
+        return await self._accept(request, is_head_only=False)
+
+    async def _accept(self, request: LossRequest, *, is_head_only: bool) -> Reply:
+        if request.head is not None and not 0 <= request.head < 1 << 62:
+            raise InvalidArgument(f"head {request.head} is not in [0, 2**62)")
+        return Reply(
+            await self._broker.accept_loss(
+                request.journal,
+                request.create_revision,
+                head=request.head,
+                may_act=request.may_act,
+                is_head_only=is_head_only,
+            )
+        )
 
     def list(self, call: Call, request: ListRequest, _payload: memoryview) -> Reply:
         """A page of the journals that the caller may see."""

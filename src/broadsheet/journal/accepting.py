@@ -1,0 +1,136 @@
+"""Accepting: an operator looks at what a journal lost, and has it go on without that.
+
+Offsets are bytes. `look` tells every span that is lost and the head at which appends would go on; `give_up`
+does it: damaged and unproven files are moved aside, and a seal without a reason carries the decision to the
+next opening. No byte is deleted, and no offset that anybody may have read is used again: the head goes on at
+or above everything that a key, the store, a record or a file names. Source: journals.12, journals.15;
+`docs/protocols/journals.md` "Ways out".
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, InvalidArgument
+from broadsheet.journal.core.fragment import EMPTY_SUM
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.seal import Lost, Seal
+from broadsheet.journal.keys import decode_epoch, decode_registers
+from broadsheet.journal.opening import Keys
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.sealing import LOST_SUFFIX, copy_out, lost_files, read_seal, spools_in, write_seal
+from broadsheet.journal.spool_file import SpoolFile
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What would be given up, and what is left."""
+
+    head: ByteOffset
+    """Where appends go on."""
+    lost: tuple[Lost, ...]
+    checkpoint: Checkpoint
+    """What is sound."""
+    is_damaged: bool
+    """Whether anything that is here is damaged; else the head alone is in doubt."""
+    are_registers_lost: bool
+    kept_aside: tuple[str, ...]
+    """Files beside the spools that nothing proves."""
+
+
+def look(replica: Replica, keys: Keys, *, head: ByteOffset | None) -> Loss:
+    """What is lost. Blocking; changes nothing.
+
+    Args:
+        head: where an operator wants appends to go on; None: at the lowest offset that is safe.
+
+    Raises:
+        InvalidArgument: `head` is below an offset that is known.
+    """
+    disk, directory = replica.context.disk, replica.directory
+    try:
+        seal = read_seal(disk, directory)
+    except Corrupt:
+        seal = None
+    here: list[SpoolFile] = [each for each in (*replica.closed, replica.spool) if each.length]
+    sound = [each for each in here if not each.damage]
+    lost = list(seal.lost if seal is not None else ())
+    lost += [Lost(each.begin, each.end, each.damage, each.digest()) for each in here if each.damage]
+    if replica.trouble and not seal:
+        lost.append(Lost(replica.begin, replica.end, replica.trouble))
+    reached = max([replica.index.end, *(each.end for each in sound)])
+    named = [(replica.index.end, "the fragment store has it"), (replica.end, "it was the committed end")]
+    named += [(each.end, each.why) for each in lost]
+    if keys.epoch is not None:
+        named.append((decode_epoch(keys.epoch).start, "the epoch key names it"))
+    if keys.registers is not None:
+        named.append((decode_registers(keys.registers).at, "the registers key names it"))
+    for name, begin, size in spools_in(disk, directory):
+        named.append((ByteOffset(begin + size), f"{name} reaches it"))
+    known, why = max(named)
+    if head is not None and head < known:
+        raise InvalidArgument(f"head {head} is below {known}, which is known: {why}; choose {known} or more")
+    chosen = known if head is None else head
+    if reached < chosen:
+        lost.append(Lost(reached, chosen, f"nothing that is here has it, and {chosen} is named: {why}"))
+    registers = replica.log_registers
+    return Loss(
+        head=chosen,
+        lost=tuple(dict.fromkeys(lost)),
+        checkpoint=_checkpoint(replica, sound, chosen),
+        is_damaged=any(each.damage for each in here) or bool(seal is not None and seal.reason),
+        are_registers_lost=registers is None,
+        kept_aside=tuple(lost_files(disk, directory)),
+    )
+
+
+def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) -> Checkpoint:
+    registers = replica.log_registers or RegisterState(values={}, version=1, at=head)
+    is_whole = bool(sound) and sound[-1] is replica.spool and replica.spool.end == head
+    closed = sound[:-1] if is_whole else sound
+    return Checkpoint(
+        epoch=replica.epoch,
+        fragment_begin=replica.spool.begin if is_whole else head,
+        end=head,
+        sum=replica.spool.digest() if is_whole else EMPTY_SUM,
+        first_append=replica.spool.first_append if is_whole else 0,
+        registers=registers,
+        closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
+    )
+
+
+def give_up(replica: Replica, loss: Loss) -> None:
+    """Move aside what is not sound, and write the seal. Blocking; the replica is closed. Repeatable."""
+    disk, directory = replica.context.disk, replica.directory
+    checkpoint = loss.checkpoint
+    sound = {each.begin: each.end for each in checkpoint.closed}
+    sound[checkpoint.fragment_begin] = checkpoint.end
+    for name, begin, size in spools_in(disk, directory):
+        if begin in sound and begin + size <= sound[begin]:
+            continue
+        if begin in sound and sound[begin] > begin:
+            _move_tail(replica, name, begin=begin, keep=sound[begin] - begin)
+        elif size:
+            disk.rename(f"{directory}/{name}", f"{directory}/{begin:016x}-{begin + size:016x}{LOST_SUFFIX}")
+    disk.sync_dir(directory)
+    now = replica.context.time.wall()
+    seal = Seal(
+        journal=replica.name,
+        checkpoint=checkpoint,
+        generation=replica.context.log.generation(replica.stream),
+        written=now,
+        lost=loss.lost,
+        accepted=now,
+    )
+    write_seal(disk, directory, seal)
+
+
+def _move_tail(replica: Replica, name: str, *, begin: int, keep: int) -> None:
+    file = replica.context.disk.open(f"{replica.directory}/{name}")
+    try:
+        copy_out(replica.context.disk, replica.directory, file, begin=begin, skip=keep, size=file.size())
+        file.truncate(keep)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,163 @@
+"""Ways out: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import broadsheet
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import InvalidArgument, Status
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import registers_key
+from broadsheet.journal.messages import LossReply
+from broadsheet.keyspace.core.transaction import Delete
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.node_process import NodeProcess
+from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived, place_of, shown
+
+LAST = sum(map(len, PARTS[:-1]))
+"""Where the newest append begins."""
+
+
+async def quarantined() -> SimDisk:
+    """The newest record is damaged where it names its sum: nothing proves what the spool has."""
+    disk = await lived(is_vouched=True)
+    name, at = place_of(disk, PARTS[-1], ".wal")
+    flip(disk, name, at - 10)
+    return disk
+
+
+async def accept(
+    node: Running, *, may_act: bool, is_head_only: bool = False, head: int | None = None
+) -> LossReply:
+    """As the methods do."""
+    chosen = None if head is None else ByteOffset(head)
+    return await node.broker.accept_loss(NAME, None, head=chosen, may_act=may_act, is_head_only=is_head_only)
+
+
+async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() -> None:
+    """The dry run changes nothing; offsets that may have been read are not used again (J1)."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, is_last=False) as node:
+        told = await accept(node, may_act=False)
+        assert not told.is_done
+        assert (told.head, [(e.begin, e.end) for e in told.lost][:1]) == (
+            len(CONTENT),
+            [(LAST, len(CONTENT))],
+        )
+        assert (await node.broker.replica(NAME)).reason, "a look changed something"
+        with pytest.raises(InvalidArgument, match="accept-loss"):
+            await accept(node, may_act=True, is_head_only=True)
+        with pytest.raises(InvalidArgument, match="is below"):
+            await accept(node, may_act=True, head=LAST)
+
+        assert (await accept(node, may_act=True)).is_done
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", len(CONTENT))
+        assert await append(node, NAME, b"and on") is Status.OK
+        with pytest.raises(InvalidArgument, match="no loss to accept"):
+            await accept(node, may_act=True)
+        await _idle()
+    assert PARTS[-1] in kept(disk), "what nothing proves is kept aside"
+    async with running(disk, Shelf(None, {}), seed=6, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
+        assert replica.spool.read(ByteOffset(len(CONTENT)), 6) == b"and on"
+        assert replica.closed == [] or replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
+    assert not crashes
+
+
+async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
+    """The log has let go of it, so the file was the only copy: the operator is shown its span."""
+    crashes: list[BaseException] = []
+    disk = await lived(is_vouched=True)
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.replica(NAME)
+        await _idle()  # The start's checkpoint is durable, and the log trimmed.
+    flip(disk, *place_of(disk, CONTENT, ".spool"))
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
+        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        told = await accept(node, may_act=True)
+        assert (told.lost[0].begin, told.lost[0].end) == (0, len(CONTENT))
+        assert await append(node, NAME, b"on") is Status.OK
+        assert (await node.broker.replica(NAME)).end == len(CONTENT) + 2
+    assert any(name.endswith(".lost") for name in disk.medium.files)
+    assert not crashes
+
+
+async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files_name() -> None:
+    """journals.15: reset-head is the way out of a log that is another one; a power cut later it still is."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    for name in [name for name in disk.medium.files if name.startswith("journals/log/")]:
+        disk.medium.remove(name)
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert "reset-head" in (await node.broker.replica(NAME)).reason
+        told = await accept(node, may_act=True, is_head_only=True)
+        assert told.head == len(CONTENT)
+        assert await append(node, NAME, b"on") is Status.OK
+        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    assert CONTENT in kept(disk)
+    async with running(cut, Shelf(None, {}), seed=3, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", len(CONTENT) + 2)
+        assert await shown(node, NAME) == b"on"
+    assert not crashes
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # Our own command.
+        [sys.executable, "-m", "broadsheet", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Path) -> None:
+    """The exit status 4 of a dry run says that nothing was changed; doctor and status name the journal."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for name in ("out/a", "out/b"):
+                await client.journals.create(name)
+                await client.journals.append(name, CONTENT)
+        node.kill()
+        for segment in (tmp_path / "data/journals/log").glob("*.wal"):
+            segment.unlink()
+        assert await node.start()
+        at = ("--address", node.address)
+
+        found = command("journals", "reset-head", "out/a", *at)
+        assert (found.returncode, "nothing was changed" in found.stdout) == (4, True), found
+        assert f"lost [0, {len(CONTENT)})" in found.stdout
+        status = command("journals", "status", "out/a", *at)
+        assert "reset-head" in status.stdout
+        found = command("journals", "accept-loss", "out/a", "--yes", "--json", *at)
+        assert (found.returncode, json.loads(found.stdout)["is_done"]) == (0, True), found
+        async with broadsheet.connect(node.address) as client:
+            assert (await client.journals.append("out/a", b"on")).begin == len(CONTENT)
+            assert (await client.journals.reset_head("out/b", head=1000, may_act=True)).head == 1000
+            assert (await client.journals.append("out/b", b"on")).begin == 1000
+        doctor = command("doctor", "--data-dir", str(tmp_path / "data"))
+        assert ".lost" in doctor.stdout, doctor.stdout
+    finally:
+        node.kill()
+
+
+async def test_registers_that_are_lost_begin_anew_and_empty() -> None:
+    """journals.12: checks were refused for ever, and no command ended it."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
+        await node.keyspace.transact([], [Delete(registers_key(NAME))])
+    disk.medium.locks.clear()
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
+        wanted = Condition(check={"owner": None}, union={"owner": "me"})
+        assert await append(node, NAME, b"x", wanted) is Status.REGISTERS_UNKNOWN
+        told = await accept(node, may_act=True)
+        assert told.are_registers_lost
+        assert await append(node, NAME, b"x", wanted) is Status.OK
+        assert await shown(node, NAME) == CONTENT + b"x"
+    assert not crashes
