@@ -26,6 +26,7 @@ from broadsheet.errors import (
     Unreachable,
     Unsupported,
 )
+from broadsheet.wire import checked
 from broadsheet.wire import frame as f
 from broadsheet.wire.answers import decode, error_of
 from broadsheet.wire.caller import Caller, ClientStream
@@ -101,8 +102,10 @@ class ClientConnection(Shell):
             Refused: it was not done; for sure.
             Unknown: it may have been done.
         """
+        body = _checked(method, request, timeout)
+        checked.buffers(f"the payload of {method}", payload)
         timeout = self.limits.call_timeout if timeout is None else timeout
-        stream, left = await self._begin(Kind.UNARY, method, f.encode(request), payload, timeout)
+        stream, left = await self._begin(Kind.UNARY, method, body, payload, timeout)
         future = self._calls[stream] = asyncio.get_running_loop().create_future()
         timer = self.ports.timers.call_after(left, lambda: self._late(stream, future, timeout))
         try:
@@ -123,10 +126,9 @@ class ClientConnection(Shell):
         Raises:
             Refused: the connection takes no more streams.
         """
+        body = _checked(method, request, timeout)
         waits = self.limits.call_timeout if timeout is None else timeout
-        stream, _ = await self._begin(
-            Kind.STREAM, method, f.encode(request), (), waits, is_bounded=timeout is not None
-        )
+        stream, _ = await self._begin(Kind.STREAM, method, body, (), waits, is_bounded=timeout is not None)
         end = self._streams[stream] = ClientStream(self, stream, method)
         end.grant()
         return end
@@ -140,8 +142,9 @@ class ClientConnection(Shell):
             Refused: it has not, for sure.
             Unknown: the connection was lost, or the time is up.
         """
+        request_body = _checked(method, request, timeout)
         timeout = self.limits.call_timeout if timeout is None else timeout
-        stream, left = await self._begin(Kind.RUN, method, f.encode(request), (), timeout)
+        stream, left = await self._begin(Kind.RUN, method, request_body, (), timeout)
         run = self._runs[stream] = RunCaller(self, stream)
         timer = self.ports.timers.call_after(left, lambda: self._late(stream, run.opened, timeout))
         try:
@@ -155,7 +158,12 @@ class ClientConnection(Shell):
         return decode(body, reply, method), run
 
     def refresh_token(self, token: str) -> None:
-        """Show a newer token, before the old one expires."""
+        """Show a newer token, before the old one expires.
+
+        Raises:
+            InvalidArgument: it is no text. Nothing was sent.
+        """
+        checked.text("the token", token)
         self.base.say_token(token)
         self.mark_dirty()
 
@@ -342,8 +350,11 @@ async def dial(
 
     Raises:
         Unreachable: it did not answer within `limits.dial_timeout`, or turned the connection away.
-        Unauthenticated: it does not like the token. InvalidArgument: `address` can be no address.
+        Unauthenticated: it does not like the token.
+        InvalidArgument: `address` can be no address, or one of the others is no text.
     """
+    for what, given in (("the token", token), ("the node's name", node), ("the cluster's name", cluster)):
+        checked.text(what, given)
     slabs = SlabPool(large_slab_bytes(limits)) if pool is None else pool
     made: list[ClientConnection] = []
 
@@ -368,6 +379,13 @@ async def dial(
         _abort(made)
         raise
     return made[-1]
+
+
+def _checked(method: str, request: msgspec.Struct, timeout: Duration | None) -> bytes:
+    """The body of a request, once what its caller gave is of the right types."""
+    checked.text("the method", method)
+    checked.timeout(timeout)
+    return checked.encoded(f"the request of {method}", request)
 
 
 def _abort(made: list[ClientConnection]) -> None:

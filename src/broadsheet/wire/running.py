@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import BroadsheetError, Status, TooLarge, Unknown, Unreachable
+from broadsheet.errors import BroadsheetError, InvalidArgument, Status, TooLarge, Unknown, Unreachable
+from broadsheet.wire import checked
 from broadsheet.wire import frame as f
 from broadsheet.wire.answers import error_of
 from broadsheet.wire.events import AcknowledgedReceived, RunRefused
@@ -56,6 +57,7 @@ class RunCaller:
 
         Raises:
             TooLarge: they do not fit into one frame. Nothing was sent: send fewer at a time.
+            InvalidArgument: they are no buffers, or none, or `at` is no offset. Nothing was sent.
             Refused: none of it was done.
             Unknown: it may have been done.
         """
@@ -66,6 +68,10 @@ class RunCaller:
         self, records: Sequence[Buffer], *, at: int | None = None
     ) -> "asyncio.Future[Acknowledged]":
         """As `send`, but return once the frame is on its way; the future has the answer."""
+        checked.buffers("a run", records)
+        checked.offset(at)
+        if not records:
+            raise InvalidArgument("a run has at least one record")
         lengths = array("I", [len(record) for record in records])
         size = sum(lengths)
         base = self._connection.base
@@ -74,7 +80,6 @@ class RunCaller:
                 f"a run of {len(lengths)} records and {size} bytes, and {self._connection.address} takes"
                 f" {base.peer_run_count_max} and {base.peer_frame_bytes_max}"
             )
-        assert lengths, "a run has a record"
         if self._waiting or not self._has_room(size):
             await self._wait(size)
         self._raise_if_ended()

@@ -1,0 +1,89 @@
+"""Checked: what a caller hands to the wire, looked at before the first byte leaves.
+
+A value of a wrong type would else be found when a whole turn's frames are written, and take the connection
+and everybody's requests with it. A refusal changes nothing and sends nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from broadsheet.base.time import Duration
+from broadsheet.base.types import Buffer
+from broadsheet.errors import InvalidArgument
+from broadsheet.wire import frame as f
+
+BUFFERS: Final = (bytes, bytearray, memoryview)
+_KINDS: Final = frozenset(BUFFERS)
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+def buffers(what: str, parts: Sequence[Buffer]) -> None:
+    """Refuse `parts` unless each is bytes, a bytearray or a memoryview of bytes.
+
+    Raises:
+        InvalidArgument: names the first that is not.
+    """
+    if isinstance(parts, (str, *BUFFERS)):
+        raise InvalidArgument(
+            f"{what} is one {type(parts).__name__}: pass a sequence of buffers, as in (data,)"
+        )
+    kinds = frozenset(map(type, parts))
+    if kinds <= _KINDS and memoryview not in kinds:
+        return
+    for number, part in enumerate(parts):
+        if not isinstance(part, BUFFERS):
+            raise InvalidArgument(f"{what}: part {number} is a {type(part).__name__}, and not bytes")
+        if isinstance(part, memoryview) and not (part.contiguous and part.itemsize == 1 and part.ndim == 1):
+            raise InvalidArgument(
+                f"{what}: part {number} is a memoryview of {part.format!r}: cast it to bytes"
+            )
+
+
+def encoded(what: str, body: object) -> bytes:
+    """`body` as MessagePack.
+
+    Raises:
+        InvalidArgument: it holds what MessagePack has no form for, such as an integer of 65 bits.
+    """
+    try:
+        return f.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(f"{what} cannot be sent: {error}") from None
+
+
+def timeout(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
+    """Refuse a timeout that is no count of nanoseconds.
+
+    Raises:
+        InvalidArgument: it is none; nothing was sent.
+    """
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 0):
+        raise InvalidArgument(
+            f"timeout {given!r} is no {Duration.__name__}: a whole number of nanoseconds from 0"
+        )
+
+
+def offset(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
+    """Refuse what is no offset.
+
+    Raises:
+        InvalidArgument: it is none; nothing was sent.
+    """
+    if given is None:
+        return
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= OFFSET_MAX:
+        raise InvalidArgument(f"offset {given!r} is not a whole number in [0, 2**63)")
+
+
+def text(what: str, given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
+    """Refuse what is no text.
+
+    Raises:
+        InvalidArgument: it is none; nothing was sent.
+    """
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{what} is a {type(given).__name__}, and not text")
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{what} is no UTF-8: {error.reason} at {error.start}") from None
