@@ -11,7 +11,7 @@ WORKERS ?= 2
 # Nodes start in half of the time when what they import is compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: env demo test check format sim bench fuzz soak dist lock docs clean
+.PHONY: env demo test check format sim bench fuzz mutate soak dist lock docs clean
 .DEFAULT_GOAL := test
 
 env: $(ENV)
@@ -49,6 +49,13 @@ bench: $(ENV)
 
 fuzz: $(ENV)
 	$(BIN)/broadsheet sim fuzz $(ARGS)
+
+# Hours of work at low priority, resumable: make mutate SAMPLE=200 SEED=1 ARGS="log wire"
+SAMPLE ?= 200
+SEED ?= 1
+
+mutate: $(ENV)
+	$(BIN)/python -m tests.mutate --sample $(SAMPLE) --seed $(SEED) --workers $(WORKERS) $(ARGS)
 
 soak: $(ENV)
 	$(BIN)/python -m pytest -m "soak or windows" --timeout 0 $(ARGS)
