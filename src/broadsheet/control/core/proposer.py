@@ -4,8 +4,7 @@ Versions and ballots as in `core.value`; times in nanoseconds. One operation at 
 share a round.
 IDLE -> READING | PREPARING -> ACCEPTING -> IDLE; a greater ballot elsewhere: -> WAITING -> PREPARING.
 Other acceptor sets seen: the round starts again with those. A round is repeated to who is silent, and an
-answer to it counts however late; it is given up only where somebody refused. Patience follows the longest
-round trip seen of late, and doubles with each round that is given up, so it outgrows any link.
+answer to it counts however late; it is given up only where somebody refused (`core.patience` says when).
 Before it knows any value it reads from its seeds; where all of them are blank and it is the founder, it
 founds the cluster by a promise of all of them.
 It does not store anything: all that it knows it may forget. It does not retry beyond an operation's deadline.
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 
 from broadsheet.base.machine import Event, Tick
 from broadsheet.base.marks import hit
-from broadsheet.base.time import Duration, Instant, after
+from broadsheet.base.time import Instant, after
 from broadsheet.base.types import NodeId
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.messages import (
@@ -41,6 +40,7 @@ from broadsheet.control.core.operation import (
     ReplaceRequest,
     next_step,
 )
+from broadsheet.control.core.patience import Patience
 from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (
@@ -99,7 +99,7 @@ class ProposerMachine:
         self.known: Accepted | None = None
         self.chosen = NO_BALLOT
         self.ballot = NO_BALLOT
-        self._founding, self._random, self._config = founding, random, config
+        self._founding, self._config = founding, config
         self._queue = Queue()
         self._top = 0
         self._round = (nonce, 0)
@@ -110,11 +110,7 @@ class ProposerMachine:
         self._seen: dict[NodeId, Held] = {}
         self._proposal: Value | None = None
         self._is_new = False
-        self._losses = 0
-        self._resends = 0
-        self._given_up = 0
-        self._round_trip = 0
-        self._asked_at = Instant(0)
+        self._patience = Patience(config, random)
         self._wake: Instant | None = None
 
     @property
@@ -168,9 +164,9 @@ class ProposerMachine:
             return effects + self._begin(now, is_retry=True)
         if self._nays and not self._founders:
             hit("proposer.gave_up")
-            self._given_up += 1  # Without more patience a link slower than this would answer no round.
+            self._patience.gave_up()
             return effects + self._begin(now, is_retry=True)
-        self._resends += 1
+        self._patience.repeated()
         return effects + self._ask(now)
 
     def _expired(self, operation: Queued) -> Answer:
@@ -191,14 +187,15 @@ class ProposerMachine:
         if self.known is not None and (is_retry or not isinstance(self._queue.head.request, ReadRequest)):
             return self._prepare(now)
         self._become(State.READING)
-        self._round, self._asked_at = (self.nonce, self._round[1] + 1), now
+        self._round = (self.nonce, self._round[1] + 1)
+        self._patience.asked(now)
         self._queue.cover()
         return self._ask(now)
 
     def _become(self, state: State) -> None:
         self.state = state
         self._votes, self._nays, self._seen, self._founders = {}, {}, {}, ()
-        self._proposal, self._is_new, self._resends, self._wake = None, False, 0, None
+        self._proposal, self._is_new, self._wake = None, False, None
 
     def _prepare(self, now: Instant, founders: tuple[Acceptor, ...] = ()) -> list[ProposerEffect]:
         """Ask for promises of a ballot that was never used."""
@@ -208,7 +205,8 @@ class ProposerMachine:
         self._sets = NO_SETS if self.known is None else self.known.value.sets
         self._queue.cover()
         self._top += 1
-        self.ballot, self._asked_at = Ballot(self._top, self.node, self.nonce), now
+        self.ballot = Ballot(self._top, self.node, self.nonce)
+        self._patience.asked(now)
         return self._ask(now)
 
     def _accept(self, value: Value, now: Instant, *, is_new: bool) -> list[ProposerEffect]:
@@ -216,7 +214,8 @@ class ProposerMachine:
         assert self.state is State.PREPARING, "promises come first"
         founders = self._founders
         self._become(State.ACCEPTING)
-        self._founders, self._asked_at = founders, now
+        self._founders = founders
+        self._patience.asked(now)
         self._proposal, self._is_new = value, is_new
         if is_new and self._queue:
             self._queue.head.was_proposed = True
@@ -226,15 +225,12 @@ class ProposerMachine:
         """Pause a random while, so that one of us wins."""
         hit("proposer.lost")
         self._become(State.WAITING)
-        base = max(self._config.backoff_min, self._round_trip)  # A winner needs two round trips alone.
-        pause = min(max(self._config.backoff_max, 4 * self._round_trip), base << min(self._losses, 16))
-        self._losses += 1
-        self._wake = after(now, Duration(self._random.randrange(1, pause + 1)))
+        self._wake = after(now, self._patience.pause())
         return []
 
     def _ask(self, now: Instant) -> list[ProposerEffect]:
         """Send the round's request to everyone who has not answered it; repeat it later."""
-        self._wake = after(now, Duration(self._patience() << min(self._resends, 6)))
+        self._wake = after(now, self._patience.wait())
         known = NO_BALLOT if self.known is None else self.known.ballot
         if self.state is State.READING:
             nodes = [member.node for member in self.known.value.sets.members()] if self.known else []
@@ -251,18 +247,6 @@ class ProposerMachine:
                 request = Accept(self.node, self.ballot, member, self._proposal, known, self._sets)
             sends.append(Send(member.node, request))
         return sends
-
-    def _patience(self) -> int:
-        """Nanoseconds until a round is first repeated to who is silent."""
-        longest = self._config.operation_timeout // 4  # A lost message must be repeated in time all the same.
-        seen = max(self._config.resend_after, min(2 * self._round_trip, longest))
-        return seen << min(self._given_up, 6)
-
-    def _heard(self, now: Instant) -> None:
-        """A round was decided: keep how long that took; a shorter one counts by an eighth."""
-        took = now - self._asked_at
-        self._round_trip = max(took, (7 * self._round_trip + took) // 8)
-        self._given_up = 0
 
     def _electors(self) -> tuple[Acceptor, ...]:
         """Everyone whose vote this round may count."""
@@ -293,7 +277,7 @@ class ProposerMachine:
         same = {held.acceptor: None for held in self._seen.values() if held.ballot == self.known.ballot}
         if sets.is_quorum(same):
             self.chosen = self.known.ballot
-            self._heard(now)
+            self._patience.heard(now)
             return effects + self._decide(now)
         for member in sets.members():
             if event.acceptor == member and event.ballot == NO_BALLOT:
@@ -317,7 +301,7 @@ class ProposerMachine:
         self._votes[event.acceptor] = NO_BALLOT if event.accepted is None else event.accepted.ballot
         if not self._is_elected(self._votes):
             return []
-        self._heard(now)
+        self._patience.heard(now)
         if self.known is None:
             assert self._founding is not None, "only a founder goes on without a value"
             attempt = f"{self.node}.{self.nonce}.founding"
@@ -336,10 +320,10 @@ class ProposerMachine:
         self._votes[event.acceptor] = event.ballot
         if not self._is_elected(self._votes):
             return []
-        self._heard(now)
+        self._patience.heard(now)
         self.known = Accepted(self.ballot, self._proposal)
         self.chosen = self.ballot
-        self._losses = 0
+        self._patience.won()
         if self._is_new and isinstance(self._queue.head.request, ReplaceRequest):
             return self._begin(now)  # The second write, or the answer, needs a round of its own.
         return self._decide(now)
