@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import DeadlineExceeded
+from broadsheet.errors import DeadlineExceeded, InvalidArgument
+from broadsheet.journal.appending import Upload
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals, ProducerIndex
 from broadsheet.journal.messages import (
     Chunk,
@@ -26,6 +27,7 @@ from broadsheet.journal.messages import (
     LossReply,
     Registers,
 )
+from broadsheet.journal.requests import pieces_of
 from broadsheet.runtime.loop import loop_factory
 
 if TYPE_CHECKING:
@@ -137,12 +139,22 @@ class SyncJournals:
         subtract: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """See `Journals.append`."""
-        commit: Commit = self._wait(
-            self._journals.append(
-                name, content, offset=offset, check=check, union=union, subtract=subtract, timeout=timeout
-            )
-        )
+        """See `Journals.append`. Iterators run in the caller's thread: they may block, and use the client."""
+        condition: dict[str, Any] = {"offset": offset, "check": check, "union": union, "subtract": subtract}
+        commit: Commit
+        if pieces_of(content) is not None:
+            commit = self._wait(self._journals.append(name, content, timeout=timeout, **condition))
+            return commit
+        if not isinstance(content, Iterable):
+            raise InvalidArgument(f"content of type {type(content).__name__}: use the asynchronous client")
+        upload: Upload = self._wait(self._journals.begin_append(name, timeout=timeout, **condition))
+        try:
+            for piece in content:
+                if upload.gather(piece):
+                    self._wait(upload.send())
+            commit = self._wait(upload.finish())
+        finally:
+            self._wait(_cancel(upload))
         return commit
 
     def append_many(
@@ -190,6 +202,10 @@ class SyncJournals:
         """See `Journals.index_points`."""
         found: Sequence[int] = self._wait(self._journals.index_points(name))
         return found
+
+
+async def _cancel(upload: Upload) -> None:
+    upload.cancel()
 
 
 async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:

@@ -14,7 +14,6 @@ LONG_MODULES: Final = {
     "src/broadsheet/wal/log.py": 1000,
     "src/broadsheet/control/core/proposer.py": 440,
     "src/broadsheet/journal/core/pipeline.py": 500,
-    "src/broadsheet/journal/client.py": 440,
     "src/broadsheet/wire/serving.py": 520,
 }
 """Modules with one noun in them whose parts would write each other's fields, and how long each may get."""

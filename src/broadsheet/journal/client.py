@@ -15,21 +15,14 @@ from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import (
     AlreadyExists,
-    Cancelled,
-    Corrupt,
     InvalidArgument,
-    Refused,
-    RegisterMismatch,
-    Retry,
     StoreUnhealthy,
-    Unknown,
-    WrongAppendOffset,
 )
+from broadsheet.journal.appending import Appending, Upload
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
     AppendRequest,
-    AppendStreamMessage,
     Chunk,
     Commit,
     CreateRequest,
@@ -47,11 +40,17 @@ from broadsheet.journal.messages import (
     ProducerIndexReply,
     ProducerIndexRequest,
     Registers,
-    SettleReply,
-    SettleRequest,
 )
 from broadsheet.journal.reader import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Reader
-from broadsheet.journal.requests import codec_of, condition_of, is_repeatable, pieces_of
+from broadsheet.journal.requests import (
+    codec_of,
+    condition_of,
+    is_buffer,
+    is_repeatable,
+    name_of,
+    pieces_of,
+    seconds_of,
+)
 from broadsheet.journal.runs import RunsByJournal
 from broadsheet.ports import Random
 from broadsheet.wire.client import Caller
@@ -90,13 +89,15 @@ class ProducerIndex(msgspec.Struct, frozen=True):
 class Journals:
     """The journals of a node."""
 
-    def __init__(self, caller: Caller, *, random: Random) -> None:
+    def __init__(self, caller: Caller, *, random: Random, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
         """Ask `caller`, which connects again where it must.
 
         Args:
             random: for attempt ids: no two appends of any client may have the same.
+            inline_bytes_max: content above this is streamed.
         """
-        self._caller, self._random = caller, random
+        self._caller, self._random, self._inline_bytes_max = caller, random, inline_bytes_max
+        self._appending = Appending(caller, inline_bytes_max=inline_bytes_max, read_span=self._read_span)
         self._runs = RunsByJournal(caller)
 
     async def close(self) -> None:
@@ -224,21 +225,51 @@ class Journals:
         Raises:
             WrongAppendOffset: the head is elsewhere. Nothing changed.
             RegisterMismatch: `check` failed. Nothing changed.
+            InvalidArgument: `content` is no bytes, or an iterator yields what is none. Nothing changed.
+            TooSlow, Cancelled: an iterator was too slow, or out of time. Nothing changed.
             Unknown: it may or may not have been appended.
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """
+        within = seconds_of(timeout, TIMEOUT_SECONDS)
+        request = self._request(name, offset, check, union, subtract)
+        pieces = pieces_of(content)
+        if pieces is None:
+            assert not isinstance(content, Buffer)
+            return await self._appending.append_source(request, content, within)
+        if request.condition is None and len(pieces) == 1 and 0 < len(pieces[0]) <= self._inline_bytes_max:
+            return await self._runs.of(name).append(pieces[0], within)
+        return await self._appending.append_pieces(request, pieces, within)
+
+    async def begin_append(
+        self,
+        name: str,
+        *,
+        offset: int | None = None,
+        check: Mapping[str, str | None] | None = None,
+        union: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Upload:
+        """An append whose content the caller sends piece by piece; arguments and errors as of `append`."""
+        request = self._request(name, offset, check, union, subtract)
+        return Upload(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
+
+    def _request(
+        self,
+        name: str,
+        offset: int | None,
+        check: Mapping[str, str | None] | None,
+        union: Mapping[str, str] | None,
+        subtract: Mapping[str, str] | None,
+    ) -> AppendRequest:
         condition = condition_of(offset, check, union, subtract)
-        within = TIMEOUT_SECONDS if timeout is None else timeout
-        if condition is None and isinstance(content, Buffer) and 0 < len(content) <= INLINE_BYTES_MAX:
-            return await self._runs.of(name).append(content, within)
-        source = (content,) if isinstance(content, Buffer) else content
         if condition is not None and is_repeatable(condition):
             attempt = self._random.randbytes(ATTEMPT_BYTES)
             condition = msgspec.structs.replace(condition, attempt=attempt)
-            request = AppendRequest(journal=JournalName(name), condition=condition)
-            return await self._append_until_known(request, source, within)
-        request = AppendRequest(journal=JournalName(name), condition=condition)
-        return await self._append_once(request, source, within)
+        return AppendRequest(journal=name_of(name), condition=condition)
+
+    async def _read_span(self, name: str, begin: int, end: int) -> bytes:
+        return b"".join([chunk.data async for chunk in self.read(name, begin, end=end)])
 
     async def append_many(
         self, name: str, contents: Sequence[Buffer], *, timeout: float | None = None
@@ -251,13 +282,16 @@ class Journals:
         Raises:
             Refused: none was appended. Unknown: some were, or may have been.
         """
-        for content in contents:
-            if len(content) > INLINE_BYTES_MAX:
+        within, journal = seconds_of(timeout, TIMEOUT_SECONDS), name_of(name)
+        pieces = pieces_of(contents)
+        if pieces is None or is_buffer(contents):
+            raise InvalidArgument(f"contents of type {type(contents).__name__}: a list of bytes is needed")
+        for piece in pieces:
+            if len(piece) > INLINE_BYTES_MAX:
                 raise InvalidArgument(
-                    f"{len(content)} bytes in one of many: {INLINE_BYTES_MAX} at most; use append"
+                    f"{len(piece)} bytes in one of many: {INLINE_BYTES_MAX} at most; use append"
                 )
-        within = TIMEOUT_SECONDS if timeout is None else timeout
-        return await self._runs.of(name).append_many(contents, within)
+        return await self._runs.of(journal).append_many(pieces, within)
 
     async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
         """The committed end, told by the open journal: one that is being opened is waited for.
@@ -339,106 +373,6 @@ class Journals:
         """Every index point of the journal, ascending: frame boundaries at which readers may cut."""
         reply = await self._ask("journal.index_points", NameRequest(JournalName(name)), IndexPointsReply)
         return reply.offsets
-
-    # ------------------------------------------------------------------ attempts
-
-    async def _append_until_known(self, request: AppendRequest, content: Source, within: float) -> Commit:
-        """Try until an answer comes; where one was lost, ask whose append it was (journals.11, journals.21).
-
-        Content from an iterator is sent once, and asked for as well.
-        """
-        loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + within, RETRY_SECONDS_MIN
-        lost: Unknown | None = None
-        while True:
-            refused: Refused | None = None
-            try:
-                if lost is None or isinstance(content, list | tuple):
-                    return await self._append_once(request, content, give_up - loop.time())
-                refused = Cancelled(f"journal {request.journal}: an answer was lost, and nothing is appended")
-            except Unknown as error:
-                lost = error
-            except (WrongAppendOffset, RegisterMismatch, AlreadyExists) as error:
-                if lost is None:
-                    raise
-                refused = error
-            except Refused as error:
-                if lost is None:
-                    raise
-                if error.retry is Retry.NEVER or give_up - loop.time() <= pause:
-                    raise Unknown(
-                        f"journal {request.journal}: an earlier attempt may be appended; the last: {error}"
-                    ) from error
-            if refused is not None:
-                found = await self._settle(request, content, give_up - loop.time())
-                if found is None:
-                    raise refused
-                return found
-            if give_up - loop.time() <= pause:
-                assert lost is not None, "a refusal without a doubt was raised"
-                raise lost
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
-
-    async def _settle(self, request: AppendRequest, content: Source, within: float) -> Commit | None:
-        """The span of an append whose answer was lost; None: it did not take effect, and never will.
-
-        Raises:
-            Unknown: it cannot be told: more conditional appends came since than a journal remembers.
-        """
-        condition, journal = request.condition, request.journal
-        assert condition is not None
-        asked = SettleRequest(journal=journal, attempt=condition.attempt)
-        timeout = Duration(max(1, int(within * SECOND)))
-        try:
-            told, _ = await self._caller.call(
-                "journal.settle", asked, reply=SettleReply, timeout=timeout, is_idempotent=True
-            )
-            offset = condition.offset
-            is_certain = told.known_from == 0 or (offset is not None and told.known_from <= offset)
-            if told.commit is not None or is_certain:
-                return told.commit
-            if offset is not None and isinstance(content, list | tuple):
-                await self._raise_if_others(journal, offset, b"".join(content))
-        except WrongAppendOffset:
-            raise
-        except (Refused, Corrupt) as error:
-            raise Unknown(f"journal {journal}: an answer was lost, and a look failed: {error}") from error
-        raise Unknown(
-            f"journal {journal}: an answer was lost, and the node no longer knows whose append it was: read"
-            " the journal and look for it"
-        )
-
-    async def _raise_if_others(self, journal: str, offset: ByteOffset, wanted: bytes) -> None:
-        """Nobody knows whose bytes stand at `offset`; where they are not ours, our append is not there.
-
-        Raises:
-            WrongAppendOffset: other bytes stand there.
-        """
-        end = offset + len(wanted)
-        found = b"".join([chunk.data async for chunk in self.read(journal, offset, end=end)])
-        if not wanted.startswith(found):
-            raise WrongAppendOffset(f"journal {journal}: other bytes stand at {offset}")
-
-    async def _append_once(
-        self,
-        request: AppendRequest,
-        content: Source,
-        within: float,
-    ) -> Commit:
-        """One try, as a request where it is small, else as a stream."""
-        timeout = Duration(int(within * SECOND))
-        if isinstance(content, list | tuple) and sum(map(len, content)) <= INLINE_BYTES_MAX:
-            return await self._call("journal.append", request, Commit, payload=content, timeout=timeout)
-        stream = await self._caller.open("journal.append_stream", request, timeout=timeout)
-        try:
-            async for piece in pieces_of(content):
-                for at in range(0, len(piece), PIECE_BYTES):
-                    await stream.send(None, (memoryview(piece)[at : at + PIECE_BYTES],))
-            await stream.send(AppendStreamMessage(is_last=True))
-            return await stream.reply(Commit)
-        finally:
-            stream.cancel()
 
     async def _call(
         self,

@@ -1,11 +1,18 @@
 """Requests: from what a user passes to what the journal client sends. No state, no IO."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
+from operator import index
+from typing import Final
 
-from broadsheet.base.types import Buffer, ByteOffset
+import msgspec
+
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
-from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.registers import Condition, validate_condition
+
+SECONDS_BELOW: Final = 1e9
+"""What a timeout is below: more is no number that can be sent."""
 
 
 def condition_of(
@@ -14,15 +21,25 @@ def condition_of(
     union: Mapping[str, str] | None,
     subtract: Mapping[str, str] | None,
 ) -> Condition | None:
-    """The condition of an append; None where there is none."""
+    """The condition of an append; None where there is none.
+
+    Raises:
+        InvalidArgument: a field is of another type than it should be.
+    """
     if offset is None and not check and not union and not subtract:
         return None
-    return Condition(
-        offset=None if offset is None else ByteOffset(offset),
-        check=dict(check) if check else None,
-        union=dict(union) if union else None,
-        subtract=dict(subtract) if subtract else None,
-    )
+    try:
+        condition = Condition(
+            offset=None if offset is None else ByteOffset(index(offset)),
+            check=dict(check) if check else None,
+            union=dict(union) if union else None,
+            subtract=dict(subtract) if subtract else None,
+        )
+        msgspec.convert(msgspec.structs.asdict(condition), Condition)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"condition of an append: {error}") from None
+    validate_condition(condition)
+    return condition
 
 
 def is_repeatable(condition: Condition | None) -> bool:
@@ -36,14 +53,73 @@ def is_repeatable(condition: Condition | None) -> bool:
     return any(name in check and check[name] != value for name, value in union.items())
 
 
-async def pieces_of(content: Iterable[Buffer] | AsyncIterable[Buffer]) -> AsyncIterator[Buffer]:
-    """Every piece of the content, however it comes."""
-    if isinstance(content, AsyncIterable):
-        async for piece in content:
-            yield piece
-    else:
-        for piece in content:
-            yield piece
+def is_buffer(content: object) -> bool:
+    """Whether `content` is bytes as a whole, and not an iterable of pieces."""
+    try:
+        memoryview(content)  # type: ignore[arg-type]  # Whether it can be one is the question.
+    except TypeError:
+        return False
+    return True
+
+
+def as_bytes(piece: object) -> bytes | memoryview:
+    """What can be sent of `piece`, without a copy where that can be.
+
+    Raises:
+        InvalidArgument: it is no bytes.
+    """
+    if isinstance(piece, bytes):
+        return piece
+    try:
+        view = memoryview(piece)  # type: ignore[arg-type]  # As above.
+    except TypeError:
+        hint = ": encode it first" if isinstance(piece, str) else ""
+        raise InvalidArgument(
+            f"content of type {type(piece).__name__}, not bytes, bytearray or memoryview{hint}"
+        ) from None
+    if not view.c_contiguous:
+        return view.tobytes()
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def pieces_of(content: object) -> list[bytes | memoryview] | None:
+    """The pieces of content that is at hand; None for an iterator.
+
+    Raises:
+        InvalidArgument: it is no content, or one piece is none. Nothing was sent.
+    """
+    if isinstance(content, list | tuple):
+        return [as_bytes(piece) for piece in content]
+    if isinstance(content, str | Mapping) or is_buffer(content):
+        return [as_bytes(content)]
+    if isinstance(content, Iterable | AsyncIterable):
+        return None
+    return [as_bytes(content)]
+
+
+def name_of(name: object) -> JournalName:
+    """The name of a journal.
+
+    Raises:
+        InvalidArgument: it is no text.
+    """
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a journal's name is text, not {type(name).__name__}")
+    return JournalName(name)
+
+
+def seconds_of(timeout: object, otherwise: float) -> float:
+    """A timeout in seconds.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if timeout is None:
+        return otherwise
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < SECONDS_BELOW:  # type: ignore[operator]  # It is a number.
+        raise InvalidArgument(f"timeout {timeout!r} is not a number of seconds above 0")
+    return float(timeout)  # type: ignore[arg-type]  # It is a number.
 
 
 def codec_of(name: str) -> Codec:

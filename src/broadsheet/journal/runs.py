@@ -8,10 +8,11 @@ reference/performance.md E3, F ("Run frames"); journals.21 (tried once).
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
 from broadsheet.journal.messages import Commit, JournalInfo, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, RunStream
 
@@ -74,6 +75,7 @@ class Runs:
         self._user_count = 0
         self._stream: RunStream | None = None
         self._ready: list[Waiter] = []
+        self._unsent: list[Waiter] = []  # Taken, and waiting for a stream.
         self._sender: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answering: dict[asyncio.Task[None], None] = {}
@@ -97,6 +99,10 @@ class Runs:
             async with asyncio.timeout(within):
                 return await future
         except TimeoutError:
+            if any(waiter is future for _, waiter in (*self._ready, *self._unsent)):
+                raise Unreachable(
+                    f"journal {self._journal}: it could not be sent in {within} s, and is not appended"
+                ) from None
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; it may be appended"
             ) from None
@@ -127,7 +133,9 @@ class Runs:
             pairs = zip(frames, told, strict=True)
             return [commit for frame, each in pairs for commit in _commits(frame, each.begin)]
         if any(isinstance(error, Unknown | ShuttingDown | NotFound) for error in failed):
-            self._stream = None
+            old, self._stream = self._stream, None
+            if old is not None:
+                self._drop(old)
         if not told and not any(isinstance(error, Unknown) for error in failed):
             raise failed[0]
         raise Unknown(
@@ -185,10 +193,14 @@ class Runs:
                 if not batch:
                     break
                 try:
+                    self._unsent = batch
                     stream = await self._open()
+                    batch, self._unsent = _wanted(batch), []
+                    if not batch:
+                        continue
                     future = await stream.submit([content for content, _ in batch])
                 except BroadsheetError as error:
-                    self._stream = None
+                    self._stream, self._unsent = None, []
                     _fail(batch, error)
                     continue
                 except asyncio.CancelledError:
@@ -208,7 +220,7 @@ class Runs:
 
     def _take(self) -> list[Waiter]:
         """What is ready, up to a frame. That whose caller has left was not sent, and will not be."""
-        self._ready = [each for each in self._ready if not each[1].done()]
+        self._ready = _wanted(self._ready)
         size = count = 0
         for content, _ in self._ready:
             if count and (size + len(content) > FRAME_BYTES_MAX or count >= FRAME_COUNT_MAX):
@@ -221,12 +233,18 @@ class Runs:
         if self._stream is stream:
             self._stream = None
 
+    def _drop(self, stream: RunStream) -> None:
+        task = asyncio.get_running_loop().create_task(_close_old(stream))
+        self._answering[task] = None
+        task.add_done_callback(self._answered)
+
     def _retry(self, batch: list[Waiter], stream: RunStream, error: NotFound) -> None:
         """The stream was of a deleted journal; one of the same name may have been made since: ask it."""
         if self._stream is not stream:
             _fail(batch, error)
             return
         self._stream = None
+        self._drop(stream)
         self._ready[:0] = batch
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
@@ -250,6 +268,17 @@ class Runs:
             if not waiter.done():
                 waiter.set_result(Commit(begin=ByteOffset(begin), end=ByteOffset(end)))
             begin = end
+
+
+def _wanted(waiters: list[Waiter]) -> list[Waiter]:
+    """Those whose caller still waits. What was not sent will not be, and its caller was told so."""
+    return [each for each in waiters if not each[1].done()]
+
+
+async def _close_old(stream: RunStream) -> None:
+    """End a stream of a journal that was deleted: else the connection runs out of streams."""
+    with suppress(BroadsheetError):
+        await stream.close()
 
 
 def _frames(contents: Sequence[Buffer]) -> Sequence[Sequence[Buffer]]:

@@ -63,6 +63,11 @@ class ClientStream(StreamEnd):
         self._reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._has_finished = False
 
+    @property
+    def replied(self) -> "asyncio.Future[memoryview]":
+        """Done when the stream has ended, with its reply or otherwise; not to be cancelled."""
+        return self._reply
+
     def finish(self) -> None:
         """Say that no more messages will be sent. Idempotent."""
         if not self._has_finished:

@@ -137,7 +137,8 @@ class _Client:
         self.random = seat.random("operations")
         self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
         routed = Routed(self.pool, [seat.address_of(NODE)], policy=PATIENT)
-        self.journals = Journals(routed, random=seat.random("attempts"))
+        inline_bytes_max = self.knobs["inline_bytes"]
+        self.journals = Journals(routed, random=seat.random("attempts"), inline_bytes_max=inline_bytes_max)
         self.serial = 0
         self.ends: dict[str, int] = {}
         self.register: dict[str, str] = {}
@@ -182,6 +183,9 @@ class _Client:
     async def _append(self, name: str) -> None:
         if self.random.random() < 0.05:
             await self._break_off(name)
+            return
+        if self.run.healed_at is None and self.random.random() < 0.05:
+            await self._leave(name)
             return
         wanted = self._wanted(name)
         operation = self.run.history.invoke(self.seat.node, name, "append", wanted)
@@ -233,6 +237,22 @@ class _Client:
             self.run.history.reject(operation, type(error).__name__)
         except BroadsheetError:
             self.run.history.lose(operation)
+
+    async def _leave(self, name: str) -> None:
+        """Stream an append, and leave while it takes its place: it is there whole, or not at all (J5)."""
+        self.serial += 1
+        length = 3 * self.knobs["inline_bytes"]
+        content = content_of(self.seat.node, self.serial, check=None, sets=None, length=length)
+        operation = self.run.history.invoke(self.seat.node, name, "append", Wanted(content=content))
+        try:
+            async with asyncio.timeout(self.random.randrange(1, 8) / 1000):
+                commit = await self.journals.append(name, (content,), timeout=TIMEOUT_SECONDS)
+        except Refused as error:
+            self.run.history.reject(operation, type(error).__name__)
+        except (BroadsheetError, TimeoutError):
+            self.run.history.lose(operation)
+        else:
+            self.run.history.ok(operation, (commit.begin, commit.end))
 
     def _wanted(self, name: str) -> Wanted:
         self.serial += 1

@@ -1,0 +1,316 @@
+"""Appending, the calling side: content with a condition, or too large for a run frame.
+
+Content is gathered until it is above `inline_bytes_max` or ends: small content is one request, larger content
+a stream of messages, the last of which says that all was sent. Before that one left nothing of a stream can
+take effect, so that no error before it leaves a doubt. What was refused before it was sent is sent again
+while there is time; what may have been appended only where the condition lets it take effect once. A lost
+answer of such an append is settled by its attempt id. Source: journals.11, journals.17, journals.21;
+reliability C1, C2; ADR 0130, 0131.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import Buffer, ByteOffset
+from broadsheet.errors import (
+    AlreadyExists,
+    Cancelled,
+    Corrupt,
+    DeadlineExceeded,
+    Refused,
+    RegisterMismatch,
+    Retry,
+    ShuttingDown,
+    Unknown,
+    Unreachable,
+    WrongAppendOffset,
+)
+from broadsheet.journal.messages import (
+    AppendRequest,
+    AppendStreamMessage,
+    Commit,
+    SettleReply,
+    SettleRequest,
+)
+from broadsheet.journal.requests import as_bytes
+from broadsheet.wire.client import Caller, ClientStream
+
+PIECE_BYTES: Final = 1 << 20
+"""The most of one message."""
+GATHER_BYTES: Final = 64 << 10
+"""Smaller pieces are sent together."""
+PAUSE_SECONDS_MIN: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 2.0
+GRACE_SECONDS: Final = 1.0
+"""How much longer than the node we wait for its last word about a stream."""
+
+Source = Iterable[Buffer] | AsyncIterable[Buffer]
+ReadSpan = Callable[[str, int, int], Awaitable[bytes]]
+
+
+class Appending:
+    """Appends through one caller."""
+
+    def __init__(self, caller: Caller, *, inline_bytes_max: int, read_span: ReadSpan) -> None:
+        """Append through `caller`.
+
+        Args:
+            inline_bytes_max: content up to this goes in one request.
+            read_span: the bytes of a journal between two offsets.
+        """
+        self.caller, self.inline_bytes_max = caller, inline_bytes_max
+        self._read_span = read_span
+
+    async def append_pieces(self, request: AppendRequest, pieces: Sequence[Buffer], within: float) -> Commit:
+        """Append content that is at hand; try again what took no effect, or cannot take effect twice."""
+        loop = asyncio.get_running_loop()
+        give_up, pause = loop.time() + within, PAUSE_SECONDS_MIN
+        lost: Unknown | None = None
+        while True:
+            try:
+                return await self._attempt(request, pieces, give_up - loop.time())
+            except Unknown as error:
+                if not _attempt_of(request):
+                    raise
+                lost = error
+            except (WrongAppendOffset, RegisterMismatch, AlreadyExists) as refused:
+                if lost is None:
+                    raise
+                return await self.settle(request, pieces, give_up - loop.time(), refused)
+            except Refused as error:
+                if lost is None and not isinstance(error, Unreachable | ShuttingDown):
+                    raise
+                if error.retry is Retry.NEVER or give_up - loop.time() <= pause:
+                    if lost is None:
+                        raise
+                    raise Unknown(
+                        f"journal {request.journal}: an earlier attempt may be appended; the last: {error}"
+                    ) from error
+            if give_up - loop.time() <= pause:
+                assert lost is not None, "a refusal was raised"
+                raise lost
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def append_source(self, request: AppendRequest, source: Source, within: float) -> Commit:
+        """Append what an iterator yields; it is sent once."""
+        upload = Upload(self, request, within)
+        try:
+            await upload.drain(source)
+            return await upload.finish()
+        finally:
+            upload.cancel()
+
+    async def _attempt(self, request: AppendRequest, pieces: Sequence[Buffer], within: float) -> Commit:
+        upload = Upload(self, request, within)
+        try:
+            for piece in pieces:
+                if upload.gather(piece):
+                    await upload.send()
+            return await upload.conclude()
+        finally:
+            upload.cancel()
+
+    async def settle(
+        self, request: AppendRequest, pieces: Sequence[Buffer] | None, within: float, refused: Refused
+    ) -> Commit:
+        """The span of an append whose answer was lost, where it took effect.
+
+        Args:
+            pieces: its content; None where it is not at hand any more.
+            refused: raised where it did not take effect, and never will.
+
+        Raises:
+            Unknown: it cannot be told: more conditional appends came since than a journal remembers.
+        """
+        journal, condition = request.journal, request.condition
+        assert condition is not None
+        asked = SettleRequest(journal=journal, attempt=condition.attempt)
+        timeout = Duration(max(1, int(within * SECOND)))
+        try:
+            told, _ = await self.caller.call(
+                "journal.settle", asked, reply=SettleReply, timeout=timeout, is_idempotent=True
+            )
+            if told.commit is not None:
+                return told.commit
+            offset = condition.offset
+            is_certain = told.known_from == 0 or (offset is not None and told.known_from <= offset)
+            if not is_certain and offset is not None and pieces is not None:
+                is_certain = await self._stand_others(journal, offset, b"".join(pieces))
+        except (Refused, Corrupt) as error:
+            raise Unknown(f"journal {journal}: an answer was lost, and a look failed: {error}") from error
+        if is_certain:
+            raise refused
+        raise Unknown(
+            f"journal {journal}: an answer was lost, and the node no longer knows whose append it was: read"
+            " the journal and look for it"
+        )
+
+    async def _stand_others(self, journal: str, offset: ByteOffset, wanted: bytes) -> bool:
+        """Whether other bytes stand at `offset`: whose they are is forgotten, but they are not ours."""
+        return not wanted.startswith(await self._read_span(journal, offset, offset + len(wanted)))
+
+
+class Upload:
+    """One append whose content is sent piece by piece. Cancel it in the end, whatever happens."""
+
+    def __init__(self, appending: Appending, request: AppendRequest, within: float) -> None:
+        """Send nothing yet.
+
+        Args:
+            within: seconds for all of it.
+        """
+        loop = asyncio.get_running_loop()
+        self._appending, self._request = appending, request
+        self._loop, self._give_up, self._within = loop, loop.time() + within, within
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self._stream: ClientStream | None = None
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._is_all_sent = False
+
+    def gather(self, piece: object) -> bool:
+        """Take up a piece; whether `send` has to be called now. No IO; in any thread, one call at a time.
+
+        Raises:
+            InvalidArgument: it is no bytes.
+        """
+        view = as_bytes(piece)
+        if not isinstance(view, bytes) and not view.readonly:
+            view = bytes(view)  # Whoever yields it may use it again for the next piece.
+        self._gathered.append(view)
+        self._gathered_bytes += len(view)
+        if self._stream is None:
+            return self._gathered_bytes > self._appending.inline_bytes_max
+        return self._gathered_bytes >= GATHER_BYTES
+
+    async def send(self) -> None:
+        """Send what is gathered.
+
+        Raises:
+            Refused: nothing is, or will be, appended.
+        """
+        pieces, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        try:
+            if self._stream is None:
+                self._stream = await self._open()
+            for message in _messages(pieces):
+                await self._stream.send(None, message)
+        except Unknown as error:
+            raise self._certain(error) from error
+
+    async def _open(self) -> ClientStream:
+        timeout = Duration(max(1, int((self._give_up - self._loop.time()) * SECOND)))
+        stream = await self._appending.caller.open("journal.append_stream", self._request, timeout=timeout)
+        stream.replied.add_done_callback(self._on_replied)
+        return stream
+
+    def _on_replied(self, _reply: object) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _certain(self, error: Unknown) -> Refused:
+        """What an error is that came before the word that all was sent."""
+        what = f"journal {self._request.journal}: nothing is appended, its content was not yet whole: {error}"
+        return Cancelled(what) if isinstance(error, DeadlineExceeded) else Unreachable(what)
+
+    async def drain(self, source: Source) -> None:
+        """Send what `source` yields, until its end or that of the stream.
+
+        Raises:
+            Refused: nothing is, or will be, appended. Else: what the source raises.
+        """
+        if not isinstance(source, AsyncIterable):
+            for piece in source:
+                if self.gather(piece):
+                    await self.send()
+            return
+        pumping = self._loop.create_task(self._pump(source))
+        try:
+            left = max(0.0, self._give_up - self._loop.time())
+            await asyncio.wait((pumping, self._ended), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if pumping.done():
+                pumping.result()
+            elif not self._ended.done():
+                raise Cancelled(
+                    f"journal {self._request.journal}: nothing is appended, its content was not whole in"
+                    f" {self._within} s"
+                )
+        finally:
+            if not pumping.done():
+                pumping.cancel()
+                await asyncio.wait((pumping,))
+
+    async def _pump(self, source: AsyncIterable[Buffer]) -> None:
+        async for piece in source:
+            if self.gather(piece):
+                await self.send()
+
+    async def finish(self) -> Commit:
+        """Say that all was sent; where the answer is lost, ask for it by the attempt id.
+
+        Raises:
+            Refused: nothing is appended. Unknown: it may be.
+        """
+        try:
+            return await self.conclude()
+        except Unknown:
+            if not _attempt_of(self._request):
+                raise
+        given_up = Cancelled(f"journal {self._request.journal}: an answer was lost, and nothing is appended")
+        left = self._give_up - self._loop.time()
+        return await self._appending.settle(self._request, None, left, given_up)
+
+    async def conclude(self) -> Commit:
+        """Say that all was sent.
+
+        Raises:
+            Refused: nothing is appended. Unknown: it may be.
+        """
+        if self._stream is None:
+            timeout = Duration(max(1, int((self._give_up - self._loop.time()) * SECOND)))
+            commit, _ = await self._appending.caller.call(
+                "journal.append", self._request, self._gathered, reply=Commit, timeout=timeout
+            )
+            return commit
+        await self.send()
+        try:
+            await self._stream.send(AppendStreamMessage(is_last=True))
+        except Unknown as error:
+            raise self._certain(error) from error
+        self._is_all_sent = True
+        try:
+            async with asyncio.timeout_at(self._give_up + GRACE_SECONDS):
+                return await self._stream.reply(Commit)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"journal {self._request.journal}: no answer in {self._within} s; it may be appended"
+            ) from None
+
+    def cancel(self) -> None:
+        """Withdraw what is not answered. Idempotent."""
+        if self._stream is not None:
+            self._stream.cancel()
+
+
+def _attempt_of(request: AppendRequest) -> bytes:
+    return request.condition.attempt if request.condition is not None else b""
+
+
+def _messages(pieces: Sequence[Buffer]) -> Iterable[Sequence[Buffer]]:
+    """The payloads of messages of up to `PIECE_BYTES`: small pieces together, large ones cut."""
+    message: list[Buffer] = []
+    size = 0
+    for piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), PIECE_BYTES):
+            part = view[at : at + PIECE_BYTES]
+            if message and size + len(part) > PIECE_BYTES:
+                yield message
+                message, size = [], 0
+            message.append(part)
+            size += len(part)
+    if message:
+        yield message
