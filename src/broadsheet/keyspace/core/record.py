@@ -70,7 +70,7 @@ def snapshot(revision: Revision, pairs: Iterable[KeyValue], *, chunk_bytes: int)
     """
     chunks: list[list[KeyValue]] = [[]]
     room = chunk_bytes
-    for pair in pairs:
+    for pair in sorted(pairs, key=lambda pair: pair.key):
         if room <= 0:
             chunks.append([])
             room = chunk_bytes

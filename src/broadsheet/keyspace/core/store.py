@@ -4,7 +4,8 @@ Revisions count committed transactions from 1; offsets are the log stream's, one
 judged against the head (everything appended), and answered and shown once it is durable; a refused compare
 is answered once what it was compared with is durable. A flush request becomes a snapshot of the shown map,
 then a trim.
-Automaton: one state; a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE beside it.
+Automaton: one state; a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE beside it, chunk by chunk; a refused
+one begins again after a pause.
 It does not wait, read a clock, encode snapshots (long work, the host's) or serve watchers (`keyspace.local`).
 Source: design/control.md control.15-17; STYLE 2.5 for durability as an event.
 """
@@ -12,11 +13,11 @@ Source: design/control.md control.15-17; STYLE 2.5 for durability as an event.
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.marks import hit
-from broadsheet.base.time import Instant
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import Offset, RequestId, Revision, Token
 from broadsheet.errors import Status
 from broadsheet.keyspace.core.history import Changes, History
@@ -36,6 +37,9 @@ from broadsheet.keyspace.core.transaction import (
     refusal,
 )
 
+SNAPSHOT_RETRY: Final = Duration(200 * MILLISECOND)
+"""Pause before a snapshot that the log had no room for is begun again."""
+
 
 class TransactRequest(Event, frozen=True):
     """A client wants `operations` done where `compares` hold."""
@@ -52,13 +56,20 @@ class Persisted(Event, frozen=True):
 
 
 class PersistRefused(Event, frozen=True):
-    """The log had no room for the record of `token`: nothing was written of it, or of any later one."""
+    """The log did not take the record of `token`: nothing was written of it, or of any later one."""
 
     token: Token
+    message: str = "the keyspace log is full: free space"
 
 
 class FlushAsked(Event, frozen=True):
     """This stream holds old segments of the log: make them superfluous."""
+
+
+class LogBegun(Event, frozen=True):
+    """The log's stream begins anew with the whole map; the next record goes to `next_offset`."""
+
+    next_offset: Offset
 
 
 class SnapshotEncoded(Event, frozen=True):
@@ -73,6 +84,8 @@ class Persist(Effect, frozen=True):
     token: Token
     offset: Offset
     record: bytes
+    is_relief: bool = False
+    """It lets the log let go of more than it takes: it may use the room that is kept for that."""
 
 
 class Answer(Effect, frozen=True):
@@ -121,7 +134,7 @@ class _Pending:
         self.answers: list[Answer] = []
 
 
-StoreEvent = TransactRequest | Persisted | PersistRefused | FlushAsked | SnapshotEncoded
+StoreEvent = TransactRequest | Persisted | PersistRefused | FlushAsked | LogBegun | SnapshotEncoded
 StoreEffect = Persist | Answer | Show | EncodeSnapshot | TrimLog
 
 
@@ -139,16 +152,24 @@ class Store:
         self._waiting_count = 0
         self._next_offset, self._next_token = next_offset, Token(1)
         self._keep_from, self._last_chunk = next_offset, Token(0)
+        self._chunks: deque[bytes] = deque()  # Of the snapshot that is being written.
+        self._again_at: Instant | None = None
+        self._now = Instant(0)
 
     def step(self, event: StoreEvent | Tick, now: Instant) -> list[StoreEffect]:
         """Apply one event; return what the host must now do, in order."""
-        del now  # Nothing in here waits.
+        self._now = now
         handler = self._handlers.get(type(event))
         return [] if handler is None else handler(self, event)
 
     def deadline(self) -> Instant | None:
-        """Never: nothing in here waits for time."""
-        return None
+        """When a snapshot that the log refused is begun again."""
+        return self._again_at
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way to the log."""
+        return not self._pending
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -205,9 +226,7 @@ class Store:
             effects += pending.answers
             self._waiting_count -= len(pending.answers)
             if self.snapshot is SnapshotState.WRITING and pending.token == self._last_chunk:
-                self.snapshot = SnapshotState.IDLE
-                hit("keyspace.snapshot")
-                effects.append(TrimLog(below=self._keep_from))
+                effects.append(self._next_chunk())
         if self.revision > before:
             effects.insert(0, Show(self.revision))  # Who is answered already reads what it wrote.
         return effects
@@ -222,31 +241,58 @@ class Store:
             self._next_offset = pending.offset
             self._waiting_count -= len(pending.answers)
             effects += [
-                Answer(answer.request, Status.STORE_UNHEALTHY, message="the keyspace log is full: free space")
+                Answer(answer.request, Status.STORE_UNHEALTHY, message=event.message)
                 for answer in pending.answers
             ]
             if self.snapshot is SnapshotState.WRITING and not pending.changes:
-                self.snapshot = SnapshotState.IDLE  # The log asks again.
+                self._chunks.clear()
+                self.snapshot = SnapshotState.IDLE
+                self._again_at = after(self._now, SNAPSHOT_RETRY)
         self._rewind_head()
         return effects
 
     def _on_flush_asked(self, _: FlushAsked) -> list[StoreEffect]:
         if self.snapshot is not SnapshotState.IDLE:
             return []  # The one under way will do.
-        self.snapshot = SnapshotState.ENCODING
+        self.snapshot, self._again_at = SnapshotState.ENCODING, None
         self._keep_from = self._pending[0].offset if self._pending else self._next_offset
-        return [EncodeSnapshot(revision=self.revision, pairs=tuple(self.shown.pairs()))]
+        return [EncodeSnapshot(revision=self.revision, pairs=self.shown.frozen())]
 
     def _on_snapshot_encoded(self, event: SnapshotEncoded) -> list[StoreEffect]:
         assert self.snapshot is SnapshotState.ENCODING, "nobody else encodes"
         assert event.chunks, "a snapshot has at least one chunk"
         self.snapshot = SnapshotState.WRITING
-        effects: list[StoreEffect] = [self._append(chunk, self._head_revision, ()) for chunk in event.chunks]
-        self._last_chunk = self._pending[-1].token
-        return effects
+        self._chunks.extend(event.chunks)
+        return [self._next_chunk()]
 
-    def _append(self, record: bytes, revision: Revision, changes: Changes) -> Persist:
-        persist = Persist(token=self._next_token, offset=self._next_offset, record=record)
+    def _next_chunk(self) -> Persist | TrimLog:
+        """One chunk at a time: a large map must not stand in the log's way, nor in the loop's."""
+        if not self._chunks:
+            self.snapshot = SnapshotState.IDLE
+            hit("keyspace.snapshot")
+            return TrimLog(below=self._keep_from)
+        persist = self._append(self._chunks.popleft(), self._head_revision, (), is_relief=True)
+        self._last_chunk = persist.token
+        return persist
+
+    def _on_tick(self, _: Tick) -> list[StoreEffect]:
+        if self._again_at is None or self._now < self._again_at:
+            return []
+        self._again_at = None
+        return self._on_flush_asked(FlushAsked())
+
+    def _on_log_begun(self, event: LogBegun) -> list[StoreEffect]:
+        """The stream holds the whole map, as one snapshot: what was written of another is void."""
+        assert not self._pending, "nothing was on its way"
+        self._next_offset = self._keep_from = event.next_offset
+        return []
+
+    def _append(
+        self, record: bytes, revision: Revision, changes: Changes, *, is_relief: bool = False
+    ) -> Persist:
+        persist = Persist(
+            token=self._next_token, offset=self._next_offset, record=record, is_relief=is_relief
+        )
         self._pending.append(_Pending(persist.token, persist.offset, revision, changes))
         self._next_token = Token(self._next_token + 1)
         self._next_offset = Offset(self._next_offset + 1)
@@ -319,10 +365,12 @@ class Store:
         old = self._at_head(key)
         return (size(pair) if pair else 0) - (size(old) if old else 0)
 
-    _handlers: ClassVar[dict[type[Event], Callable[["Store", Any], list[StoreEffect]]]] = {
+    _handlers: ClassVar[dict[type, Callable[["Store", Any], list[StoreEffect]]]] = {
         TransactRequest: _on_transact,
         Persisted: _on_persisted,
         PersistRefused: _on_persist_refused,
         FlushAsked: _on_flush_asked,
         SnapshotEncoded: _on_snapshot_encoded,
+        LogBegun: _on_log_begun,
+        Tick: _on_tick,
     }

@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import LogStreamId, Offset, RequestId, Revision
 from broadsheet.errors import (
     BY_STATUS,
+    BroadsheetError,
     DeadlineExceeded,
     ShuttingDown,
     Status,
@@ -28,11 +29,13 @@ from broadsheet.keyspace.core.store import (
     Answer,
     EncodeSnapshot,
     FlushAsked,
+    LogBegun,
     Persist,
     Persisted,
     PersistRefused,
     Show,
     SnapshotEncoded,
+    SnapshotState,
     Store,
     StoreEffect,
     StoreEvent,
@@ -40,6 +43,7 @@ from broadsheet.keyspace.core.store import (
     TrimLog,
 )
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Operation, Outcome
+from broadsheet.keyspace.local.sealing import Seal, begin_log, write_seal
 from broadsheet.keyspace.port import WAIT_REVISION_TIMEOUT, Change, Update
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, Time, Timers
@@ -48,9 +52,15 @@ from broadsheet.runtime.host import Host
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.wal.config import KIB, MIB, WALConfig
 from broadsheet.wal.log import Log
+from broadsheet.wal.record import StreamQuarantined
 
 STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
+
+
+HEAL_RETRY: Final = Duration(50 * MILLISECOND)
+"""Pause before another look, while a log that lost a record is begun anew."""
+HEALING: Final = "the key space's log lost an old record, and begins anew; try again later"
 
 
 class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +113,7 @@ class LocalKeyspace:
         self._waiters: dict[RequestId, asyncio.Future[Outcome]] = {}
         self._next_request = RequestId(1)
         self._changed = asyncio.Event()
-        self._is_closed = False
+        self._is_closed = self._is_healing = False
         self._host: Host[StoreEvent, StoreEffect] = Host(
             store,
             {
@@ -120,6 +130,7 @@ class LocalKeyspace:
         )
         scope.defer(self.close)
         log.on_flush_request(STREAM, lambda _: self.flush_asked())
+        log.on_quarantine(STREAM, lambda _: self._heal())
 
     @property
     def story(self) -> Story:
@@ -223,18 +234,50 @@ class LocalKeyspace:
         changed.set()
 
     def _persist(self, effect: Persist) -> None:
+        if self._is_healing:
+            self._host.deliver(PersistRefused(effect.token, HEALING))
+            return
         if effect.offset != self._next_offset:
             self._host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
             return
         passed("keyspace.append")
         durable = Persisted(effect.token)
         try:
-            offset = self._log.append(STREAM, (effect.record,), done=lambda: self._durable(durable))
-        except (StoreUnhealthy, Throttled):
-            self._host.deliver(PersistRefused(effect.token))
+            offset = self._log.append(
+                STREAM, (effect.record,), done=lambda: self._durable(durable), relief=effect.is_relief
+            )
+        except (StoreUnhealthy, Throttled, StreamQuarantined) as error:
+            self._host.deliver(PersistRefused(effect.token, f"the key space's log: {error}"))
+            if isinstance(error, StreamQuarantined):
+                self._heal()
             return
         assert offset == effect.offset, f"the log put the record at {offset}, not {effect.offset}"
         self._next_offset = Offset(offset + 1)
+
+    def _heal(self) -> None:
+        """The log lost an old record: have its stream begin anew with the map, which is all in memory."""
+        if not self._is_healing and not self._is_closed:
+            self._is_healing = True
+            self._scope.spawn(self._begin_anew(), name="heal")
+
+    async def _begin_anew(self) -> None:
+        store = self._store
+        while True:
+            if store.is_idle and store.snapshot is SnapshotState.IDLE:
+                break
+            await asyncio.sleep(in_seconds(HEAL_RETRY))  # What was appended before is durable soon.
+        revision, pairs, disk = store.revision, store.shown.frozen(), self._disk
+        chunks = await disk.run(lambda: snapshot(revision, pairs, chunk_bytes=self._chunk_bytes))
+        seal = Seal(self._log.generation(STREAM), [*chunks])
+        await disk.run(lambda: write_seal(disk, seal))
+        while True:
+            try:
+                self._next_offset = await begin_log(self._log, disk, STREAM, seal)
+                break
+            except BroadsheetError:
+                await asyncio.sleep(in_seconds(HEAL_RETRY))
+        self._is_healing = False
+        self._host.deliver(LogBegun(self._next_offset))
 
     def _durable(self, event: Persisted) -> None:
         passed("keyspace.durable")

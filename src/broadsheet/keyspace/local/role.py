@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from broadsheet.base.types import Offset
 from broadsheet.errors import Corrupt
 from broadsheet.keyspace.core.recovery import recovered
+from broadsheet.keyspace.core.store import Store
 from broadsheet.keyspace.local.keyspace import STREAM, KeyspaceConfig, LocalKeyspace
+from broadsheet.keyspace.local.sealing import begin_log, read_seal
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import StatusSource
@@ -54,6 +57,21 @@ async def open_keyspace(
         crash=ports.crash,
     )
     found = log.recovered(STREAM)
+    seal = await ports.disk.run(lambda: read_seal(ports.disk))
+    if seal is not None:
+        next_offset = await begin_log(log, ports.disk, STREAM, seal)
+        store = await ports.disk.run(
+            lambda: recovered(
+                seal.chunks,
+                is_trimmed=True,
+                next_offset=next_offset,
+                limits=config.limits,
+                transactions_max=config.history_transactions_max,
+                bytes_max=config.history_bytes_max,
+            )
+        )
+        log.forget(STREAM)
+        return _serve(scope, ports, config, log, store=store, next_offset=next_offset)
     if found.is_quarantined:
         raise Corrupt(
             f"{LOG_DIRECTORY} lost durable records after offset {len(found.records) + found.first_offset}: "
@@ -74,10 +92,16 @@ async def open_keyspace(
         )
     )
     log.forget(STREAM)
+    return _serve(scope, ports, config, log, store=store, next_offset=found.next_offset)
+
+
+def _serve(
+    scope: Scope, ports: Ports, config: KeyspaceConfig, log: Log, *, store: Store, next_offset: Offset
+) -> LocalKeyspace:
     return LocalKeyspace(
         store,
         log,
-        next_offset=found.next_offset,
+        next_offset=next_offset,
         time=ports.time,
         timers=ports.timers,
         disk=ports.disk,

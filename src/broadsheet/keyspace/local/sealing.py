@@ -1,0 +1,103 @@
+"""Sealing: the whole map in a file beside the log, while the log's stream is begun anew.
+
+It carries the map over a crash from the moment at which the stream is reset until the log holds it again, or
+from an operator's word to the next start. It governs for as long as it is there: it is removed, durably,
+before the next transaction is answered.
+Source: reliability W6, W7; ADR 0122.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.errors import Corrupt
+from broadsheet.ports import Disk
+from broadsheet.wal.log import Log
+
+DIRECTORY: Final = "keyspace"
+SEAL_NAME: Final = f"{DIRECTORY}/seal"
+VERSION: Final = bytes((1,))
+CRC_BYTES: Final = 4
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """The map, and what it takes the place of."""
+
+    generation: Generation
+    """The log stream's, when this was written."""
+    chunks: list[bytes]
+    """One snapshot, as the log's records are encoded."""
+
+
+_decoder = msgspec.msgpack.Decoder(Seal)
+
+
+def read_seal(disk: Disk) -> Seal | None:
+    """The seal, or None. Blocking.
+
+    Raises:
+        Corrupt: it is damaged, or of a newer version. Nothing was changed.
+    """
+    if not disk.exists(SEAL_NAME):
+        return None
+    file = disk.open(SEAL_NAME)
+    try:
+        content = file.read_at(0, file.size())
+    finally:
+        file.close()
+    body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
+    try:
+        if body[:1] == VERSION and crc32c(body).to_bytes(CRC_BYTES, "little") == crc:
+            return _decoder.decode(memoryview(body)[1:])
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{SEAL_NAME} does not decode: {error}: written by a newer version?") from error
+    raise Corrupt(
+        f"{SEAL_NAME} fails its checksum, or is of a newer version: restore keyspace/ from a backup"
+    )
+
+
+def write_seal(disk: Disk, seal: Seal) -> None:
+    """Replace the seal, durably. Blocking."""
+    body = VERSION + msgspec.msgpack.encode(seal)
+    disk.make_dir(DIRECTORY)
+    file = disk.open(f"{SEAL_NAME}.new", create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, (body, crc32c(body).to_bytes(CRC_BYTES, "little")))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(f"{SEAL_NAME}.new", SEAL_NAME)
+    disk.sync_dir(DIRECTORY)
+
+
+def _remove(disk: Disk) -> None:
+    if disk.exists(SEAL_NAME):
+        disk.remove(SEAL_NAME)
+        disk.sync_dir(DIRECTORY)
+
+
+async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Offset:
+    """Reset the stream, append the map, and remove the seal once that is durable; the next offset.
+
+    Raises:
+        StoreUnhealthy: no room in the log: repeat it.
+    """
+    generation = Generation(max(log.generation(stream), seal.generation) + 1)
+    log.reset(stream, log.next_offset(stream), generation, done=lambda: None)
+    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def durable() -> None:
+        if not written.done():
+            written.set_result(None)
+
+    for index, chunk in enumerate(seal.chunks):
+        is_last = index == len(seal.chunks) - 1
+        log.append(stream, (chunk,), done=durable if is_last else lambda: None, relief=True)
+        await asyncio.sleep(0)  # A large map must not stand in the loop's way.
+    await written
+    await disk.run(lambda: _remove(disk))
+    return log.next_offset(stream)

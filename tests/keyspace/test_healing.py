@@ -1,0 +1,140 @@
+"""A key space whose log turns out damaged, or full, while it runs: it goes on by itself, from its map."""
+
+import asyncio
+import random
+
+import pytest
+
+from broadsheet.base.time import Instant
+from broadsheet.base.types import LogStreamId
+from broadsheet.errors import StoreUnhealthy
+from broadsheet.keyspace.core.transaction import Put
+from broadsheet.keyspace.local.keyspace import STREAM, LocalKeyspace
+from broadsheet.keyspace.local.role import open_keyspace
+from broadsheet.runtime.role import Ports
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import LoopTimers
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal.log import Log
+from broadsheet.wal.record import LogFull
+from tests.journal.crash_histories import KEYSPACE
+from tests.wal.harness import TestTime
+
+TURNS_MAX = 5_000
+
+
+class Ticking(TestTime):
+    """The time of the loop, which fires the timers."""
+
+    def now(self) -> Instant:
+        return Instant(int(asyncio.get_running_loop().time() * 1e9))
+
+
+class Life:
+    """One start of a key space on a simulated disk."""
+
+    def __init__(self, disk: SimDisk, seed: int) -> None:
+        self.crashes: list[BaseException] = []
+        self.ports = Ports(
+            time=Ticking(),
+            timers=LoopTimers(asyncio.get_running_loop()),
+            disk=disk,
+            network=None,  # type: ignore[arg-type]  # Nobody calls it.
+            objects=lambda _: None,  # type: ignore[arg-type,return-value]
+            random=lambda purpose: random.Random(f"{seed} {purpose}"),
+            crash=self.crashes.append,
+        )
+        self.scope = Scope("keyspace", crash=self.crashes.append)
+
+    async def start(self) -> LocalKeyspace:
+        return await open_keyspace(self.scope, self.ports, KEYSPACE)
+
+
+async def until_taken(keyspace: LocalKeyspace, put: Put) -> int:
+    """Repeat a put that is refused; how often it was."""
+    for refused in range(TURNS_MAX):
+        try:
+            await keyspace.transact([], [put])
+        except StoreUnhealthy:
+            await asyncio.sleep(0.01)
+        else:
+            return refused
+    raise AssertionError("it never heals")
+
+
+async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
+    """W6: it was raised out of a performer, and ended the node; nothing of the map was lost."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 100)])
+    log: Log = keyspace._log
+    log.quarantine(STREAM)
+
+    with pytest.raises(StoreUnhealthy):
+        await keyspace.transact([], [Put("k/new", b"w")])
+    assert await until_taken(keyspace, Put("k/new", b"w")) < 100
+    revision, shown = keyspace.revision, keyspace.range("")
+    cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    await life.scope.close()
+    other = Life(cut, 2)
+    again = await other.start()
+    await other.scope.close()
+
+    assert (again.revision, again.range("")) == (revision, shown)
+    assert len(shown) == 31
+    assert not disk.exists("keyspace/seal")
+    assert not life.crashes
+
+
+@pytest.mark.parametrize("cut_after", [1, 2, 3, 5, 8, 13])
+async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: int) -> None:
+    """The seal carries the map, whichever part of the log is durable by then."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    shown = keyspace.range("")
+    keyspace._log.quarantine(STREAM)
+    for _ in range(cut_after):
+        await asyncio.sleep(0)
+    cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    is_sealed = cut.exists("keyspace/seal")
+    await life.scope.close()
+
+    if is_sealed:
+        other = Life(cut, 2)
+        assert (await other.start()).range("") == shown
+        await other.scope.close()
+
+
+async def test_a_snapshot_that_the_log_has_no_room_for_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for once a lap: the log stayed full for ever."""
+    life = Life(SimDisk(), 1)
+    keyspace = await life.start()
+    for n in range(20):
+        await keyspace.transact([], [Put(f"k/{n}", b"v" * 500)])
+    refused = 0
+    append = Log.append
+
+    def full(self: Log, stream: LogStreamId, *rest: object, **named: object) -> object:
+        nonlocal refused
+        if named.get("relief") and refused < 2:
+            refused += 1
+            raise LogFull("no room")
+        return append(self, stream, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Log, "append", full)
+    first = keyspace._log.next_offset(STREAM)
+    keyspace.flush_asked()
+    async with asyncio.timeout(10):
+        while True:
+            await asyncio.sleep(0.02)
+            state = keyspace._log.states[STREAM]
+            if state.first >= first:
+                break
+    assert refused == 2
+    await life.scope.close()
