@@ -19,9 +19,8 @@ from broadsheet.control.core.messages import Accept, Prepare
 from broadsheet.control.core.value import NO_BALLOT, Acceptor, AcceptorSets, Ballot, founding
 from broadsheet.control.role import STREAM
 from broadsheet.sim.disk import SimDisk
-from broadsheet.wal.tale import Verdict
 from tests.wal.harness import Bench, abandon, open_log
-from tests.wal.histories import noise
+from tests.wal.histories import Kept, noise
 from tests.wal.one_stream import ROOMY, search_one_stream
 
 FLIPS = 1_800
@@ -70,7 +69,7 @@ def search(flips: int, seed: int) -> None:
     """Flip bits of one acceptor's log; `make soak` asks for more."""
     image, states = asyncio.run(write())
 
-    def restore(verdict: Verdict) -> Memory | None:
+    def restore(verdict: Kept) -> Memory | None:
         return remembered(held.payload for held in verdict.held)
 
     # A log that has lost its stream is a new life, and so no member (control.6).

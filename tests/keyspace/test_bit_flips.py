@@ -23,9 +23,8 @@ from broadsheet.keyspace.core.store import (
 from broadsheet.keyspace.core.transaction import KeyValue, Limits, Put
 from broadsheet.keyspace.local.keyspace import STREAM
 from broadsheet.sim.disk import SimDisk
-from broadsheet.wal.tale import Verdict
 from tests.wal.harness import Bench, abandon, open_log
-from tests.wal.histories import noise
+from tests.wal.histories import Kept, noise
 from tests.wal.one_stream import ROOMY, search_one_stream
 
 FLIPS = 1_800
@@ -81,7 +80,7 @@ async def write() -> tuple[dict[str, bytes], list[State]]:
     return disk.medium.image(), written.states
 
 
-def shown(verdict: Verdict) -> State:
+def shown(verdict: Kept) -> State:
     """The map that the records of a stream describe."""
     store = restored([held.payload for held in verdict.held], verdict.first)
     return store.revision, store.shown.range("")

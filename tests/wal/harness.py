@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -57,6 +58,19 @@ class TestTime:
         return self._boot_id
 
 
+class Told(NamedTuple):
+    """What a start tells of a stream, with its records read back."""
+
+    records: list[Record]
+    first_offset: int
+    next_offset: int
+    generation: int
+    crc: int
+    tail_cut: bool
+    is_quarantined: bool
+    suspects: list[Record]
+
+
 class Bench:
     """One start of a log, and what became of it."""
 
@@ -65,16 +79,40 @@ class Bench:
         self.acknowledged: list[tuple[int, int]] = []
         """(stream, offset after it) of every append that was answered, in order."""
 
-    def send(self, stream: LogStreamId, payload: bytes, *, count: int = 1, generation: int = 0) -> Offset:
+    def send(self, stream: LogStreamId, payload: bytes, *, generation: int = 0) -> Offset:
         """Append, and note when it is acknowledged."""
         offset: Offset = self.log.append(
             stream,
             [payload],
-            count=count,
             generation=Generation(generation),
-            done=lambda: self.acknowledged.append((stream, offset + count)),
+            done=lambda: self.acknowledged.append((stream, offset + 1)),
         )
         return offset
+
+    def send_many(self, stream: LogStreamId, *payloads: bytes, generation: int = 0) -> Offset:
+        """Append them as one run."""
+        offset: Offset = self.log.append_many(
+            stream,
+            payloads,
+            generation=Generation(generation),
+            done=lambda: self.acknowledged.append((stream, offset + len(payloads))),
+        )
+        return offset
+
+    async def found(self, stream: LogStreamId) -> Told:
+        """What the start found of `stream`."""
+        found = self.log.recovered(stream)
+        records = [record async for record in self.log.records(stream) if record.offset < found.end_offset]
+        return Told(
+            records,
+            found.first_offset,
+            found.next_offset,
+            found.generation,
+            found.crc,
+            found.tail_cut,
+            found.is_quarantined,
+            found.suspects,
+        )
 
     async def commit(self, stream: LogStreamId, *payloads: bytes, generation: int = 0) -> Offset:
         """Append and wait until it is durable; the last offset."""
@@ -153,4 +191,4 @@ def after_power_cut(disk: SimDisk) -> SimDisk:
 async def read_all(disk: Disk, *, seed: int = 99, config: WALConfig = SMALL) -> dict[int, list[bytes]]:
     """Start, and tell what each stream holds."""
     async with opened(disk, seed=seed, config=config) as bench:
-        return {s: payloads(bench.log.recovered(s).records) for s in bench.log.streams()}
+        return {s: payloads((await bench.found(s)).records) for s in bench.log.streams()}

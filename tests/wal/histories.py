@@ -8,18 +8,21 @@ acknowledged ones (W2).
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from broadsheet.base.time import SECOND, Duration
-from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.base.types import Generation, LogStreamId, Offset, Term
 from broadsheet.sim.crashstates import CrashState, crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Tape
-from broadsheet.wal import WALConfig
+from broadsheet.wal import Record, Run, WALConfig
 from broadsheet.wal.format import RowFlag
+from broadsheet.wal.reading import read_content
 from broadsheet.wal.recovery import Recovery, log_id_of, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import segment_index
-from broadsheet.wal.tale import Verdict
+from broadsheet.wal.stream import Place
+from broadsheet.wal.tale import Held, Point
 from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log, vouching
 
 TINY = WALConfig(
@@ -32,6 +35,16 @@ TINY = WALConfig(
     vouch_delay=Duration(3600 * SECOND),
 )
 Records = dict[int, bytes]
+
+
+class Kept(NamedTuple):
+    """What recovery would tell of a stream, and its records, read back."""
+
+    first: int
+    point: Point
+    held: list[Record]
+    flags: int
+    places: list[Held]
 
 
 class History:
@@ -53,7 +66,8 @@ class History:
         self.bench = await open_log(self.disk, config=self.config, seed=100 + self.starts)
         log = self.bench.log
         for stream, states in self.states.items():
-            found = {int(r.offset): r.payload for r in log.recovered(LogStreamId(stream)).records}
+            told = await self.bench.found(LogStreamId(stream))
+            found = {int(r.offset): r.payload for r in told.records}
             states.append((log.next_offset(LogStreamId(stream)), found))
             self.tape.mark(
                 (stream, len(states) - 1)
@@ -68,10 +82,23 @@ class History:
         _, before = self._now(stream)
         self._note(stream, offset + 1, {**before, offset: payload})
 
-    def truncate(self, stream: LogStreamId, offset: int, generation: int) -> None:
+    def append_many(self, stream: LogStreamId, *payloads: bytes, generation: int = 0) -> None:
+        """One run: all of it, or nothing."""
         assert self.bench is not None
-        self.bench.log.truncate(stream, Offset(offset), Generation(generation), self._done(stream))
+        offset = self.bench.log.append_many(
+            stream, payloads, generation=Generation(generation), done=self._done(stream)
+        )
         _, before = self._now(stream)
+        self._note(stream, offset + len(payloads), {**before, **dict(enumerate(payloads, offset))})
+
+    def truncate(self, stream: LogStreamId, offset: int, generation: int) -> None:
+        """Anywhere, also inside a run, of a stream of which nothing was trimmed."""
+        assert self.bench is not None
+        _, before = self._now(stream)
+        kept = [before[n] for n in range(offset)]
+        chain = Run.of(kept, offset=Offset(0), seed=0).crc
+        done = self._done(stream)
+        self.bench.log.truncate(stream, Offset(offset), Generation(generation), done, chain=chain)
         self._note(stream, offset, {o: p for o, p in before.items() if o < offset})
 
     def reset(self, stream: LogStreamId, offset: int, generation: int) -> None:
@@ -118,7 +145,7 @@ class History:
             promised[mark[0]] = max(promised.get(mark[0], 0), mark[1])
         return self.judge_verdicts(read_image(state.image), promised)
 
-    def judge_verdicts(self, verdicts: dict[int, Verdict], promised: dict[int, int]) -> str | None:
+    def judge_verdicts(self, verdicts: dict[int, Kept], promised: dict[int, int]) -> str | None:
         """As `judge`, of what was already read."""
         for stream, states in self.states.items():
             verdict = verdicts.get(stream)
@@ -130,7 +157,7 @@ class History:
                 continue
             if verdict.flags & RowFlag.QUARANTINED:
                 return f"stream {stream} is quarantined, though nothing was damaged"
-            found = {held.offset: held.payload for held in verdict.held}
+            found = {int(held.offset): held.payload for held in verdict.held}
             legal = [
                 number
                 for number, (after, content) in enumerate(states)
@@ -152,7 +179,7 @@ def _base(states: list[tuple[int, Records]], number: int) -> int:
     return min(content, default=after)
 
 
-def read_image(image: dict[str, bytes]) -> dict[int, Verdict]:
+def read_image(image: dict[str, bytes]) -> dict[int, Kept]:
     """What recovery would tell of the streams of a disk's content. Nothing is written."""
     files: dict[int, bytes] = {}
     for name, content in image.items():
@@ -163,7 +190,19 @@ def read_image(image: dict[str, bytes]) -> dict[int, Verdict]:
     found = [segment for segment in found if segment.header is not None or segment.lap]
     if log_id is None or not any(segment.lap for segment in found):
         return {}
-    return Recovery(lambda index: Content.of(files[index]), log_id=log_id).run(found).verdicts
+    result = Recovery(lambda index: Content.of(files[index]), log_id=log_id).run(found)
+    kept: dict[int, Kept] = {}
+    for stream, verdict in result.verdicts.items():
+        records: list[Record] = []
+        for held in verdict.held:
+            place = Place(held.offset, held.end, held.crc, held.length, held.lap, held.at)
+            run = read_content(Content.of(files[result.laps[held.lap]]), log_id, stream, place)
+            if run is None:
+                records.append(Record(Offset(held.offset), Term(0), b"what recovery took cannot be read"))
+            else:
+                records += [record for record in run.records() if record.offset >= verdict.first]
+        kept[stream] = Kept(verdict.first, verdict.point, records, verdict.flags, verdict.held)
+    return kept
 
 
 def noise(seed: int, length: int) -> bytes:
@@ -201,6 +240,36 @@ async def truncations(history: History) -> None:
         history.append(A, noise(3, 2600), generation=2 * n + 1)
         history.truncate(A, n % 2, 2 * n + 2)
         await history.settled()
+
+
+async def runs(history: History) -> None:
+    """Many entries as one; cut inside, and continued with other bytes, with the very same, or not at all."""
+    await history.start()
+    for n in range(5):
+        history.append_many(A, *[noise(m, 700 - 100 * m) for m in range(4)], generation=2 * n)
+        history.append_many(B, *[noise(n + m, 20 * m) for m in range(20)])
+        if n % 2:
+            await history.settled()
+        history.truncate(A, 1 + n % 3, 2 * n + 1)
+        history.append_many(A, noise(2, 900), noise(9, 50), generation=2 * n + 1)
+        await history.settled()
+        history.truncate(A, 2 + n % 2, 2 * n + 2)
+        if n % 2 == 0:
+            await history.settled()
+
+
+async def runs_and_copies(history: History) -> None:
+    """Runs that were cut inside pin the oldest segment, are copied forward, and are cut again."""
+    await history.start()
+    history.append_many(A, *[noise(m, 300) for m in range(6)])
+    history.truncate(A, 4, 1)
+    history.append_many(A, noise(4, 300), noise(7, 300), generation=1)
+    for n in range(16):
+        history.append(B, noise(n, 7000))
+        await history.settled()
+        history.trim(B, n)
+        if n == 10:
+            history.truncate(A, 3, 2)
 
 
 async def recycling(history: History) -> None:
@@ -266,7 +335,18 @@ async def resting(history: History) -> None:
 
 
 MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
-    mix.__name__: mix for mix in (appends, truncations, recycling, copying, restarts, resets, resting)
+    mix.__name__: mix
+    for mix in (
+        appends,
+        truncations,
+        runs,
+        runs_and_copies,
+        recycling,
+        copying,
+        restarts,
+        resets,
+        resting,
+    )
 }
 
 

@@ -11,9 +11,8 @@ from broadsheet.errors import BroadsheetError
 from broadsheet.wal.config import BLOCK_BYTES, KIB, WALConfig
 from broadsheet.wal.format import Kind, RowFlag
 from broadsheet.wal.scan import frames
-from broadsheet.wal.tale import Verdict
 from tests.support.bitflips import Flagged, Range, flip_bits
-from tests.wal.histories import read_image
+from tests.wal.histories import Kept, read_image
 
 ROOMY = WALConfig(
     segment_bytes=256 * KIB, segments_initial=3, initial_fill_bytes=256 * KIB, record_bytes_max=32 * KIB
@@ -32,7 +31,7 @@ def record_ranges(image: dict[str, bytes], first: int = 0) -> list[Range]:
 
 
 def served(
-    image: dict[str, bytes], stream: LogStreamId, restore: Callable[[Verdict], object]
+    image: dict[str, bytes], stream: LogStreamId, restore: Callable[[Kept], object]
 ) -> dict[object, object]:
     """What `restore` makes of `stream`; flagged where it is gone, quarantined, cut, or `restore` refuses."""
     try:
@@ -48,7 +47,7 @@ def served(
 def search_one_stream(
     image: dict[str, bytes],
     stream: LogStreamId,
-    restore: Callable[[Verdict], object],
+    restore: Callable[[Kept], object],
     states: Sequence[object],
     *,
     flips: int,

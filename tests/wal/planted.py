@@ -1,5 +1,6 @@
 """Planted bugs of the log: each removes one guard. A check that no planted bug can fail proves nothing."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,12 +11,13 @@ from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import copying, opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
-from broadsheet.wal.format import FrameHeader
+from broadsheet.wal.format import BatchHeader, FrameHeader
 from broadsheet.wal.log import Log
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
 from broadsheet.wal.space import Space
+from broadsheet.wal.stream import Place
 from tests.wal import histories, scenarios
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -105,7 +107,7 @@ def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
         for frame in scan.frames(data, at, len(data), of_this_lap, is_after_hole=True):
             tale_ = self._tales.get(frame.header.stream)
             if frame.is_payload_whole and tale_ is not None and segment.lap == lap:
-                self._apply(frame, data)
+                self._apply(frame, data, 0)
         look(self, segment, at)
 
     patch.setattr(recovery.Recovery, "_look_behind", keep)
@@ -117,20 +119,32 @@ def lap_ignored(patch: pytest.MonkeyPatch) -> None:
 
     def all_laps(index: int, content: Content, name: str) -> Found:
         found = survey(index, content, name)
-        base = min((header.batch for header in found.batches), default=0)
-        every = [h._replace(lap=found.lap, batch=base + n) for n, h in enumerate(batches(content))]
-        return found._replace(batches=every)
+        return found._replace(batches=array("Q", (header.at for header in batches(content))))
+
+    walk = recovery.Recovery._walk
+
+    def walked(self: recovery.Recovery, segment: Found, content: Content) -> int:
+        base = min(header.batch for header in batches(content) if header.lap == segment.lap)
+        number = {at: base + n for n, at in enumerate(segment.batches)}
+
+        def read(content: Content, at: int) -> BatchHeader | None:
+            header = scan.read_batch(content, at)
+            return header and header._replace(lap=segment.lap, batch=number[at])
+
+        patch.setattr(recovery, "read_batch", read)
+        return walk(self, segment, content)
 
     apply = recovery.Recovery._apply
 
-    def moved(self: recovery.Recovery, frame: FoundFrame, data: bytes) -> None:
+    def moved(self: recovery.Recovery, frame: FoundFrame, data: bytes, base: int) -> None:
         assert self._last is not None
         header = frame.header._replace(lap=self._last.lap, batch=self._last.batch)
-        apply(self, frame._replace(header=header), data)
+        apply(self, frame._replace(header=header), data, base)
 
     patch.setattr(opening, "survey", all_laps)
     patch.setattr(recovery, "_of", lambda batch: lambda header: header.log_id == batch.log_id)
     patch.setattr(recovery.Recovery, "_apply", moved)
+    patch.setattr(recovery.Recovery, "_walk", walked)
 
 
 def rewrite_on_recovery_skipped(patch: pytest.MonkeyPatch) -> None:
@@ -172,9 +186,9 @@ def directory_not_synced(patch: pytest.MonkeyPatch) -> None:
 def copies_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A segment is freed although a stream still pins it."""
 
-    def forget(self: Log, stream: int, end: int, *_: bytes) -> bool:
-        batch = self._place(stream, 0, is_relief=True)
-        old = self.states[stream].move(end, batch.lap)
+    def forget(self: Log, place: Place, header: FrameHeader, _: bytes) -> bool:
+        batch = self._place(header.stream, 0, is_relief=True)
+        old = self.states[header.stream].move(place, batch.lap, 0, 0)
         if old is not None:
             batch.releases.append(old)
             batch.use.pin(old.length)

@@ -31,13 +31,13 @@ async def sync_fails_and_the_page_cache_lies() -> str | None:
     await bench.log.close()
     disk.medium.locks.clear()
     bench = await open_log(disk, seed=2)
-    told = payloads(bench.log.recovered(A).records)
+    told = payloads((await bench.found(A)).records)
     if len(told) != 2:
         return f"the page cache does not lie: {len(told)} records were read"
     await bench.commit(B, b"life goes on")
     await abandon(bench)
     bench = await open_log(after_power_cut(disk), seed=3)
-    found = bench.log.recovered(A)
+    found = await bench.found(A)
     await abandon(bench)
     if found.is_quarantined or payloads(found.records) != told:
         return f"a start told of {len(told)} records, and after a power cut there are {len(found.records)}"
@@ -60,14 +60,14 @@ async def torn_tail_and_the_same_bytes_again() -> str | None:
     torn[at : at + 512] = before[SEGMENT][at : at + 512]
     disk = SimDisk(Medium.of({**after, SEGMENT: bytes(torn)}))
     bench = await open_log(disk, seed=2)
-    found = bench.log.recovered(A)
+    found = await bench.found(A)
     if payloads(found.records) != [b"0"] or not found.tail_cut:
         return f"after the tear: {[p[:1] for p in payloads(found.records)]}, tail_cut {found.tail_cut}"
     await bench.commit(A, first)
     await abandon(bench)
     disk.medium.locks.clear()
     bench = await open_log(disk, seed=3)
-    found = bench.log.recovered(A)
+    found = await bench.found(A)
     await abandon(bench)
     if payloads(found.records) != [b"0", first]:
         return f"a record of the torn batch came back: {[p[:1] for p in payloads(found.records)]}"
@@ -94,7 +94,7 @@ async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
     disk = SimDisk(Medium.of({**image, SEGMENT: bytes(torn)}))
     for seed, expected in ((2, [b"0"]), (3, [b"0", again]), (4, [b"0", again]), (5, [b"0", again])):
         bench = await open_log(disk, seed=seed)
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         if payloads(found.records) != expected or not found.tail_cut or found.is_quarantined:
             told = [p[:1] for p in payloads(found.records)]
             await abandon(bench)
@@ -134,7 +134,7 @@ async def stale_sectors_of_another_boot() -> str | None:
     torn[at : at + 512] = before[at : at + 512]
     disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(torn)}))
     bench = await open_log(disk, seed=2)
-    if payloads(bench.log.recovered(A).records) != [b"0"]:
+    if payloads((await bench.found(A)).records) != [b"0"]:
         return "the torn batch was not cut"
     bench.send(A, first)
     await bench.commit(A, fresh)
@@ -144,7 +144,7 @@ async def stale_sectors_of_another_boot() -> str | None:
     mixed[begin : begin + 6144] = torn[begin : begin + 6144]
     disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(mixed)}))
     bench = await open_log(disk, seed=3)
-    told = payloads(bench.log.recovered(A).records)
+    told = payloads((await bench.found(A)).records)
     await abandon(bench)
     if told != [b"0", first, fresh][: len(told)] or not told:
         return f"a record of another life came back: {[p[:1] for p in told]}"
@@ -170,7 +170,7 @@ async def lost_batch_with_a_truncation() -> str | None:
                 lost[at : at + 4096] = before[at : at + 4096]
         damaged = SimDisk(Medium.of({**whole, SEGMENT: bytes(lost)}))
         bench = await open_log(damaged, seed=2)
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         await abandon(bench)
         if not found.is_quarantined:
             return f"A is served as {payloads(found.records)}, though a durable batch of it is lost"
@@ -221,7 +221,7 @@ async def frames_of_another_lap_behind_the_head() -> str | None:
     disk = after_power_cut(disk)
     for seed in (2, 3):
         bench = await open_log(disk, seed=seed)
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         if payloads(found.records)[-1:] != [bytes([59]) * 6000] or found.tail_cut or found.is_quarantined:
             return f"offsets {found.first_offset}..{found.next_offset}, tail_cut {found.tail_cut}"
         if found.next_offset != 60 or len(found.records) > 2:
@@ -257,8 +257,8 @@ async def one_stream_pins_while_another_writes(*, flushes: bool) -> str | None:
         return f"the pool grew to {bench.log.status().segment_count}"
     await abandon(bench)
     bench = await open_log(after_power_cut(disk), seed=2)
-    kept = payloads(bench.log.recovered(B).records)
-    last = bench.log.recovered(A)
+    kept = payloads((await bench.found(B)).records)
+    last = await bench.found(A)
     await abandon(bench)
     if kept != ([] if flushes else [b"the old record"]) or last.next_offset != n or last.is_quarantined:
         return f"kept {kept}, next offset {last.next_offset} of {n}"

@@ -34,7 +34,7 @@ async def test_a_copy_never_takes_the_place_of_a_record_of_another_branch() -> N
 
     await abandon(bench)
     bench = await open_log(after_power_cut(disk), seed=2)
-    found = bench.log.recovered(B)
+    found = await bench.found(B)
     await abandon(bench)
     assert payloads(found.records) == [b"new branch"]
     assert not found.is_quarantined

@@ -15,6 +15,8 @@ from tests.wal.histories import MIXES, TINY, read_image, run_mix, search
 ATOMS_MAX = {
     "appends": 11,
     "truncations": 10,
+    "runs": 11,
+    "runs_and_copies": 10,
     "recycling": 9,
     "copying": 9,
     "restarts": 10,

@@ -60,12 +60,12 @@ async def test_eio_ends_the_process_and_acknowledges_nothing_after_it(faults: Fa
     await abandon(bench)
 
     async with opened(disk_of(faults), seed=2) as bench:
-        told = payloads(bench.log.recovered(A).records)
+        told = payloads((await bench.found(A)).records)
         assert told[:1] == [b"durable"]
     _close()
     faults.reboot()
     async with opened(disk_of(faults), seed=3) as bench:
-        assert payloads(bench.log.recovered(A).records) == told
+        assert payloads((await bench.found(A)).records) == told
 
 
 @pytest.mark.needs_fuse
@@ -92,7 +92,7 @@ async def test_enospc_while_the_pool_grows_refuses_and_goes_on_when_space_return
     await _until(lambda: len(bench.acknowledged) == sent + 1, bench)
     await bench.log.close()
     async with opened(disk_of(faults), seed=2) as bench:
-        assert len(bench.log.recovered(A).records) == sent + 1
+        assert len((await bench.found(A)).records) == sent + 1
 
 
 @pytest.mark.needs_fuse
@@ -110,7 +110,7 @@ async def test_enospc_of_a_batch_waits_in_place_and_short_writes_are_continued(f
     assert faults.hits()[1] >= 1
     await abandon(bench)
     async with opened(disk_of(faults), seed=2) as bench:
-        assert payloads(bench.log.recovered(A).records) == [b"x" * 9000]
+        assert payloads((await bench.found(A)).records) == [b"x" * 9000]
 
 
 async def test_a_disk_without_space_refuses_the_first_start() -> None:

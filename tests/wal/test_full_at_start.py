@@ -45,7 +45,7 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
     disk.medium.quota_bytes = 1 << 30
     for seed in (3, 4):
         bench = await open_log(disk, config=CONFIG, seed=seed)
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         await bench.settled()  # Appends wait until there is room again that relief may use.
         await bench.commit(A, PAYLOAD)
         await abandon(bench)

@@ -7,7 +7,7 @@ from pathlib import Path
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
-from tests.wal.harness import DIRECTORY, A, B, opened, payloads
+from tests.wal.harness import DIRECTORY, A, B, C, opened, payloads
 
 GOLDEN = Path(__file__).parent / "golden"
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
@@ -22,6 +22,10 @@ async def _write() -> bytes:
         bench.log.truncate(A, Offset(1), Generation(2), lambda: None)
         await bench.commit(A, b"second again", generation=2)
         bench.log.reset(B, Offset(40), Generation(3), lambda: None, crc=7)
+        bench.send_many(C, b"run", b"of", b"three", b"four")
+        entry = await bench.log.entry(C, Offset(3))
+        assert entry is not None
+        bench.log.truncate(C, Offset(3), Generation(4), lambda: None, chain=entry.seed)
         await bench.commit(LogStreamId(9), b"to be dropped")
         bench.log.drop(LogStreamId(9))
         bench.log.trim(A, Offset(1))
@@ -33,15 +37,16 @@ def test_the_log_writes_the_golden_bytes() -> None:
     """Whoever changes the format raises its version, and keeps the reader of this one."""
     written = asyncio.run(_write()).rstrip(b"\0")
 
-    assert written == (GOLDEN / "version-1.wal").read_bytes().rstrip(b"\0")
+    assert written == (GOLDEN / "version-2.wal").read_bytes().rstrip(b"\0")
 
 
 async def test_the_golden_log_is_read() -> None:
     """A data directory of this release opens in every later one."""
-    content = (GOLDEN / "version-1.wal").read_bytes().ljust(64 << 10, b"\0")
+    content = (GOLDEN / "version-2.wal").read_bytes().ljust(64 << 10, b"\0")
     async with opened(SimDisk(Medium.of({SEGMENT: content})), seed=1) as bench:
-        assert bench.log.streams() == [A, B]
-        first, second = bench.log.recovered(A), bench.log.recovered(B)
+        assert bench.log.streams() == [A, B, C]
+        assert payloads((await bench.found(C)).records) == [b"run", b"of", b"three"]
+        first, second = await bench.found(A), await bench.found(B)
         assert (first.first_offset, payloads(first.records), first.generation) == (1, [b"second again"], 2)
         assert (second.first_offset, payloads(second.records), second.next_offset) == (40, [b"forty"], 41)
         assert not first.tail_cut

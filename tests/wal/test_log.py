@@ -18,7 +18,7 @@ async def test_what_was_appended_is_there_after_a_restart() -> None:
     disk = SimDisk()
     async with opened(disk) as bench:
         assert bench.send(A, b"one") == 0
-        assert bench.send(A, b"two", count=3) == 1
+        assert bench.send_many(A, b"two", b"", b"four") == 1
         assert bench.send(B, b"other") == 0
         assert await bench.commit(A, b"three") == 4
         assert bench.acknowledged == [(A, 1), (A, 4), (B, 1), (A, 5)]
@@ -26,17 +26,19 @@ async def test_what_was_appended_is_there_after_a_restart() -> None:
 
     async with opened(disk, seed=2) as bench:
         assert bench.log.streams() == [A, B]
-        found = bench.log.recovered(A)
-        assert [(r.offset, r.count, r.payload) for r in found.records] == [
-            (0, 1, b"one"),
-            (1, 3, b"two"),
-            (4, 1, b"three"),
+        found = await bench.found(A)
+        assert [(r.offset, r.payload) for r in found.records] == [
+            (0, b"one"),
+            (1, b"two"),
+            (2, b""),
+            (3, b"four"),
+            (4, b"three"),
         ]
         assert (found.first_offset, found.next_offset, found.tail_cut) == (0, 5, False)
         assert bench.log.next_offset(A) == 5
         assert await bench.commit(A, b"four") == 5
         bench.log.check()
-    assert await read_all(disk) == {A: [b"one", b"two", b"three", b"four"], B: [b"other"]}
+    assert await read_all(disk) == {A: [b"one", b"two", b"", b"four", b"three", b"four"], B: [b"other"]}
 
 
 async def test_all_appends_of_a_turn_are_one_batch_and_the_next_collects_meanwhile() -> None:
@@ -93,7 +95,7 @@ async def test_many_writers_are_told_in_slices_while_the_next_batch_is_written()
 
 async def test_a_closed_log_has_told_everyone() -> None:
     """Also where they are more than are told in a turn."""
-    async with opened(SimDisk()) as bench:
+    async with opened(SimDisk(), config=ROOMY) as bench:
         for n in range(300):
             bench.send(LogStreamId(n), b"x")
         await bench.log.close()
@@ -132,16 +134,16 @@ async def test_a_truncation_voids_what_follows_it_for_good() -> None:
         await bench.commit(A, b"2'", generation=2)
     for seed in (2, 3):
         async with opened(disk, seed=seed) as bench:
-            found = bench.log.recovered(A)
+            found = await bench.found(A)
             assert payloads(found.records) == [b"0", b"1", b"2'"]
             assert (found.generation, found.tail_cut, found.is_quarantined) == (2, False, False)
             bench.log.check()
 
 
-async def test_a_truncation_is_refused_inside_a_record_or_without_a_greater_generation() -> None:
-    """A chain has its borders at records, and a branch has a name of its own."""
+async def test_a_truncation_is_refused_inside_a_run_without_its_chain_or_a_greater_generation() -> None:
+    """What is appended next must link to something, and a branch has a generation of its own."""
     async with opened(SimDisk()) as bench:
-        bench.send(A, b"run", count=10, generation=3)
+        bench.send_many(A, *[b"run"] * 10, generation=3)
         for offset, generation in ((5, 4), (0, 3), (11, 4)):
             with pytest.raises(LocalProtocolError):
                 bench.log.truncate(A, Offset(offset), Generation(generation), lambda: None)
@@ -159,7 +161,7 @@ async def test_a_reset_begins_a_stream_anew_at_any_offset() -> None:
         bench.log.reset(A, Offset(1000), Generation(2), lambda: None, crc=77)
         assert await bench.commit(A, b"new", generation=2) == 1000
     async with opened(disk, seed=2) as bench:
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         assert (found.first_offset, found.next_offset, payloads(found.records)) == (1000, 1001, [b"new"])
 
 
@@ -184,7 +186,7 @@ async def test_a_trim_is_remembered_when_everything_was_trimmed() -> None:
         bench.log.trim(A, Offset(3))
         await bench.commit(B, b"x")
     async with opened(disk, seed=2) as bench:
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         assert (found.records, found.first_offset, found.next_offset) == ([], 3, 3)
         assert await bench.commit(A, b"4") == 3
     assert await read_all(disk) == {A: [b"4"], B: [b"x"]}
@@ -245,7 +247,7 @@ async def test_a_full_log_can_be_started_again_and_again() -> None:
                 await bench.commit(A, bytes(8000))
     for seed in range(2, 40):
         async with opened(disk, seed=seed) as bench:
-            count = len(bench.log.recovered(A).records)
+            count = len((await bench.found(A)).records)
             assert count > 20
 
 
@@ -270,7 +272,7 @@ async def test_limits_are_refused_and_nothing_changes() -> None:
         with pytest.raises(TooLarge):
             bench.send(C, b"")
         with pytest.raises(LocalProtocolError):
-            bench.send(A, b"", count=0)
+            bench.send_many(A)
         with pytest.raises(LocalProtocolError):
             bench.send(LogStreamId((1 << 64) - 1), b"")
         assert bench.log.streams() == [A, B]

@@ -73,7 +73,7 @@ async def _lost(volume: Volume, acknowledged: dict[int, int], seed: int) -> list
     problems: list[str] = []
     async with opened(disk, config=SMALL, seed=seed) as bench:
         for stream in STREAMS:
-            found = bench.log.recovered(LogStreamId(stream))
+            found = await bench.found(LogStreamId(stream))
             if found.is_quarantined:
                 problems.append(f"stream {stream} is quarantined")
             if found.next_offset < acknowledged.get(stream, 0):

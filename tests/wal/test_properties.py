@@ -137,7 +137,7 @@ async def test_w6_a_stream_with_a_damaged_durable_record_is_quarantined_and_stay
     disk = _broken(image, _frames(image[SEGMENT], B)[1].payload[0])
     for seed in (2, 3):
         async with opened(disk, seed=seed) as bench:
-            found = bench.log.recovered(B)
+            found = await bench.found(B)
             assert found.is_quarantined
             assert payloads(found.records) == [b"2.0" * 100]
             assert found.next_offset == 3
@@ -145,7 +145,7 @@ async def test_w6_a_stream_with_a_damaged_durable_record_is_quarantined_and_stay
             with pytest.raises(StreamQuarantined):
                 bench.send(B, b"more")
             for stream, count in ((A, 3), (C, 4)):
-                other = bench.log.recovered(stream)
+                other = await bench.found(stream)
                 assert (len(other.records), other.is_quarantined, other.tail_cut) == (count, False, False)
             await bench.commit(A, b"goes on")
             bench.log.trim(A, Offset(bench.log.next_offset(A) - 3))
@@ -154,7 +154,7 @@ async def test_w6_a_stream_with_a_damaged_durable_record_is_quarantined_and_stay
         assert await bench.commit(B, b"repaired", generation=1) == 50
     async with opened(disk, seed=5) as bench:
         assert not bench.log.recovered(B).is_quarantined
-        assert payloads(bench.log.recovered(B).records) == [b"repaired"]
+        assert payloads((await bench.found(B)).records) == [b"repaired"]
 
 
 async def test_w6_a_damaged_frame_header_is_charged_to_its_stream_alone() -> None:
@@ -173,7 +173,7 @@ async def test_w6_a_damaged_batch_header_loses_nothing() -> None:
     disk = _broken(image, at + 20)
     async with opened(disk, seed=2) as bench:
         for stream, count in ((A, 3), (B, 3), (C, 4)):
-            found = bench.log.recovered(stream)
+            found = await bench.found(stream)
             assert (len(found.records), found.is_quarantined) == (count, False)
 
 
@@ -221,7 +221,7 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
 
     async with opened(after_power_cut(disk), seed=2) as bench:
         assert bench.log.recovered(B).is_quarantined
-        assert payloads(bench.log.recovered(C).records) == [b"beside it" * 100]
+        assert payloads((await bench.found(C)).records) == [b"beside it" * 100]
         assert not bench.log.recovered(C).is_quarantined
         bench.log.reset(B, Offset(1), Generation(1), lambda: None)
         assert await bench.commit(B, b"repaired", generation=1) == 1
@@ -238,7 +238,7 @@ async def test_damage_in_the_last_batch_is_a_cut_tail_that_says_so(at: str) -> N
     disk = _broken(image, place)
     for seed in (2, 3):
         async with opened(disk, seed=seed) as bench:
-            found = bench.log.recovered(C)
+            found = await bench.found(C)
             assert (len(found.records), found.tail_cut, found.is_quarantined) == (3, True, False)
             assert not bench.log.recovered(A).tail_cut
             assert bench.log.status().quarantine_files
@@ -285,7 +285,7 @@ async def test_w8_a_disk_that_fills_up_leaves_a_log_that_reads_and_goes_on() -> 
         disk.medium.locks.clear()
         disk.medium.quota_bytes = 1 << 40
         async with opened(disk, seed=2) as bench:
-            assert len(bench.log.recovered(A).records) >= promised
+            assert len((await bench.found(A)).records) >= promised
             await bench.settled()  # The pool is filled up to its size first.
             await bench.commit(A, b"space again")
 
@@ -300,7 +300,7 @@ async def test_w9_short_writes_never_make_a_record_of_half_its_bytes() -> None:
         await bench.commit(A, bytes([n]) * 7000)
     await abandon(bench)
     async with opened(after_power_cut(disk), seed=2) as bench:
-        assert payloads(bench.log.recovered(A).records) == [bytes([n]) * 7000 for n in range(10)]
+        assert payloads((await bench.found(A)).records) == [bytes([n]) * 7000 for n in range(10)]
 
 
 @pytest.mark.parametrize(("version", "word"), [(VERSION + 1, "newer"), (0, "older")])

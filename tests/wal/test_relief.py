@@ -11,7 +11,7 @@ from broadsheet.errors import Throttled
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
-from broadsheet.wal.format import FRAME_BYTES, RowFlag
+from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, RowFlag
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -160,7 +160,7 @@ async def test_a_log_that_cannot_grow_copies_what_nobody_flushes_and_goes_on() -
         bench.log.check()
     await abandon(bench)
     async with opened(after_power_cut(disk), config=TIGHT, seed=2) as bench:
-        assert payloads(bench.log.recovered(B).records) == held
+        assert payloads((await bench.found(B)).records) == held
 
 
 async def test_a_log_full_of_what_nobody_flushes_comes_to_rest() -> None:
@@ -230,7 +230,7 @@ async def _with_a_damaged_record(*, config: WALConfig = TIGHT, size: int = 700) 
     await bench.commit(B, b"b" * size)
     (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > size]
     file = disk.open(SEGMENT)
-    file.write_at(place.begin + FRAME_BYTES + 8, [b"?"])
+    file.write_at(place.begin + FRAME_BYTES + ENTRY_BYTES + 8, [b"?"])
     file.sync()
     return disk, bench
 
@@ -268,12 +268,12 @@ async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> N
     await abandon(bench)
     for seed in (2, 3):
         bench = await open_log(after_power_cut(disk), config=TIGHT, seed=seed)
-        found = bench.log.recovered(B)
+        found = await bench.found(B)
         assert found.is_quarantined
         assert not found.tail_cut
         assert found.next_offset == 2
         assert [record.payload for record in found.suspects] == [b"b" * size], "what is sound was copied"
-        assert payloads(bench.log.recovered(C).records) == [b"C" * 500]
+        assert payloads((await bench.found(C)).records) == [b"C" * 500]
         await roll_on(bench, 20)
         assert bench.log.is_quarantined(B)
         await abandon(bench)
@@ -343,7 +343,7 @@ async def test_no_crash_while_damage_is_set_aside_hides_it_or_loses_anything_els
     await bench.vouched()
     (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > 700]
     file = disk.open(SEGMENT)
-    file.write_at(place.begin + FRAME_BYTES + 8, [b"?"])
+    file.write_at(place.begin + FRAME_BYTES + ENTRY_BYTES + 8, [b"?"])
     file.sync()
     begun = len(tape.steps)
     await roll_on(bench, 14)

@@ -43,14 +43,14 @@ async def test_what_stands_behind_a_damaged_record_is_told_in_order(*, in_one_ba
     flip(disk, SECOND)
 
     async with opened(disk, seed=2) as bench:
-        found = bench.log.recovered(A)
+        found = await bench.found(A)
         assert found.is_quarantined or found.tail_cut
         assert payloads(found.records) == [FIRST]
         assert [(each.offset, each.payload) for each in found.suspects] == [
             (1, bytes((SECOND[0] ^ 1,)) + SECOND[1:]),
             (2, THIRD),
         ]
-        other = bench.log.recovered(B)
+        other = await bench.found(B)
         assert not other.suspects
         assert not other.is_quarantined
 

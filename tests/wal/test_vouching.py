@@ -191,7 +191,7 @@ async def test_a_full_log_vouches_too() -> None:
     await bench.vouched()
     await abandon(bench)
     image = disk.medium.image()
-    last = read_image(image)[A].held[-1]
+    last = read_image(image)[A].places[-1]
     laps = {name: survey(0, Content.of(image[name]), name).lap for name in image if name.endswith(".wal")}
     (segment,) = [name for name, lap in laps.items() if lap == last.lap]
     content = bytearray(image[segment])

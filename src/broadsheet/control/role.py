@@ -160,13 +160,15 @@ async def open_majority(
 async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -> Memory:
     """What the acceptor remembers; a new life, durably begun, where it has nothing or lost something."""
     found = log.recovered(STREAM)
-    memory = None if found.is_quarantined else remembered(record.payload for record in found.records)
+    memory = (
+        None if found.is_quarantined else remembered([record.payload async for record in log.records(STREAM)])
+    )
     log.forget(STREAM)
     if memory is not None:
         if found.tail_cut:
             log.settle(STREAM)  # Nothing was answered before it was durable (control.4).
             if logger is not None:  # Unless a disk has damaged the very last record (ADR 0051).
-                logger.warning("metastore.tail_cut", records=len(found.records))
+                logger.warning("metastore.tail_cut", records=found.end_offset - found.first_offset)
         return memory
     incarnation = Incarnation(ports.random("metastore.incarnation").getrandbits(62) | 1)
     if found.is_quarantined and logger is not None:

@@ -83,8 +83,9 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     index = Index(listed or ())
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     version = decode_registers(keys.registers).version if keys.registers is not None else 0
+    payloads = [record.payload async for record in context.log.records(stream)]
     standing = await context.disk.run(
-        lambda: stand(context, info, directory, found, registers_version=version)
+        lambda: stand(context, info, directory, found, payloads, registers_version=version)
     )
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys)

@@ -102,13 +102,13 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
     A log that holds journals had an identity. Where only that record is lost, the newest epoch key names it.
     """
     found = log.recovered(IDENTITY_STREAM)
-    for record in found.records:
+    async for record in log.records(IDENTITY_STREAM):
         with contextlib.suppress(Corrupt):
             identity = decode(record.payload)
             if isinstance(identity, DataIdentity):
                 log.forget(IDENTITY_STREAM)
                 return identity.incarnation
-    is_damaged = found.is_quarantined or found.tail_cut or bool(found.records)
+    is_damaged = found.is_quarantined or found.tail_cut or found.end_offset > found.first_offset
     known = _incarnation_of_keys(keyspace) if is_damaged or log.streams() else None
     incarnation = known or Incarnation(ports.random("journals.incarnation").getrandbits(63) or 1)
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -9,6 +9,7 @@ Source: journals.2, journals.3, journals.14, journals.15; reliability W6, W7; AD
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from broadsheet.base.types import Generation, LogStreamId
@@ -44,7 +45,13 @@ class Standing(NamedTuple):
 
 
 def stand(
-    context: Context, info: JournalInfo, directory: str, found: Recovered, *, registers_version: int
+    context: Context,
+    info: JournalInfo,
+    directory: str,
+    found: Recovered,
+    payloads: Sequence[bytes],
+    *,
+    registers_version: int,
 ) -> Standing:
     """Ask the log's records, the seal that an earlier start wrote, and the spools. Blocking.
 
@@ -52,12 +59,13 @@ def stand(
     log's stream is begun anew, so that damage is dealt with once, and pins nothing.
 
     Args:
+        payloads: of the log's records.
         registers_version: of the registers key, see `repair`.
     """
     disk = context.disk
     seal, reason = None, ""
     try:
-        plan = replay(decode(record.payload) for record in found.records)
+        plan = replay(decode(payload) for payload in payloads)
     except Corrupt as error:
         return Standing(replay(()), str(error), seal=None, is_sealed=False)
     try:
@@ -66,7 +74,7 @@ def stand(
         return Standing(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
     if seal is not None:
         reason = seal.reason
-        if governs(seal, (record.generation for record in found.records)):
+        if governs(seal, found.record_generation):
             return Standing(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
     if not found.is_quarantined and not found.tail_cut:
         if seal is not None and not reason:

@@ -60,9 +60,9 @@ class Batch:
     """One write to be."""
 
     __slots__ = (
-        "at", "boot", "bytes_max", "done", "filled", "frames", "index", "is_full", "is_sealed", "lap",
-        "limit", "named", "oldest", "payload_bytes", "releases", "row_count", "sequence", "size", "table",
-        "touched", "use",
+        "at", "body", "boot", "bytes_max", "copied", "done", "filled", "frame_at", "frames", "index",
+        "is_full", "is_sealed", "lap", "limit", "named", "oldest", "payload_bytes", "releases", "row_count",
+        "sequence", "size", "table", "touched", "use",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,10 @@ class Batch:
         """The lap below which all is free, as far as its rows and those before it tell."""
         self.is_sealed = False
         self.payload_bytes = 0
+        self.body = self.frame_at = 0
+        """Bytes of all frames, and of those before the one that was taken last."""
+        self.copied: list[tuple[StreamState, int]] = []
+        """Runs that were copied into it, by their end."""
         self.size = BATCH_BYTES
         """Bytes up to the end of its last frame."""
 
@@ -135,7 +139,8 @@ class Batch:
         All of it in one function: this is the path of every append.
         """
         length, named = frame[3], self.named
-        size = self.size + FRAME_BYTES + length + -length % FRAME_ALIGN
+        taken = FRAME_BYTES + length + -length % FRAME_ALIGN
+        size = self.size + taken
         if stream not in named:
             size += ROW_BYTES
         if self.is_sealed or self.at + size > self.limit or (size > self.bytes_max and self.frames):
@@ -143,6 +148,8 @@ class Batch:
         named[stream] = self.touched[stream] = None
         self.frames.append(frame)
         self.size = size
+        self.frame_at = self.body
+        self.body += taken
         self.payload_bytes += length
         return True
 
@@ -158,6 +165,13 @@ class Batch:
         assert not self.is_sealed, f"batch {self.sequence} is sealed already"
         self.is_sealed, self.oldest = True, oldest
         self.row_count = len(self.named)
+        base = self.at + BATCH_BYTES + ROW_BYTES * self.row_count
+        for stream in self.touched:
+            if stream in streams:
+                streams[stream].sealed(base)
+        for state, end in self.copied:
+            state.moved(end, base)
+        self.copied.clear()
         self.table = b"".join(
             [
                 streams[stream].row() if stream in streams else ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED)

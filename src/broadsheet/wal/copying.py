@@ -13,16 +13,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, KIB, MIB
 from broadsheet.wal.format import (
     BATCH_BYTES,
-    FRAME,
     FRAME_ALIGN,
     FRAME_BYTES,
-    HEAD_BYTES,
     ROW,
     FrameHeader,
     Kind,
@@ -31,10 +30,11 @@ from broadsheet.wal.format import (
 )
 from broadsheet.wal.opening import set_aside
 from broadsheet.wal.pool import Pool
+from broadsheet.wal.record import after_entries
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.scan import Content, batches, frames, next_magic, read_frame
 from broadsheet.wal.segments import Segments
-from broadsheet.wal.stream import StreamState
+from broadsheet.wal.stream import Place, StreamState
 
 PIECE_BYTES: Final = 128 * KIB
 """Read and verified in one go: a thread that works longer keeps the loop from the interpreter."""
@@ -48,11 +48,9 @@ STEP_BYTES: Final = MIB
 class Pinned(NamedTuple):
     """A whole run of a segment, as it would be copied."""
 
-    stream: int
-    end: int
-    crc: int
-    body: bytes
-    payload: bytes
+    at: int
+    header: FrameHeader
+    data: bytes
 
 
 class Piece(NamedTuple):
@@ -101,7 +99,7 @@ class Copied(Protocol):
         """Names of what was set aside."""
         ...
 
-    def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
+    def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
         """Copy a run forward; False where it was given up meanwhile."""
         ...
 
@@ -134,13 +132,24 @@ async def copy_forward(log: Copied, lap: int) -> None:
         for run in piece.runs:
             if log.is_closed or log.is_dead or lap not in log.pool.laps:
                 return
-            state = log.states.get(run.stream)
-            if state is not None and state.has(run.end, run.crc, lap):
+            state = log.states.get(run.header.stream)
+            place = state.place(run.header.offset, lap, run.at) if state is not None else None
+            if place is not None and (data := _kept(run, place)) is not None:
                 passed("wal.copy")
-                if log.place_copy(run.stream, run.end, run.body, run.payload):
+                if log.place_copy(place, run.header, data):
                     hit("wal.copied_forward")
-            await step.taken(len(run.payload))
+            await step.taken(len(run.data))
     await _set_aside(log, lap, index)
+
+
+def _kept(run: Pinned, place: Place) -> bytes | None:
+    """The entries of a run that no truncation has voided; None where they are not what its stream holds."""
+    count, crc, data = place.end - place.begin, run.header.crc, run.data
+    if count < run.header.entries:
+        cut = after_entries(data, count)
+        data = data[:cut]
+        crc = crc32c(data, run.header.seed)
+    return data if crc == place.crc else None
 
 
 class _Step:
@@ -211,9 +220,7 @@ def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
         found = next(frames(data, pos, end, accepts, is_after_hole=True), None)
         if found is not None and found.is_payload_whole and header.kind in (Kind.RUN, Kind.COPY):
             begin, stop = found.payload
-            body = data[pos + FRAME.size : pos + HEAD_BYTES]
-            last = header.offset + header.entries
-            runs.append(Pinned(header.stream, last, header.crc, body, data[begin:stop]))
+            runs.append(Pinned(at + pos, header, data[begin:stop]))
         pos = end
     return Piece(runs, at + len(data))
 

@@ -1,4 +1,4 @@
-"""The bytes of a log on disk, version 1: segment header, batch header with rows, frame around a run.
+"""The bytes of a log on disk, version 2: segment header, batch header with rows, frame around a run.
 
 Little endian, unsigned; a position is `lap << 32 | at`, with `at` bytes into the segment. Laps count
 segments in their order of use from 1, batches count from 1, both without a gap for the life of the log.
@@ -11,11 +11,10 @@ from struct import Struct
 from typing import Final, NamedTuple, NewType
 
 from broadsheet.base.checksum import crc32c
-from broadsheet.base.types import Buffer
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 Position = NewType("Position", int)
 """A place in the log: `lap << 32 | at`."""
@@ -140,10 +139,15 @@ class BatchHeader(NamedTuple):
 
 # --- frame and run ---------------------------------------------------------------------------------------
 
+ENTRY: Final = Struct("<QQI")
+"""term, offset, length: the head of an entry, before its bytes. A run is entries back to back, and its crc is
+that of these bytes, seeded with its predecessor's: so the chain is defined after every entry, whatever the
+runs, and depends on nothing else. It is also what is sent and replicated."""
+ENTRY_BYTES: Final = ENTRY.size
 RUN: Final = Struct("<QQII")
-"""offset, generation, count, length: what a run's crc covers besides seed and payload."""
+"""offset, generation, count, length: which entries this log has here, and in which generation of its own."""
 LINK: Final = Struct("<II")
-"""seed, crc. `RUN` then `LINK` then payload is the wire and replication format of a run."""
+"""seed, crc: the stream's chain before and after the run."""
 FRAME: Final = Struct("<4sBBHQQQQQ")
 """magic, kind, zeros, log id, boot, lap, batch, durable; the same in all frames of a kind in a batch."""
 IDENTITY: Final = Struct("<QQQQ")
@@ -168,7 +172,7 @@ class Kind(IntEnum):
     COPY = 2
     """A run again, from a segment that is to be freed. It moves no state."""
     TRUNCATE = 3
-    """Runs of older generations from its offset on are void. Its seed is the chain before that offset."""
+    """Entries of older generations from its offset on are void. Its seed is the chain before that offset."""
     RESET = 4
     """The whole stream is void; it goes on at its offset, seeded with its seed."""
     DROP = 5
@@ -211,8 +215,3 @@ def padding(length: int) -> int:
 def frame_bytes(length: int) -> int:
     """Bytes that a frame with a payload of `length` takes."""
     return FRAME_BYTES + length + padding(length)
-
-
-def run_crc(run: bytes, seed: int, payload: Buffer) -> int:
-    """A stream's chain after a run of one part."""
-    return crc32c(payload, crc32c(run, seed))

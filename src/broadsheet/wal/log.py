@@ -10,41 +10,57 @@ Source: `docs/protocols/wal.md`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from broadsheet.base.checksum import crc32c
+import msgspec
+
+from broadsheet.base.checksum import crc32c, crc32c_of
 from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
-from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
-from broadsheet.errors import LocalProtocolError, Throttled, TooLarge
+from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset, Term
+from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, TooLarge, Trimmed
 from broadsheet.ports import Disk, Random, Time
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wal.acknowledgements import Acknowledgements
-from broadsheet.wal.batch import Batch, Encoded
+from broadsheet.wal.batch import JOIN_BYTES_MAX, Batch, Encoded
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
     BATCH_BYTES,
     BOOT,
+    ENTRY,
+    ENTRY_BYTES,
     LINK,
     ROW,
     RUN,
     STREAM,
     SYSTEM_STREAM,
+    FrameHeader,
     Kind,
     RowFlag,
     frame_bytes,
     position,
 )
-from broadsheet.wal.opening import Opened, open_blocking
+from broadsheet.wal.opening import Opened, open_blocking, set_aside
 from broadsheet.wal.pool import Pool
-from broadsheet.wal.record import LogFull, LogStatus, Recovered, StreamQuarantined, recovered_of
+from broadsheet.wal.reading import Entry, read_places
+from broadsheet.wal.record import (
+    LogFull,
+    LogStatus,
+    Record,
+    Recovered,
+    Run,
+    StreamQuarantined,
+    entries,
+    recovered_of,
+)
+from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import NO_SPACE
 from broadsheet.wal.space import Space
-from broadsheet.wal.stream import LOST, Release, StreamState
+from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState
 from broadsheet.wal.witness import Witness
 
 Done = Callable[[], None]
@@ -53,7 +69,10 @@ Done = Callable[[], None]
 PINNING_TOLD_MAX: Final = 8
 """Streams that an error names."""
 COUNT_MAX: Final = (1 << 32) - 1
+READ_BYTES: Final = 1 << 20
+"""Read back in one go by who recovers."""
 KIND_RUN: Final = Kind.RUN
+PACK_ENTRY: Final = ENTRY.pack
 PACK_RUN: Final = RUN.pack
 PACK_LINK: Final = LINK.pack
 """Names of their own, because to look up a member of an enumeration takes as long as to pack a header."""
@@ -170,7 +189,10 @@ class Log:
 
     def recovered(self, stream: LogStreamId) -> Recovered:
         """What the last start found of `stream`, empty where there was none. Kept until `forget`."""
-        return self._recovered.get(stream) or recovered_of(stream, None)
+        found = self._recovered.get(stream) or recovered_of(stream, None)
+        if found.is_quarantined or not self.is_quarantined(stream):
+            return found
+        return msgspec.structs.replace(found, is_quarantined=True)  # Damage was found since.
 
     def forget(self, stream: LogStreamId) -> None:
         """Release the memory of what `recovered` tells of `stream`; its domain has read it."""
@@ -181,22 +203,22 @@ class Log:
         stream: LogStreamId,
         parts: Sequence[Buffer],
         *,
-        count: int = 1,
+        term: Term = Term(0),
         generation: Generation = Generation(0),
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add one record of `count` entries to this turn's batch.
+        """Add one entry to this turn's batch.
 
         Args:
             parts: the payload, borrowed until `done` is called. It is checksummed now, and written uncopied.
-            count: entries that the payload stands for; offsets advance by it. At least 1.
+            term: the domain's; a part of the entry, and of the chain.
             generation: not below the stream's. (0 is taken as "the stream's own".)
             relief: it makes the log less full, as a checkpoint does, and may use room kept from others.
             done: called on the loop when this record, and all before it in this log, are durable.
 
         Returns:
-            The offset of its first entry. Dense: the stream's previous next offset.
+            Its offset. Dense: the stream's previous next offset.
 
         Raises:
             LogFull: no room. Nothing was written, and no offset was used.
@@ -207,67 +229,157 @@ class Log:
         """
         state = self.states.get(stream)
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        pending_bytes = self._pending_bytes + length
+        size = length + ENTRY_BYTES
+        pending_bytes = self._pending_bytes + size
         if (
             state is None
             or state.flags
-            or count != 1
             or generation != state.generation
             or length > self._record_bytes_max
             or pending_bytes > self._pending_bytes_max
             or self.is_dead
             or self.is_closed
         ):
-            state, generation = self._admitted(
-                stream, state, length, count=count, generation=generation, is_relief=relief
-            )
+            state, generation = self._admitted(stream, state, size, generation=generation, is_relief=relief)
         offset, seed = state.next, state.crc
-        run = PACK_RUN(offset, generation, count, length)
-        crc = crc32c(run, seed)
+        head = PACK_ENTRY(term, offset, length)
+        crc = crc32c(head, seed)
         for part in parts:
             crc = crc32c(part, crc)
-        frame = (KIND_RUN, state.packed + run + PACK_LINK(seed, crc), parts, length)
+        body = state.packed + PACK_RUN(offset, generation, 1, size) + PACK_LINK(seed, crc)
+        frame = (KIND_RUN, body, (head, *parts), size)
         batch = self._last
         assert batch is not None
         if not batch.take(stream, frame):
-            batch = self._place(stream, length, is_relief=relief)
+            batch = self._place(stream, size, is_relief=relief)
             batch.add(stream, frame)
         batch.done.append(done)
         if not offset:
             self.states[stream] = state  # A new one.
-        state.append(offset + count, generation, crc, length, batch.lap)
-        batch.use.pin(length)
+        state.append(offset + 1, generation, crc, size, batch.lap, at=batch.frame_at | OPEN)
+        batch.use.pin(size)
         self._pending_bytes = pending_bytes
         if not self._is_asked:
             self._ask()
         return Offset(offset)
 
+    def append_many(
+        self,
+        stream: LogStreamId,
+        records: Sequence[Buffer],
+        *,
+        term: Term = Term(0),
+        generation: Generation = Generation(0),
+        relief: bool = False,
+        done: Done,
+    ) -> Offset:
+        """Add many entries at once, as one run: whole or not at all, and `done` once for all of them.
+
+        Args:
+            records: an entry each; borrowed until `done` is called. Together at most `record_bytes_max`.
+
+        Returns:
+            The offset of the first entry; the others follow.
+
+        Raises:
+            LogFull, Throttled, TooLarge, StreamQuarantined, LocalProtocolError: as `append`.
+        """
+        if not records:
+            raise LocalProtocolError(f"append_many to stream {stream} without a record")
+        offset = self.next_offset(stream)
+        parts: Sequence[Buffer] = entries(records, offset=offset, term=term)
+        size = len(records) * ENTRY_BYTES + sum(map(len, records))
+        if size <= JOIN_BYTES_MAX * len(records):
+            parts = (b"".join(parts),)
+        crc = crc32c_of(parts, self.chain(stream))
+        self._append_run(
+            stream, parts, size, count=len(records), crc=crc, generation=generation, relief=relief, done=done
+        )
+        return offset
+
+    def append_run(
+        self,
+        stream: LogStreamId,
+        run: Run,
+        *,
+        generation: Generation = Generation(0),
+        relief: bool = False,
+        done: Done,
+    ) -> Offset:
+        """Add a run that is summed already, as it was received: it is not summed again.
+
+        That its sum is right is for who received it to know; a wrong one would be damage for every later
+        reader. That it continues this stream is checked here, by its offset and seed.
+
+        Raises:
+            LocalProtocolError: it does not begin at the next offset, or on another branch.
+            LogFull, Throttled, TooLarge, StreamQuarantined: as `append`.
+        """
+        offset, chain = self.next_offset(stream), self.chain(stream)
+        if (run.offset, run.seed) != (offset, chain):
+            raise LocalProtocolError(
+                f"stream {stream} stands at {offset} with chain {chain:08x}; the run begins at {run.offset} "
+                f"with {run.seed:08x}"
+            )
+        self._append_run(
+            stream,
+            (run.data,),
+            len(run.data),
+            count=run.count,
+            crc=run.crc,
+            generation=generation,
+            relief=relief,
+            done=done,
+        )
+        return offset
+
+    def _append_run(
+        self,
+        stream: LogStreamId,
+        parts: Sequence[Buffer],
+        size: int,
+        *,
+        count: int,
+        crc: int,
+        generation: Generation,
+        relief: bool,
+        done: Done,
+    ) -> None:
+        if not 1 <= count <= COUNT_MAX:
+            raise LocalProtocolError(f"a run of {count} entries for stream {stream}")
+        state, generation = self._admitted(
+            stream, self.states.get(stream), size, generation=generation, is_relief=relief
+        )
+        offset, seed = state.next, state.crc
+        batch = self._place(stream, size, is_relief=relief)
+        body = state.packed + PACK_RUN(offset, generation, count, size) + PACK_LINK(seed, crc)
+        batch.add(stream, (KIND_RUN, body, parts, size))
+        batch.done.append(done)
+        self.states[stream] = state
+        state.append(offset + count, generation, crc, size, batch.lap, at=batch.frame_at | OPEN)
+        batch.use.pin(size)
+        self._pending_bytes += size
+        self._ask()
+
     def _admitted(
         self,
         stream: LogStreamId,
         state: StreamState | None,
-        length: int,
+        size: int,
         *,
-        count: int,
         generation: Generation,
         is_relief: bool,
     ) -> tuple[StreamState, Generation]:
         """All that may be wrong with an append, and the rarer ones that are right."""
-        if self.is_dead or self.is_closed or count < 1 or count > COUNT_MAX:
-            state_word = "dead" if self.is_dead else "closed" if self.is_closed else "open"
-            raise LocalProtocolError(
-                f"append of {count} to stream {stream}: the log of {self.directory} is {state_word}"
-            )
-        if length > self._record_bytes_max:
-            raise TooLarge(f"a record of {length} bytes is above record_bytes_max {self._record_bytes_max}")
-        if self._pending_bytes + length > self._pending_bytes_max and not is_relief:
+        self._check_open()
+        if size > self._record_bytes_max + ENTRY_BYTES:
+            raise TooLarge(f"a run of {size} bytes is above record_bytes_max {self._record_bytes_max}")
+        if self._pending_bytes + size > self._pending_bytes_max and not is_relief:
             raise Throttled(f"{self._pending_bytes} bytes wait for the disk of {self.directory}")
         if state is None:
             state = self._new_stream(stream)
         elif state.flags and state.is_quarantined:
-            raise StreamQuarantined(
-                f"stream {stream} of {self.directory} lost records: repair it, then `reset`"
-            )
+            raise self._lost(stream)
         if generation < state.generation:
             if generation:
                 raise LocalProtocolError(
@@ -291,34 +403,170 @@ class Log:
         state = self.states.get(stream)
         return state.crc if state is not None else 0
 
-    def truncate(self, stream: LogStreamId, from_offset: Offset, generation: Generation, done: Done) -> None:
-        """Void every record from `from_offset` on, by a record that says so; the next append goes there.
+    async def read(self, stream: LogStreamId, from_offset: Offset, bytes_max: int) -> list[Run]:
+        """Untrimmed entries from `from_offset` on, from the disk, verified; no more than are durable.
 
         Args:
-            from_offset: where a record begins, or the next offset.
-            generation: greater than the stream's; it becomes the stream's.
+            bytes_max: of entries with their heads; at least one entry is read where there is one.
+
+        Returns:
+            Runs without a gap; empty at the stream's end.
 
         Raises:
-            LocalProtocolError: inside a record, below the trimmed part, or not a greater generation.
+            Trimmed: it was given up.
+            OffsetNotYetAvailable: above the stream's end.
+            StreamQuarantined: it is damaged, or lies behind damage. The stream is quarantined from then on.
+            LocalProtocolError: the log is closed or dead.
+        """
+        while True:
+            self._check_open()
+            state = self.states.get(stream)
+            end = state.next if state is not None else 0
+            if from_offset > end:
+                raise OffsetNotYetAvailable(f"stream {stream} ends at {end}: {from_offset} is not there yet")
+            if state is not None and from_offset < state.first:
+                raise Trimmed(f"stream {stream} begins at {state.first}: {from_offset} was given up")
+            if state is None or from_offset == end:
+                return []
+            places = self._durable_places(state, from_offset, bytes_max)
+            if places is None:
+                raise self._lost(stream)
+            if not places:
+                await self._until_durable()
+                continue
+            found = await self._read_places(stream, places)
+            known = list(state.runs(from_offset, places[-1].end))
+            if self.states.get(stream) is not state or known != places or from_offset < state.first:
+                continue  # Truncated, trimmed or copied meanwhile: what was read may be void.
+            runs: list[Run] = []
+            for run in found:
+                if run is None:
+                    break
+                runs.append(run)
+            if len(runs) < len(found):
+                hit("wal.read_found_damage")
+                await self._set_aside(places[len(runs)])
+                self.quarantine(stream)
+            if not runs:
+                raise self._lost(stream)
+            runs[0] = runs[0].since(from_offset)
+            runs[0] = runs[0].within(bytes_max)
+            return runs if runs[0].next_offset == places[0].end else runs[:1]
+
+    def _durable_places(self, state: StreamState, offset: int, bytes_max: int) -> list[Place] | None:
+        """Where the next entries lie, as far as they are durable; None where they are lost."""
+        places: list[Place] = []
+        size = 0
+        for place in state.runs(offset, state.next):
+            expected = places[-1].end if places else offset
+            is_there = place.begin <= expected and place.lap in self.pool.laps
+            if not is_there or place.at & OPEN or position(place.lap, place.at) >= self._durable:
+                return places if places or is_there else None
+            if places and size + place.length > bytes_max:
+                return places
+            places.append(place)
+            size += place.length
+        return places or None
+
+    async def _read_places(self, stream: LogStreamId, places: Sequence[Place]) -> list[Run | None]:
+        files = {place.lap: self.segments.files[self.pool.laps[place.lap].index] for place in places}
+        log_id = self.segments.log_id
+        return await self.disk.run(lambda: read_places(files, log_id, stream, places))
+
+    async def _until_durable(self) -> None:
+        """Wait until all that was appended so far is durable."""
+        durable = asyncio.get_running_loop().create_future()
+        self.on_durable(lambda: None if durable.done() else durable.set_result(None))
+        self._ask()
+        await durable
+
+    async def _set_aside(self, place: Place) -> None:
+        use = self.pool.laps.get(place.lap)
+        if use is not None:
+            damage = Damage(use.index, place.lap, place.at, place.at + frame_bytes(place.length))
+            self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, [damage])))
+
+    def _lost(self, stream: LogStreamId) -> StreamQuarantined:
+        return StreamQuarantined(f"stream {stream} of {self.directory} lost records: repair it, then `reset`")
+
+    async def entry(self, stream: LogStreamId, offset: Offset) -> Entry | None:
+        """Term and chain of the entry at `offset`, before and after it; None at the stream's end.
+
+        Raises:
+            As `read`.
+        """
+        for run in await self.read(stream, offset, 1):
+            for record in run.records():
+                return Entry(record.offset, record.term, run.seed, run.crc)
+        return None
+
+    async def records(self, stream: LogStreamId, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:
+        """Every untrimmed entry that `stream` has now, read back piece by piece: how a domain recovers.
+
+        Raises:
+            StreamQuarantined: damage that nobody has found before. Known damage ends the iteration.
+        """
+        state = self.states.get(stream)
+        if state is None:
+            return
+        offset, end = Offset(state.first), state.ends[-1] if state.ends else state.first
+        is_known = state.is_quarantined
+        while offset < end:
+            try:
+                runs = await self.read(stream, offset, bytes_max)
+            except StreamQuarantined:
+                if is_known:
+                    return
+                raise
+            for run in runs:
+                for record in run.records():
+                    yield record
+                offset = run.next_offset
+
+    def truncate(
+        self,
+        stream: LogStreamId,
+        from_offset: Offset,
+        generation: Generation,
+        done: Done,
+        *,
+        chain: int | None = None,
+    ) -> None:
+        """Void every entry from `from_offset` on, by a record that says so; the next append goes there.
+
+        Args:
+            from_offset: any untrimmed offset, or the next one.
+            generation: greater than the stream's; it becomes the stream's.
+            chain: that before `from_offset`, as `entry` tells it; needed where it lies inside a run.
+
+        Raises:
+            LocalProtocolError: below the trimmed part, not a greater generation, or inside a run and
+            without its chain, or with another than is known.
             LogFull: no room. Nothing changed.
         """
         self._check_open()
         state = self.states.get(stream)
         crc = state.boundary(from_offset) if state is not None else None
-        if state is None or crc is None or from_offset < state.first or generation <= state.generation:
+        if crc is None:
+            crc = chain
+        if (
+            state is None
+            or crc is None
+            or (chain is not None and chain != crc)
+            or not state.first <= from_offset <= state.next
+            or generation <= state.generation
+        ):
             where = f"{state.first}..{state.next} of generation {state.generation}" if state else "absent"
             raise LocalProtocolError(
                 f"cannot truncate stream {stream}, which is {where}, from {from_offset} with generation "
-                f"{generation}"
+                f"{generation} and chain {chain}: inside a run its chain is needed, see `entry`"
             )
         if state.is_quarantined:
-            raise StreamQuarantined(
-                f"stream {stream} of {self.directory} lost records: repair it, then `reset`"
-            )
+            raise self._lost(stream)
         batch = self._place(stream, 0, is_relief=True)
         self._say(batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
-        batch.releases.extend(state.truncate(from_offset, generation))
+        batch.releases.extend(state.truncate(from_offset, generation, crc))
         state.flags &= ~RowFlag.TAIL_CUT
         self._ask()
 
@@ -490,7 +738,7 @@ class Log:
             for stream, verdict in result.verdicts.items():
                 self.states[stream] = StreamState.restored(stream, verdict)
                 for run in verdict.held:
-                    self.pool.pin(run.lap, len(run.payload), stream=stream)
+                    self.pool.pin(run.lap, run.length, stream=stream)
             self._chain = result.chain
             self.durable_lap = self._oldest = self._advertised = result.last.lap
             self._oldest = self._told = self._advertised = self.pool.oldest
@@ -514,7 +762,7 @@ class Log:
                 self.pool.head, BLOCK_BYTES, 1 if result is None else result.last.batch + 1, is_full=True
             )
         run = RUN.pack(0, 0, 0, len(payload))
-        crc = crc32c(payload, crc32c(run, 0))
+        crc = crc32c(payload)
         body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
         batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
         batch.size += frame_bytes(len(payload))
@@ -548,7 +796,7 @@ class Log:
     def _check_open(self) -> None:
         """Refuse what comes after the end."""
         if self.is_dead or self.is_closed:
-            raise LocalProtocolError(f"the log of {self.directory} is closed")
+            raise LocalProtocolError(f"the log of {self.directory} is {'dead' if self.is_dead else 'closed'}")
 
     def _new_stream(self, stream: int) -> StreamState:
         """A stream that is not there yet; the caller puts it there once it is placed."""
@@ -658,22 +906,31 @@ class Log:
     def _say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
         """Place a frame without payload, which moves no chain."""
         (stream,) = STREAM.unpack(packed)
-        batch.add(stream, (kind, packed + run + LINK.pack(seed, crc32c(run, seed)), (), 0))
+        batch.add(stream, (kind, packed + run + LINK.pack(seed, seed), (), 0))
 
-    def place_copy(self, stream: int, end: int, body: bytes, payload: bytes) -> bool:
-        """Copy a run forward; False where it was given up meanwhile. For `Space`."""
+    def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
+        """Copy the run at `place` forward; False where it was given up meanwhile. For `Space`.
+
+        Args:
+            header: of its frame.
+            data: its entries that count.
+        """
+        stream = header.stream
         state = self.states.get(stream)
         if state is None or self.is_dead or self.is_closed:
             return False
-        batch = self._place(stream, len(payload), is_relief=True)
-        old = state.move(end, batch.lap)
+        batch = self._place(stream, len(data), is_relief=True)
+        old = state.move(place, batch.lap, len(data), batch.body | OPEN)
         if old is None:
             self._ask()
             return False
-        batch.add(stream, (Kind.COPY, body, (payload,), len(payload)))
+        run = RUN.pack(place.begin, header.generation, place.end - place.begin, len(data))
+        body = state.packed + run + LINK.pack(header.seed, place.crc)
+        batch.add(stream, (Kind.COPY, body, (data,), len(data)))
+        batch.copied.append((state, place.begin))
         batch.releases.append(old)
-        batch.use.pin(len(payload))
-        self._pending_bytes += len(payload)
+        batch.use.pin(len(data))
+        self._pending_bytes += len(data)
         self._ask()
         return True
 

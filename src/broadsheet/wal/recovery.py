@@ -7,7 +7,8 @@ batch vouches for: damage there is a cut tail, damage before it corruption. Sour
 ("Recovery"); reliability W2-W4, W6, W7.
 """
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.marks import hit
@@ -16,6 +17,7 @@ from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import (
     BATCH_BYTES,
     BOOT,
+    FRAME_BYTES,
     IDENTITY,
     ROW,
     SYSTEM_STREAM,
@@ -30,8 +32,8 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.scan import Content, FoundFrame, batches, frames, is_chained, rows
-from broadsheet.wal.tale import Held, Tale, Verdict
+from broadsheet.wal.scan import Content, FoundFrame, batches, frames, is_chained, read_batch, rows
+from broadsheet.wal.tale import Held, Suspect, Tale, Verdict
 
 NO_BATCH: Final = -1
 
@@ -53,8 +55,10 @@ class Found(NamedTuple):
     header: SegmentHeader | None
     lap: int
     """The greatest lap in it; 0 where it has none."""
-    batches: list[BatchHeader]
-    """Whole headers of that lap, in order of place."""
+    batches: Sequence[int]
+    """Where whole batch headers of that lap stand, in order."""
+    newest: BatchHeader | None
+    """The one with the greatest number."""
 
 
 class Result(NamedTuple):
@@ -112,12 +116,12 @@ class Recovery:
             if segment.lap:
                 by_lap[segment.lap] = segment
         head = by_lap[max(by_lap)]
-        oldest = max(head.batches, key=lambda header: header.batch).oldest
+        assert head.newest is not None, "a lap has at least one batch"
+        oldest = head.newest.oldest
         laps = {lap: by_lap[lap].file for lap in sorted(by_lap) if lap >= oldest}
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
-            end = max(aligned(header.at + header.length) for header in by_lap[lap].batches)
-            tail_at = self._walk(by_lap[lap], self._content(index).read(0, end))
+            tail_at = self._walk(by_lap[lap], self._content(index))
         assert self._last is not None, "a lap has at least one batch"
         self._look_behind(head, tail_at)
         for segment in found:
@@ -136,19 +140,20 @@ class Recovery:
 
     # --- the walk -----------------------------------------------------------------------------------------
 
-    def _walk(self, segment: Found, data: bytes) -> int:
-        """Read one lap from its first batch to its last; where the last one ends."""
+    def _walk(self, segment: Found, content: Content) -> int:
+        """Read one lap from its first batch to its last, one at a time; where the last one ends."""
         at = BLOCK_BYTES
-        for header in segment.batches:
-            if header.at < at or (self._last is not None and header.batch <= self._last.batch):
+        for place in segment.batches:
+            header = read_batch(content, place) if place >= at else None
+            if header is None or (self._last is not None and header.batch <= self._last.batch):
                 continue  # Within another batch's payload, or a sector that went back to an older state.
-            if header.at > at:
-                self._hole(segment, data, at, header.at)
-            self._batch(segment, data, header)
-            at = aligned(header.at + header.length)
+            if place > at:
+                self._hole(segment, content, at, place)
+            self._batch(segment, content, header)
+            at = aligned(place + header.length)
         return at
 
-    def _batch(self, segment: Found, data: bytes, header: BatchHeader) -> None:
+    def _batch(self, segment: Found, content: Content, header: BatchHeader) -> None:
         last = self._last
         if last is not None:
             lost = header.batch - last.batch - 1
@@ -159,7 +164,8 @@ class Recovery:
                 hit("wal.recovery.batch_lost")
                 self._after_loss = header.batch
         self._last, self._chain = header, header.chain
-        begin, end = header.at + BATCH_BYTES + ROW.size * header.row_count, header.at + header.length
+        base, data = header.at, content.read(header.at, header.at + header.length)
+        begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
         whole, at = 0, begin
         suspects: list[FoundFrame] = []
         for frame in frames(data, begin, end, _of(header), is_after_hole=False):
@@ -170,15 +176,15 @@ class Recovery:
             at = frame.end
             if is_good:
                 whole += 1
-                self._apply(frame, data)
+                self._apply(frame, data, base)
             else:
                 suspects.append(frame)
         if whole != header.frame_count:
             hit("wal.recovery.frame_damaged")
-            self._damage.append(Damage(segment.file, header.lap, header.at, aligned(end)))
+            self._damage.append(Damage(segment.file, header.lap, base, aligned(base + end)))
         if at < end:
             self._chain = None  # The last frames are unreadable: what the chain is behind them is unknown.
-        said = rows(data, header)
+        said = rows(data, header.row_count)
         for row in said:
             self._row(row, header.batch)
         for frame in suspects:
@@ -188,7 +194,7 @@ class Recovery:
             for stream in [stream for stream in self._tales if stream not in named]:
                 del self._tales[stream]
 
-    def _hole(self, segment: Found, data: bytes, begin: int, end: int) -> None:
+    def _hole(self, segment: Found, content: Content, begin: int, end: int) -> None:
         """Batches were lost, their headers damaged: salvage their frames, verified one by one."""
         hit("wal.recovery.hole")
         self._damage.append(Damage(segment.file, segment.lap, begin, end))
@@ -198,9 +204,10 @@ class Recovery:
         def accepts(header: FrameHeader) -> bool:
             return header.log_id == self._log_id and header.lap == segment.lap and header.batch > after
 
-        for frame in frames(data, begin, end, accepts, is_after_hole=True):
+        data = content.read(begin, end)
+        for frame in frames(data, 0, len(data), accepts, is_after_hole=True):
             if frame.is_payload_whole:
-                self._apply(frame, data)
+                self._apply(frame, data, begin)
             else:
                 self._suspect(frame, data)
 
@@ -212,7 +219,7 @@ class Recovery:
         content = self._content(segment.file)
         if not content.has(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at):
             return  # No frame of it anywhere: the usual case, found out at the speed of memory.
-        data = content.read(0, content.size)
+        data = content.read(at, content.size)
 
         def accepts(header: FrameHeader) -> bool:
             return (header.log_id, header.boot, header.lap, header.batch) == (
@@ -222,7 +229,7 @@ class Recovery:
                 last.batch + 1,
             )
 
-        cut = list(frames(data, at, len(data), accepts, is_after_hole=True))
+        cut = list(frames(data, 0, len(data), accepts, is_after_hole=True))
         for frame in cut:
             if frame.header.kind != Kind.COPY and frame.header.stream != SYSTEM_STREAM:
                 hit("wal.recovery.tail_cut_behind")
@@ -230,15 +237,17 @@ class Recovery:
                 tale.flags |= RowFlag.TAIL_CUT
                 self._suspect(frame, data)
         if cut:
-            self._damage.append(Damage(segment.file, lap, at, aligned(cut[-1].end)))
+            self._damage.append(Damage(segment.file, lap, at, aligned(at + cut[-1].end)))
 
     # --- what frames and rows say -------------------------------------------------------------------------
 
-    def _apply(self, frame: FoundFrame, data: bytes) -> None:
+    def _apply(self, frame: FoundFrame, data: bytes, base: int) -> None:
+        """Take over what a frame of `data`, which begins at `base` of its segment, says."""
         header = frame.header
-        begin, end = frame.payload
         if header.kind == Kind.BOOT:
-            self._boot_id = BOOT.unpack_from(data, begin)[1].rstrip(b"\0").decode("ascii", "replace")
+            self._boot_id = (
+                BOOT.unpack_from(data, frame.payload[0])[1].rstrip(b"\0").decode("ascii", "replace")
+            )
             return
         if header.kind == Kind.DROP:
             self._tales.pop(header.stream, None)
@@ -246,9 +255,9 @@ class Recovery:
         tale = self._tales.setdefault(header.stream, Tale(header.stream))
         match header.kind:
             case Kind.RUN:
-                tale.run(_held(frame, data[begin:end]))
+                tale.run(_held(frame, base))
             case Kind.COPY:
-                tale.copy(_held(frame, data[begin:end]))
+                tale.copy(_held(frame, base))
             case Kind.TRUNCATE:
                 tale.truncate(header)
             case Kind.RESET:
@@ -261,7 +270,10 @@ class Recovery:
         if frame.header.kind in (Kind.RUN, Kind.COPY) and frame.header.stream != SYSTEM_STREAM:
             begin, end = frame.payload
             if (tale := self._tales.get(frame.header.stream)) is not None:
-                tale.damaged.append(_held(frame, data[begin:end]))
+                header = frame.header
+                tale.damaged.append(
+                    Suspect(header.offset, header.offset + header.entries, header.generation, data[begin:end])
+                )
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags & RowFlag.DROPPED:
@@ -277,11 +289,23 @@ class Recovery:
         for stream in sorted(self._tales):
             tale = self._tales[stream]
             verdict = tale.judge(tail_batch, is_suspect=tale.seen < self._gap)
-            verdicts[stream] = verdict
+            verdicts[stream] = verdict._replace(
+                suspects=[
+                    each if isinstance(each, Suspect) else _read_back(each, self._content(laps[each.lap]))
+                    for each in verdict.suspects
+                ]
+            )
             for held in verdict.unreached:
-                end = held.at + frame_bytes(len(held.payload))
+                end = held.at + frame_bytes(held.length)
                 self._damage.append(Damage(laps[held.lap], held.lap, held.at, end))
         return verdicts
+
+
+def _read_back(held: Held, content: Content) -> Suspect:
+    """A run with its bytes: only where there is damage they are wanted before anyone asks."""
+    begin = held.at + FRAME_BYTES
+    data = content.read(begin, begin + held.length)
+    return Suspect(held.offset, held.end, held.generation, data)
 
 
 def survey(index: int, content: Content, name: str) -> Found:
@@ -291,18 +315,19 @@ def survey(index: int, content: Content, name: str) -> Found:
         ConfigError: a version that this program does not know.
     """
     header = read_segment_header(content.read(0, BLOCK_BYTES), name)
-    log_ids: dict[int, int] = {}
     lap = 0
-    mine: list[BatchHeader] = []
+    mine = array("Q")
+    newest: BatchHeader | None = None
     for batch in batches(content):
-        log_ids[batch.log_id] = log_ids.get(batch.log_id, 0) + 1
         if header is not None and batch.log_id != header.log_id:
             continue
         if batch.lap > lap:
-            lap, mine = batch.lap, []
+            lap, mine, newest = batch.lap, array("Q"), None
         if batch.lap == lap:
-            mine.append(batch)
-    return Found(index, content.size, header, lap, mine)
+            mine.append(batch.at)
+            if newest is None or batch.batch > newest.batch:
+                newest = batch
+    return Found(index, content.size, header, lap, mine, newest)
 
 
 def log_id_of(found: list[Found]) -> int | None:
@@ -313,8 +338,8 @@ def log_id_of(found: list[Found]) -> int | None:
     """
     ids = {segment.file: segment.header.log_id for segment in found if segment.header is not None}
     for segment in found:
-        if segment.file not in ids and segment.batches:
-            ids[segment.file] = segment.batches[0].log_id
+        if segment.file not in ids and segment.newest is not None:
+            ids[segment.file] = segment.newest.log_id
     different = list(dict.fromkeys(ids.values()))
     if len(different) > 1:
         claims = ", ".join(f"{file}: {log_id:016x}" for file, log_id in ids.items())
@@ -335,7 +360,7 @@ def _of(batch: BatchHeader) -> Callable[[FrameHeader], bool]:
     return accepts
 
 
-def _held(frame: FoundFrame, payload: bytes) -> Held:
+def _held(frame: FoundFrame, base: int) -> Held:
     header = frame.header
     return Held(
         offset=header.offset,
@@ -343,8 +368,8 @@ def _held(frame: FoundFrame, payload: bytes) -> Held:
         generation=header.generation,
         seed=header.seed,
         crc=header.crc,
-        payload=payload,
+        length=header.length,
         lap=header.lap,
-        at=frame.at,
+        at=base + frame.at,
         batch=header.batch,
     )

@@ -21,15 +21,12 @@ from broadsheet.wal.format import (
     FRAME_MAGIC,
     HEAD,
     HEAD_BYTES,
-    LINK,
     ROW,
-    RUN,
     VERSION,
     BatchHeader,
     FrameHeader,
     Row,
     frame_bytes,
-    run_crc,
 )
 
 STEP_BYTES: Final = 1 << 20
@@ -99,10 +96,9 @@ def read_batch(content: Content, at: int) -> BatchHeader | None:
     return header
 
 
-def rows(data: bytes, header: BatchHeader) -> list[Row]:
-    """The rows of a batch that `read_batch` has verified."""
-    begin = header.at + BATCH_BYTES
-    table = memoryview(data)[begin : begin + ROW.size * header.row_count]
+def rows(batch: bytes, count: int) -> list[Row]:
+    """The `count` rows of a batch that `read_batch` has verified."""
+    table = memoryview(batch)[BATCH_BYTES : BATCH_BYTES + ROW.size * count]
     return [Row._make(row) for row in ROW.iter_unpack(table)]
 
 
@@ -146,8 +142,7 @@ def frames(
             at = next_magic(data, at + FRAME_ALIGN, end)
             continue
         body = at + FRAME_BYTES
-        run = view[at + HEAD_BYTES - LINK.size - RUN.size : at + HEAD_BYTES - LINK.size]
-        crc = run_crc(bytes(run), header.seed, view[body : body + header.length])
+        crc = crc32c(view[body : body + header.length], header.seed)
         yield FoundFrame(at, header, view[at : at + HEAD_BYTES], is_after_hole, crc == header.crc)
         is_after_hole = False
         at += frame_bytes(header.length)

@@ -7,6 +7,7 @@ when they are copied forward. It does not know bytes, files or durability. Sourc
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from broadsheet.wal.format import ROW, STREAM, RowFlag
@@ -24,10 +25,27 @@ class Release(NamedTuple):
     runs: int = 1
 
 
+class Place(NamedTuple):
+    """Where a run lies: `length` bytes of entries, in a frame `at` bytes into the segment of `lap`."""
+
+    begin: int
+    end: int
+    crc: int
+    """The chain after its last entry that counts."""
+    length: int
+    lap: int
+    at: int
+
+
+OPEN: Final = 1 << 31
+"""Of a place: its batch is not sealed, so it is not known yet where in the segment its frames begin."""
+
+
 class StreamState:
     """Where one stream stands, durable or not."""
 
     __slots__ = (
+        "ats",
         "base",
         "base_crc",
         "crc",
@@ -50,7 +68,8 @@ class StreamState:
         self.stream, self.packed = stream, STREAM.pack(stream)
         self.first = self.base = self.next = first
         self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, flags
-        self.ends, self.crcs, self.lengths, self.laps = array("Q"), array("I"), array("I"), array("Q")
+        self.ends, self.crcs, self.lengths = array("Q"), array("I"), array("I")
+        self.laps, self.ats = array("Q"), array("I")
 
     @classmethod
     def restored(cls, stream: int, verdict: Verdict) -> "StreamState":
@@ -59,7 +78,7 @@ class StreamState:
         base = held[0].offset if held else verdict.first
         state = cls(stream, first=base, flags=verdict.flags, crc=held[0].seed if held else point.crc)
         for run in held:
-            state.append(run.end, run.generation, run.crc, len(run.payload), run.lap)
+            state.append(run.end, run.generation, run.crc, run.length, run.lap, at=run.at)
         state.first, state.next = verdict.first, point.next
         state.generation, state.crc = point.generation, point.crc
         return state
@@ -73,8 +92,8 @@ class StreamState:
         """What a batch says of it, packed."""
         return ROW.pack(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
 
-    def append(self, end: int, generation: int, crc: int, length: int, lap: int) -> None:
-        """A run was placed at the end."""
+    def append(self, end: int, generation: int, crc: int, length: int, lap: int, *, at: int) -> None:
+        """A run was placed at the end: `at` bytes into its segment or, with `OPEN`, its batch's frames."""
         assert end > self.next, f"stream {self.stream}: a run must advance {self.next}, not to {end}"
         assert generation >= self.generation, f"stream {self.stream}: generation goes back"
         self.next, self.generation, self.crc = end, generation, crc
@@ -82,6 +101,7 @@ class StreamState:
         self.crcs.append(crc)
         self.lengths.append(length)
         self.laps.append(lap)
+        self.ats.append(at)
 
     def trim(self, below: int) -> list[Release]:
         """Give up the runs that end at or below `below`."""
@@ -95,6 +115,33 @@ class StreamState:
         self.base, self.base_crc = self.ends[gone - 1], self.crcs[gone - 1]
         return self._cut(0, gone)
 
+    def sealed(self, base: int) -> None:
+        """The batch that holds the last runs was sealed: its frames begin at `base` of its segment."""
+        ats = self.ats
+        index = len(ats) - 1
+        while index >= 0 and ats[index] & OPEN:
+            ats[index] = (ats[index] ^ OPEN) + base
+            index -= 1
+
+    def moved(self, begin: int, base: int) -> None:
+        """As `sealed`, of the run that begins at `begin` and was copied forward."""
+        at = bisect_right(self.ends, begin)
+        if at < len(self.ends) and self.ats[at] & OPEN:
+            self.ats[at] = (self.ats[at] ^ OPEN) + base
+
+    def runs(self, begin: int, end: int) -> Iterator[Place]:
+        """Where the runs lie that hold entries of [begin, end), in order."""
+        first, last = bisect_right(self.ends, begin), bisect_left(self.ends, end)
+        for index in range(first, min(last + 1, len(self.ends))):
+            yield Place(
+                self.ends[index - 1] if index else self.base,
+                self.ends[index],
+                self.crcs[index],
+                self.lengths[index],
+                self.laps[index],
+                self.ats[index],
+            )
+
     def boundary(self, offset: int) -> int | None:
         """The chain before `offset`, where a run begins or would begin there; else None."""
         if offset == self.next:
@@ -104,11 +151,15 @@ class StreamState:
         at = bisect_left(self.ends, offset)
         return self.crcs[at] if at < len(self.ends) and self.ends[at] == offset else None
 
-    def truncate(self, offset: int, generation: int) -> list[Release]:
-        """Void the runs from `offset` on, which is a boundary."""
-        crc = self.boundary(offset)
-        assert crc is not None, f"stream {self.stream}: {offset} is within a run"
+    def truncate(self, offset: int, generation: int, crc: int) -> list[Release]:
+        """Void the entries from `offset` on; the chain before it is `crc`.
+
+        Of a run that has entries on both sides the first ones count on, in the same frame.
+        """
         keep = bisect_right(self.ends, offset)
+        if keep < len(self.ends) and (self.ends[keep - 1] if keep else self.base) < offset:
+            self.ends[keep], self.crcs[keep] = offset, crc
+            keep += 1
         self.next, self.crc, self.generation = offset, crc, generation
         self.first = min(self.first, offset)
         return self._cut(keep, len(self.ends))
@@ -120,13 +171,17 @@ class StreamState:
         self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, 0
         return gone
 
-    def has(self, end: int, crc: int, lap: int) -> bool:
-        """Whether a run that ends at `end` with `crc` lies in `lap`.
+    def place(self, begin: int, lap: int, at: int) -> Place | None:
+        """The run that begins at `begin` and lies `at` bytes into the segment of `lap`; else None.
 
-        The crc tells it from one of a branch that was cut off, which may have the same offsets.
+        The place tells it from a run of a branch that was cut off, which may have the same offsets and bytes.
         """
-        at = bisect_left(self.ends, end)
-        return at < len(self.ends) and (self.ends[at], self.crcs[at], self.laps[at]) == (end, crc, lap)
+        index = bisect_right(self.ends, begin)
+        if index == len(self.ends) or (self.laps[index], self.ats[index]) != (lap, at):
+            return None
+        if (self.ends[index - 1] if index else self.base) != begin:
+            return None
+        return Place(begin, self.ends[index], self.crcs[index], self.lengths[index], lap, at)
 
     def lose(self, lap: int) -> Release | None:
         """The runs in `lap` were found damaged: they pin it no longer."""
@@ -135,19 +190,19 @@ class StreamState:
             self.laps[at] = LOST
         return Release(lap, sum(self.lengths[at] for at in lost), len(lost)) if lost else None
 
-    def move(self, end: int, lap: int) -> Release | None:
-        """The run that ends at `end` now lies in `lap`; None where it was given up meanwhile."""
-        at = bisect_left(self.ends, end)
-        if at == len(self.ends) or self.ends[at] != end:
+    def move(self, place: Place, lap: int, length: int, at: int) -> Release | None:
+        """The run at `place` now lies in `lap`; None where it was given up, or cut, meanwhile."""
+        if self.place(place.begin, place.lap, place.at) != place:
             return None
-        old = Release(self.laps[at], self.lengths[at])
-        self.laps[at] = lap
+        index = bisect_right(self.ends, place.begin)
+        old = Release(self.laps[index], self.lengths[index])
+        self.laps[index], self.lengths[index], self.ats[index] = lap, length, at
         return old
 
     def check(self) -> None:
         """Assert the invariants."""
         assert self.base <= self.first <= self.next, f"{self.base} <= {self.first} <= {self.next}"
-        assert len(self.ends) == len(self.crcs) == len(self.lengths) == len(self.laps)
+        assert len(self.ends) == len(self.crcs) == len(self.lengths) == len(self.laps) == len(self.ats)
         assert list(self.ends) == sorted(dict.fromkeys(self.ends)), "runs are in order"
         if self.ends and not self.is_quarantined:
             assert self.ends[-1] == self.next, "the last run ends at the next offset"
@@ -155,7 +210,7 @@ class StreamState:
 
     def _cut(self, begin: int, end: int) -> list[Release]:
         laps, lengths = self.laps[begin:end], self.lengths[begin:end]
-        for column in (self.ends, self.crcs, self.lengths, self.laps):
+        for column in (self.ends, self.crcs, self.lengths, self.laps, self.ats):
             del column[begin:end]
         gone: list[Release] = []
         while laps:

@@ -7,6 +7,7 @@ was either in the last batch, which no later one vouches for (`tail_cut`), or kn
 (`quarantined`). It does no IO. Source: DESIGN 3 ("Recovery"), reliability W2, W6.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,17 +15,28 @@ from broadsheet.wal.format import FrameHeader, Row, RowFlag
 
 
 class Held(NamedTuple):
-    """A run that was found whole."""
+    """A run that was found whole, or the part of it before a truncation."""
 
     offset: int
     end: int
     generation: int
     seed: int
     crc: int
-    payload: bytes
+    length: int
+    """Bytes of its frame's payload, the void part included."""
     lap: int
     at: int
+    """Where its frame lies in the segment."""
     batch: int
+
+
+class Suspect(NamedTuple):
+    """Bytes of a run that does not count."""
+
+    offset: int
+    end: int
+    generation: int
+    data: bytes
 
 
 class Point(NamedTuple):
@@ -44,7 +56,7 @@ class Verdict(NamedTuple):
     flags: int
     unreached: list[Held]
     """Whole runs behind a gap: kept aside, never served."""
-    suspects: Sequence[Held] = ()
+    suspects: Sequence[Held | Suspect] = ()
     """By offset, what was found behind the last run of `held`: some are whole, some fail their checksum."""
 
 
@@ -63,9 +75,11 @@ class Tale:
         self.held: dict[int, Held] = {}
         self.shadowed: list[Held] = []
         """Runs that another run of the same offset took the place of, though nothing proves it right."""
-        self.damaged: list[Held] = []
+        self.damaged: list[Suspect] = []
         """Runs that fail their checksum, or stand behind the last batch: only a hint for the domain."""
         self._ends: dict[int, int] = {}
+        self._order: deque[int] = deque()
+        """Where runs begin, in the order of their coming: a trim looks at each once."""
 
     def run(self, held: Held) -> None:
         """A run was appended."""
@@ -86,10 +100,12 @@ class Tale:
             self._put(held)
 
     def truncate(self, header: FrameHeader) -> None:
-        """Everything from an offset on is void, whatever is missing below."""
+        """Everything from an offset on is void, whatever is missing below. It may lie inside a run."""
         self._touch(header.batch)
-        self._void(header.offset)
-        self.expect = self.prior = Point(header.offset, header.generation, header.seed)
+        self._void(header.offset, chain=header.seed)
+        self.expect = Point(header.offset, header.generation, header.seed)
+        if self.prior is not None and self.prior.next >= header.offset:
+            self.prior = self.expect  # Else what stands between them is of the same batch, and as doubtful.
         self.first = header.offset if self.first is None else min(self.first, header.offset)
 
     def reset(self, header: FrameHeader) -> None:
@@ -147,9 +163,9 @@ class Tale:
         flags = self.flags | RowFlag.QUARANTINED
         return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
 
-    def _suspects(self, at: int) -> list[Held]:
+    def _suspects(self, at: int) -> list[Held | Suspect]:
         """What was found at `at` and behind it."""
-        found = (*self.damaged, *self.shadowed, *self.held.values())
+        found: tuple[Held | Suspect, ...] = (*self.damaged, *self.shadowed, *self.held.values())
         return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
 
     def _touch(self, batch: int) -> None:
@@ -163,6 +179,7 @@ class Tale:
             self.shadowed.append(known)
         self.held[held.offset] = held
         self._ends[held.end] = held.offset
+        self._order.append(held.offset)
 
     def _boundary(self, offset: int) -> int | None:
         """The chain before `offset`, as far as held runs tell."""
@@ -173,11 +190,18 @@ class Tale:
         here = self.held.get(offset)
         return None if here is None else here.seed
 
-    def _void(self, offset: int) -> None:
+    def _void(self, offset: int, *, chain: int | None = None) -> None:
+        """Nothing counts from `offset` on.
+
+        Args:
+            chain: that before `offset`, where it may lie inside a run, whose first part goes on to count.
+        """
         gone = [held for held in self.held.values() if held.end > offset]
         for held in gone:
             del self.held[held.offset]
             self._ends.pop(held.end, None)
+            if chain is not None and held.offset < offset:
+                self._put(held._replace(end=offset, crc=chain))
 
     def _cut(self, row: Row) -> None:
         """A start has cut a torn batch, and says where the stream goes on: what is behind is void.
@@ -189,17 +213,18 @@ class Tale:
             return
         for held in self.shadowed:  # The torn batch had a new branch, and the start went back to the old one.
             if held.end <= row.next and self.held.get(held.offset, held).batch > held.batch:
-                self.held[held.offset] = held
-                self._ends[held.end] = held.offset
+                self._put(held)
 
     def _trim(self, first: int) -> None:
         self.first = first
-        while self.held:
-            oldest = next(iter(self.held.values()))
-            if oldest.end > first:
+        while self._order:
+            oldest = self.held.get(self._order[0])
+            if oldest is not None and oldest.end > first:
                 return
-            del self.held[oldest.offset]
-            self._ends.pop(oldest.end, None)
+            self._order.popleft()
+            if oldest is not None:
+                del self.held[oldest.offset]
+                self._ends.pop(oldest.end, None)
 
 
 def _walk(held: dict[int, Held], first: int, start: Point) -> tuple[Point, list[Held]]:

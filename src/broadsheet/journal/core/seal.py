@@ -9,7 +9,7 @@ Nothing here reads a file. Claims are what unvouched records say of the spool; o
 proves them. Source: journals.3 (seals, quarantine), journals.12, journals.15; reliability W6, W7.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -96,9 +96,9 @@ def decode_seal(content: bytes, name: str) -> Seal:
         raise Corrupt(f"seal {name} does not decode: {error}: written by a newer version?") from error
 
 
-def governs(seal: Seal, generations: Iterable[Generation]) -> bool:
-    """Whether the log's records of these `generations` are older than the seal."""
-    return all(generation <= seal.generation for generation in generations)
+def governs(seal: Seal, newest: Generation | None) -> bool:
+    """Whether the log's records, the newest of which is of generation `newest`, are older than the seal."""
+    return newest is None or newest <= seal.generation
 
 
 def claims_of(suspects: Sequence[Buffer], *, is_complete: bool) -> Claims:

@@ -74,16 +74,17 @@ async def open_keyspace(
         return _serve(scope, ports, config, log, store=store, next_offset=next_offset)
     if found.is_quarantined:
         raise Corrupt(
-            f"{LOG_DIRECTORY} lost durable records after offset {len(found.records) + found.first_offset}: "
+            f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: "
             "the key space does not start without them; restore the data directory from a backup"
         )
     if found.tail_cut:
         log.settle(STREAM)  # Nothing was answered before it was durable: what was cut was never acknowledged.
         if logger is not None:  # Unless the disk has damaged the very last record.
-            logger.warning("keyspace.tail_cut", records=len(found.records))
+            logger.warning("keyspace.tail_cut", records=found.end_offset - found.first_offset)
+    payloads = [record.payload async for record in log.records(STREAM)]
     store = await ports.disk.run(
         lambda: recovered(
-            (record.payload for record in found.records),
+            payloads,
             is_trimmed=found.first_offset > 0,
             next_offset=found.next_offset,
             limits=config.limits,
