@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.doors.abuse.raw import Raw
 from tests.doors.abuse.shapes import SHAPES
 from tests.doors.abuse.site import Site, Target
 
@@ -13,12 +14,10 @@ OTHERS = 5000
 """Journals that the attackers may not see."""
 
 
-def prepared(site: Site) -> None:
+def prepared(site: Site, *, others: int = OTHERS) -> None:
     """Have the journals that the attacks are about."""
-    from tests.doors.abuse.raw import Raw
-
     site.create("other/x", "mine/a", "mine/full", *[f"mine/s{number}" for number in range(6)])
-    site.create_many("many/j", OTHERS)
+    site.create_many("many/j", others)
     writer = Raw(site.target.native, site.target.token)
     for _ in range(20):
         writer.call("journal.append", {"journal": "mine/full"}, bytes(100_000))

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 import jwt
 
 from broadsheet.access.capability import Capability
+from broadsheet.wire import frame as f
 from tests.doors.abuse.raw import Gone, Raw
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -76,7 +77,7 @@ class Seen(NamedTuple):
 class Site:
     """A node with its bystanders."""
 
-    def __init__(self, root: Path, *, source: str = "", port_offset: int = 0) -> None:
+    def __init__(self, root: Path, *, source: str = "") -> None:
         """Serve the code under `source` (a checkout), or our own."""
         self.root, self.source = root, source
         (root / "keys").write_text(base64.b64encode(KEY).decode())
@@ -130,8 +131,6 @@ class Site:
 
     def create_many(self, prefix: str, count: int) -> None:
         """Make many journals, in batches."""
-        from broadsheet.wire import frame as f
-
         caller = Raw(self.target.native, token(int(Capability.APPLY)))
         caller.sock.settimeout(60)
         for begin in range(0, count, 200):
