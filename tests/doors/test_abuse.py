@@ -1,8 +1,8 @@
 """While one client does its worst, `/healthz` answers and others go on.
 
-Time is measured on machines that do other things too, so the bounds here are far above what an idle machine shows
-and far below what an unbounded client did (docs/operations/abuse.md). What is exact is counted, turn by turn, in
-`tests/wire/test_turns.py`.
+Time is measured on machines that do other things too, so the bounds here are far above what an idle machine
+shows and far below what an unbounded client did (docs/operations/abuse.md). What is exact is counted, turn by
+turn, in `tests/wire/test_turns.py`.
 """
 
 from collections.abc import Iterator

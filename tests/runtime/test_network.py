@@ -7,7 +7,7 @@ import pytest
 
 from broadsheet.errors import InvalidArgument
 from broadsheet.ports import Transport
-from broadsheet.runtime.network import TCPNetwork, join_address, split_address
+from broadsheet.runtime.network import TAKES_MAX, TCPNetwork, join_address, split_address
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,57 @@ async def test_both_ends_send_at_once_and_notice_a_dead_host() -> None:
         end.transport.abort()
     await listener.close()
     await asyncio.sleep(0)
+
+
+class Counted(asyncio.BufferedProtocol):
+    """Says how many connections were made."""
+
+    made = 0
+
+    def connection_made(self, transport: object) -> None:
+        Counted.made += 1
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(16)
+
+    def pause_writing(self) -> None:
+        """Nothing is written."""
+
+    def resume_writing(self) -> None:
+        """Nothing is written."""
+
+
+async def test_few_connections_are_taken_in_one_turn_of_the_loop() -> None:
+    """A client that connects faster than we accept held the loop's own server in one callback for ever."""
+    Counted.made = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # what is used of it.
+    host, port = split_address(listener.address)
+    socks = [socket.create_connection((host, port)) for _ in range(200)]
+    for sock in socks:
+        sock.sendall(b"x")
+    most = before = 0
+    while Counted.made < 200:
+        await asyncio.sleep(0)
+        most, before = max(most, Counted.made - before), Counted.made
+    await listener.close()
+
+    assert most <= 2 * TAKES_MAX
+    for sock in socks:
+        sock.close()
+
+
+async def test_a_connection_that_was_closed_before_it_was_taken_costs_nothing() -> None:
+    """Nothing is made for who has gone."""
+    Counted.made = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # what is used of it.
+    host, port = split_address(listener.address)
+    for _ in range(50):
+        socket.create_connection((host, port)).close()
+    with socket.create_connection((host, port)) as last:
+        last.sendall(b"x")
+        async with asyncio.timeout(10):
+            while not Counted.made:  # noqa: ASYNC110 - the condition is the other side of a socket.
+                await asyncio.sleep(0)
+    await listener.close()
+
+    assert Counted.made == 1

@@ -14,6 +14,12 @@ from broadsheet.errors import InvalidArgument
 from broadsheet.ports import ByteProtocol, Transport
 
 BACKLOG: Final = 1024
+ACCEPTS_MAX: Final = 64
+"""Connections that are looked at in one turn of the loop."""
+TAKES_MAX: Final = 16
+"""And of these, those that something is made for: about a millisecond of work."""
+ACCEPT_PAUSE_S: Final = 0.1
+"""Where descriptors are short."""
 KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
@@ -54,10 +60,18 @@ def join_address(host: str, port: int) -> str:
 
 
 class TCPListener:
-    """A bound port."""
+    """A bound port that takes connections, a few in each turn of the loop.
 
-    def __init__(self, server: asyncio.AbstractServer, address: str) -> None:
-        self._server, self._address = server, address
+    A loop's own server accepts for as long as connections come, and a client that opens them fast enough
+    never lets it end. A connection that its client has closed again is dropped, and nothing is made for it.
+    """
+
+    def __init__(self, sock: socket.socket, factory: Callable[[], ByteProtocol], address: str) -> None:
+        self._sock, self._factory, self._address = sock, factory, address
+        self._loop = asyncio.get_running_loop()
+        self._taking: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
+        self._loop.add_reader(sock.fileno(), self._accept)
 
     @property
     def address(self) -> str:
@@ -65,10 +79,55 @@ class TCPListener:
         return self._address
 
     async def close(self) -> None:
-        """Accept no more. `wait_closed` would wait for the connections, since Python 3.12."""
-        self._server.close()
-        for _ in range(2):
-            await asyncio.sleep(0)  # uvloop closes the socket in a later turn.
+        """Accept no more; what was accepted goes on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._sock.fileno())
+        await asyncio.sleep(0)  # uvloop lets go of the descriptor in a later turn.
+        self._sock.close()
+
+    def _accept(self) -> None:
+        taken = 0
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, _peer = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # No descriptor, or no memory: those that wait are taken once there is one.
+                self._loop.remove_reader(self._sock.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._go_on)
+                return
+            sock.setblocking(False)  # noqa: FBT003 - the standard library's signature.
+            if _is_gone(sock):
+                sock.close()
+                continue
+            task = self._loop.create_task(self._take(sock))
+            self._taking[task] = None
+            task.add_done_callback(self._taking.pop)
+            taken += 1
+            if taken >= TAKES_MAX:
+                return
+
+    def _go_on(self) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    async def _take(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: Buffered(self._factory()), sock)
+        except OSError:
+            sock.close()  # Lost before it stood.
+
+
+def _is_gone(sock: socket.socket) -> bool:
+    """Whether the other end has said that nothing will come, before anything came."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 class TCPNetwork:
@@ -92,11 +151,10 @@ class TCPNetwork:
             sock.bind(bind_to)
             sock.listen(BACKLOG)
             bound = sock.getsockname()
-            server = await loop.create_server(lambda: Buffered(factory()), sock=sock, backlog=BACKLOG)
+            return TCPListener(sock, factory, join_address(bound[0], bound[1]))
         except BaseException:
             sock.close()
             raise
-        return TCPListener(server, join_address(bound[0], bound[1]))
 
     async def dial(self, address: str, factory: Callable[[], ByteProtocol]) -> ByteProtocol:
         """Open a connection; returns once it stands.

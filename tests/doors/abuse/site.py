@@ -160,6 +160,7 @@ class Site:
             stop.set()
             for thread in threads:
                 thread.join()
+            watch.bystander.close()
         return watch.seen(seconds)
 
     def attack(self, shape: str) -> Callable[[float], None]:
