@@ -1,6 +1,7 @@
 """A process that may open no more files: nothing dies of it, and it goes on when it may again."""
 
 import asyncio
+import contextlib
 import resource
 from pathlib import Path
 
@@ -23,16 +24,22 @@ def allow(node: NodeProcess, files: int) -> None:
     resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (files, hard))
 
 
-async def until_appended(client: Client, content: bytes) -> None:
+async def until_appended(client: Client, content: bytes, name: str = NAME) -> None:
     """Append once that is possible again."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
-                await client.journals.append(NAME, content)
+                await client.journals.append(name, content)
             except StoreUnhealthy:
                 await asyncio.sleep(0.05)
             else:
                 return
+
+
+async def until_made(client: Client, name: str) -> None:
+    """Make a journal, and wait until it is open."""
+    await client.journals.create(name)
+    await client.journals.end(name, timeout=SECONDS_MAX)
 
 
 async def test_a_roll_without_a_file_to_open_is_refused_and_the_node_lives_on(tmp_path: Path) -> None:
@@ -57,6 +64,65 @@ async def test_a_roll_without_a_file_to_open_is_refused_and_the_node_lives_on(tm
         node.kill()
 
 
+@pytest.mark.parametrize("how", ["checkpoint", "stream", "upload"])
+async def test_a_node_without_a_file_to_open_lives_on_whatever_it_does(tmp_path: Path, how: str) -> None:
+    """A checkpoint, the sync of a streamed append, the removal of a stored file: each ended the node."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME, fragment_length=1 << 20)
+            await client.journals.append(NAME, b"x" * 2000)
+            limit, _ = resource.prlimit(node.pid or 0, resource.RLIMIT_NOFILE)
+            if how != "checkpoint":
+                for _ in range(2):
+                    await client.journals.append(NAME, [b"y" * 600_000])
+                await client.journals.append(NAME, b"roll")
+            allow(node, 4)
+            contents: list[list[bytes]] = [[b"y" * 30_000]] * 6 if how == "checkpoint" else [[b"z" * 200_000]]
+            for content in contents if how != "upload" else ():
+                with contextlib.suppress(StoreUnhealthy):
+                    await client.journals.append(NAME, content)
+            assert await node.died(1) is None, (tmp_path / "node.log").read_text()[-2000:]
+            allow(node, limit)
+            await until_appended(client, b"after")
+            found = b"".join([chunk.data async for chunk in client.journals.read(NAME)])
+        assert found.startswith(b"x" * 2000)
+        assert found.endswith(b"after")
+    finally:
+        node.kill()
+
+
+async def test_more_journals_than_descriptors_are_served_before_and_after_a_restart(tmp_path: Path) -> None:
+    """Each open journal cost a descriptor: the limit was a limit of journals."""
+    files, count = 160, 240
+    names = [f"many/{number:03}" for number in range(count)]
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        allow(node, files)  # Lower than it knows of: it learns.
+        async with broadsheet.connect(node.address) as client:
+            for name in names:
+                await until_made(client, name)
+                await until_appended(client, name.encode(), name)
+        node.kill()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, _few(64)), hard))
+        try:
+            assert await node.start(), (tmp_path / "node.log").read_text()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        allow(node, files)
+        async with broadsheet.connect(node.address) as client:
+            for name in names:
+                await until_appended(client, b" again", name)
+                found = b"".join([chunk.data async for chunk in client.journals.read(name)])
+                assert found == name.encode() + b" again"
+        assert await node.died(0.1) is None
+    finally:
+        node.kill()
+
+
 async def test_a_node_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None:
     """A thousand journals hung in being opened: the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,6 +138,6 @@ async def test_a_node_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None
         node.kill()
 
 
-def _few() -> int:
+def _few(least: int = 512) -> int:
     """A low limit that leaves room for what other tests left open in this process."""
-    return max(512, len(list(Path("/proc/self/fd").iterdir())) + 64)
+    return max(least, len(list(Path("/proc/self/fd").iterdir())) + 64)

@@ -116,9 +116,10 @@ async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> 
     async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
         await node.broker.create(SPEC)
         await append(node, FIRST)
-    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+    hasty = msgspec.structs.replace(JOURNALS, checkpoint_bytes=1)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=hasty) as node:
         await node.broker.replica(NAME)
-        await asyncio.sleep(0.05)  # A start checkpoints, which trims what the log had of it.
+        await asyncio.sleep(0.05)  # A checkpoint trims what the log had of it.
     # As a kill between the removal of a stored spool file and the next checkpoint leaves it.
     (spool,) = [file for file in disk.medium.files if file.endswith(".spool")]
     disk.medium.remove(spool)

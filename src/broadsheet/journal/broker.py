@@ -57,6 +57,8 @@ from broadsheet.journal.opening import (
 )
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
+from broadsheet.journal.turns import Turns
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -90,7 +92,7 @@ class Broker:
         """Serve nothing yet."""
         self._context = context
         self._slots: dict[JournalName, Slot] = {}
-        self._opening = asyncio.Semaphore(context.config.openings_max)
+        self._opening = Turns(context.config.openings_max)
         self._uploading = asyncio.Semaphore(context.config.uploads_max)
         self._fullness = ""
         self._is_closed = False
@@ -270,6 +272,7 @@ class Broker:
             raise NotFound(f"journal {name} does not exist")
         if slot.replica is not None:
             return slot.replica
+        self._opening.hasten(info.create_revision)
         patience = self._context.config.opening_wait
         if by is not None:
             # A refusal in time says that nothing was done; a deadline that passes leaves the caller in doubt.
@@ -425,11 +428,13 @@ class Broker:
         pause = OPEN_RETRY_MIN
         while not slot.opened.done():
             try:
-                async with self._opening, slot.attempt:
+                async with self._opening.turn(slot.info.create_revision), slot.attempt:
                     if slot.opened.done():
                         return  # It was deleted meanwhile.
                     opened = await open_journal(self._context, slot.info)
             except (OSError, BroadsheetError) as error:
+                if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+                    self._context.spools.relieve()
                 slot.trouble = str(error)
                 await asyncio.sleep(in_seconds(pause))
                 pause = Duration(min(2 * pause, OPEN_RETRY_MAX))

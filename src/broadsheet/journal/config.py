@@ -48,7 +48,10 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Content of all streaming appends that are staged at a time."""
     uploads_max: int = 2
     """Fragments on their way to stores at a time."""
-    openings_max: int = 8
+    spool_files_max: int = 512
+    """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
+    the process may have."""
+    openings_max: int = 32
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
     """How long a request waits for a journal that is being opened; then it is refused: nothing was done."""
@@ -85,6 +88,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "staged_bytes_max",
             "uploads_max",
             "openings_max",
+            "spool_files_max",
             "journals_max",
             "checkpoint_bytes",
             "free_check_interval",

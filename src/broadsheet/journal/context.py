@@ -6,6 +6,7 @@ from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.blocks import Budget
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
+from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.staged import StagingArea
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
@@ -32,6 +33,7 @@ class Context:
         objects: Callable[[str], ObjectStore],
         scope: Scope,
         crash: Crash,
+        open_files_max: int,
     ) -> None:
         """Gather them.
 
@@ -45,6 +47,13 @@ class Context:
         self.staging = StagingArea(disk, config)
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
+        self.spools = SpoolDisk(
+            disk,
+            open_max=min(config.spool_files_max, max(1, open_files_max // 4)),
+            busy_max=max(1, open_files_max // 2),
+            spawn=lambda work: scope.spawn(work, name="spools"),
+            crash=crash,
+        )
         self._budget = Budget(config.cache_bytes_max)
 
     def store(self, url: str) -> FragmentStore:

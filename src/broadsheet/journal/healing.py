@@ -19,6 +19,7 @@ from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.sealing import write_seal
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.standing import begin_log
 
@@ -67,6 +68,8 @@ class Healing:
                     await spool.file.flush()
             await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                return False
             context.crash(error)
             return True
         try:

@@ -21,6 +21,7 @@ from broadsheet.journal.healing import HEAL_RETRY, Healing
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
@@ -74,9 +75,9 @@ class Housekeeping:
         return task
 
     def start(self) -> None:
-        """Take up what the last life of this journal left: checkpoint its log, store its closed spools."""
+        """Take up what the last life of this journal left: a long log, closed spools."""
         if not self._replica.reason:
-            self.checkpoint()
+            self.consider_checkpoint()  # What a short log says is read again at the next start as well.
             self._flush_later()
         if not self._replica.is_listed:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
@@ -191,7 +192,11 @@ class Housekeeping:
             await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
             passed("journal.checkpoint.after_sync")
         except OSError as error:
-            context.crash(error)
+            if error.errno in NO_DESCRIPTOR:
+                context.spools.relieve()
+                context.timers.call_after(RELIEF_RETRY, self.checkpoint)
+            else:
+                context.crash(error)
             return
         finally:
             self._is_checkpointing = False
@@ -275,6 +280,18 @@ class Housekeeping:
         passed("journal.roll.before_remove")
         name = spool.name
         spool.close()
-        await self._context.disk.run(partial(self._context.disk.remove, name))
+        await self._remove(name)
         passed("journal.roll.after_remove")
         return True
+
+    async def _remove(self, name: str) -> None:
+        """Remove a spool file that is stored; a start does so where this one cannot."""
+        while True:
+            try:
+                await self._context.disk.run(partial(self._context.disk.remove, name))
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR:
+                    raise
+                await asyncio.sleep(in_seconds(RELIEF_RETRY))
+            else:
+                return

@@ -11,6 +11,7 @@ does not believe the page cache".
 import asyncio
 import errno
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha1
 from typing import Final, NamedTuple
 
@@ -107,6 +108,9 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     epoch = plan.epoch
     try:
         if standing.seal is not None:
+            for spool in spools:
+                await spool.file.flush()  # What the log begins anew with has no other copy.
+            await context.disk.run(partial(context.disk.sync_dir, directory))
             await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
         elif found.tail_cut:
             context.log.settle(stream)
@@ -136,6 +140,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         reason=reason,
         awaited=None if listed is not None else _awaited(plan, spools),
         may_upload=not contradicted,
+        log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
 
 
@@ -203,8 +208,9 @@ def _rebuild(
         OSError: the disk failed; or the open fragment's file is gone, and the store does not say whether it
             has it.
     """
-    disk = context.disk
-    disk.make_dir(directory)
+    disk, files = context.disk, context.spools
+    if not disk.exists(directory):
+        disk.make_dir(directory)
     spools: list[SpoolFile] = []
     try:
         for spool_plan in plan.spools[:-1]:
@@ -212,7 +218,7 @@ def _rebuild(
             is_gone = not disk.exists(spool_name(directory, spool_plan.begin))
             if is_gone and (is_stored or not (is_listed or spool_plan.is_in_log())):
                 continue
-            spool = rebuild(disk, directory, spool_plan, may_cut=not is_doubtful)
+            spool = rebuild(files, directory, spool_plan, may_cut=not is_doubtful)
             if is_stored and spool.damage:
                 spool.close()  # The store's is better.
             else:
@@ -227,16 +233,19 @@ def _rebuild(
                     " it: the journal is opened when the store answers",
                     name,
                 )
-            spools.append(rebuild(disk, directory, last, may_cut=not is_doubtful))
+            spools.append(rebuild(files, directory, last, may_cut=not is_doubtful))
         else:
-            spools.append(create(disk, directory, last.begin, may_cut=not is_doubtful))
+            spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
         if is_listed and not is_doubtful:
             kept = {spool.name for spool in spools}
-            for name in disk.list(directory):
-                path = f"{directory}/{name}"
-                if path not in kept and not is_kept(name):
+            paths = [f"{directory}/{name}" for name in disk.list(directory) if not is_kept(name)]
+            if doomed := [path for path in paths if path not in kept]:
+                for path in doomed:
                     disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
-            disk.sync_dir(directory)
+                disk.sync_dir(directory)
+        for spool in spools if files.is_crowded else ():
+            spool.file.sync()  # So that it may rest.
+        files.make_room()
     except BaseException:
         _close(spools)
         raise

@@ -80,6 +80,7 @@ class Opened:
         reason: str,
         awaited: list[Fragment] | None = None,
         may_upload: bool = True,
+        log_bytes: int = 0,
     ) -> None:
         """Gather it.
 
@@ -91,12 +92,13 @@ class Opened:
             awaited: where the store has not told yet what it has, so that `index` is empty: what it must
                 have, for no spool file has it. None where it has told.
             may_upload: what is here does not contradict what is stored.
+            log_bytes: content that the log has since its last checkpoint.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
         self.attempts = attempts
         self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
-        self.may_upload = may_upload
+        self.may_upload, self.log_bytes = may_upload, log_bytes
 
 
 class Replica:
@@ -113,7 +115,7 @@ class Replica:
         self._may_upload = opened.may_upload
         self.log_registers = opened.registers  # Behind the last record that the log took.
         self.log_attempts = opened.attempts.copy()  # The same of attempts.
-        self.log_bytes = 0  # Since the last checkpoint.
+        self.log_bytes = opened.log_bytes  # Since the last checkpoint.
         self.uploads: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
@@ -324,7 +326,7 @@ class Replica:
             return former
         assert begin == former.end, f"a fragment that begins at {begin} follows one that ends at {former.end}"
         passed("journal.roll.before_create")
-        self.spool = create(self.context.disk, self.directory, begin)
+        self.spool = create(self.context.spools, self.directory, begin)
         if former.length:
             self.closed.append(former)
         else:

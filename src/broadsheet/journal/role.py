@@ -20,6 +20,7 @@ from broadsheet.journal.core.records import Identity as DataIdentity
 from broadsheet.journal.core.records import decode, encode_identity
 from broadsheet.journal.core.spec import EPOCH_PREFIX
 from broadsheet.journal.keys import decode_epoch
+from broadsheet.journal.opening import SPOOL_DIRECTORY
 from broadsheet.journal.service import Service
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -72,7 +73,10 @@ class JournalsRole:
             objects=ports.objects,
             scope=scope.child("work"),
             crash=ports.crash,
+            open_files_max=ports.open_files_max,
         )
+        await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
+        await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))  # Those of every journal at once.
         await ports.disk.run(context.staging.clear)
         broker = Broker(context)
         scope.defer(broker.close)

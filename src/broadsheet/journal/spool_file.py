@@ -21,7 +21,8 @@ from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.recovery import SpoolPlan
-from broadsheet.ports import Disk, File
+from broadsheet.journal.spool_disk import Opener
+from broadsheet.ports import File
 
 BLOCK_BYTES: Final = 64 << 10
 """The unit of reading checksums."""
@@ -167,7 +168,7 @@ class SpoolFile:
         self.file.close()
 
 
-def create(disk: Disk, directory: str, begin: ByteOffset, *, may_cut: bool = True) -> SpoolFile:
+def create(files: Opener, directory: str, begin: ByteOffset, *, may_cut: bool = True) -> SpoolFile:
     """A new, empty spool file of the fragment from `begin` on; what an earlier attempt left is cut off.
 
     Args:
@@ -177,7 +178,7 @@ def create(disk: Disk, directory: str, begin: ByteOffset, *, may_cut: bool = Tru
     Raises:
         OSError: ENOSPC: nothing was made.
     """
-    file = disk.open(spool_name(directory, begin), create=True)
+    file = files.open(spool_name(directory, begin), create=True)
     try:
         if may_cut and file.size():
             file.truncate(0)  # Bytes that were never adopted: nothing in the log names them.
@@ -192,8 +193,10 @@ def spool_name(directory: str, begin: ByteOffset) -> str:
     return f"{directory}/{begin:016x}{SPOOL_SUFFIX}"
 
 
-def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
-    """Make the file that `plan` says, from what stands there and what the log has, and sync it. Blocking.
+def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
+    """Make the file that `plan` says, from what stands there and what the log has. Blocking.
+
+    It is not synced: what was not known to be synced is in the log until a checkpoint has synced it.
 
     Bytes above what was known synced are written again in place: reading them proves nothing (DESIGN 3).
     A file that does not come out with the plan's sum is kept as it is and marked damaged.
@@ -204,7 +207,7 @@ def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True
     Raises:
         OSError: the disk failed.
     """
-    file = disk.open(spool_name(directory, plan.begin), create=True)
+    file = files.open(spool_name(directory, plan.begin), create=True)
     spool = SpoolFile(file, plan.begin)
     try:
         for begin, content in plan.writes:
@@ -221,12 +224,9 @@ def rebuild(disk: Disk, directory: str, plan: SpoolPlan, *, may_cut: bool = True
             )
         elif may_cut and file.size() > length:
             file.truncate(length)
-        file.sync()
-        disk.sync_dir(directory)
     except BaseException:
         spool.close()
         raise
-    spool.is_dir_synced = True
     return spool
 
 

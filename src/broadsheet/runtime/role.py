@@ -23,16 +23,19 @@ class Ports:
         objects: Callable[[str], ObjectStore],
         random: Callable[[str], Random],
         crash: Crash,
+        open_files_max: int = 1 << 20,
     ) -> None:
         """Gather the ports.
 
         Args:
+            open_files_max: descriptors that the process may have.
             objects: the store of a URL such as `file:///var/fragments/`.
             random: a stream of entropy of its own for each purpose, new in each boot.
             crash: ends the node.
         """
         self.time, self.timers, self.disk, self.network = time, timers, disk, network
         self.objects, self.random, self.crash = objects, random, crash
+        self.open_files_max = open_files_max
         self.turn = Turn(timers, crash=crash)
 
 

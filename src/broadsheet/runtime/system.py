@@ -1,6 +1,7 @@
 """The production ports, gathered: the real clocks, files, sockets and entropy behind one node."""
 
 import asyncio
+import resource
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
         objects=LocalStores(disk.tree.root / OWN_STORE, disk.tree.syncs),
         random=Entropy(),
         crash=crash,
+        open_files_max=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
 
 
