@@ -100,6 +100,7 @@ def test_without_json_it_prints_text(address: str) -> None:
         (("create", "cli/b", "--store", "s3://nobody/"), "journals.stores"),
         (("append", "cli/none"), "cli/none does not exist"),
         (("append", "cli/none", "--lines", "--offset", "3"), "--offset is for one"),
+        (("append", "cli/none", "--lines", "--atomic"), "--atomic one"),
         (("append", "cli/none", "/no/such/file"), "/no/such/file"),
         (("read", "cli/none"), "cli/none does not exist"),
         (("read", "cli/none", "--json"), "needs --output"),
@@ -237,6 +238,79 @@ def test_lines_are_appended_as_they_come(address: str) -> None:
 
     assert read.stdout == b"one\n"
     assert (said["begin"], said["end"], said["appends"]) == (0, 8, 2)
+
+
+def _until_end(address: str, name: str, end: int) -> bytes:
+    """The journal's first bytes, once there are so many."""
+    read = journals(address, "read", name, "--block", "--end", str(end))
+    assert read.returncode == 0, read.stderr
+    return read.stdout
+
+
+def test_what_comes_slowly_is_appended_as_it_comes(address: str) -> None:
+    """`tail -f log | broadsheet journals append …`: it waited for a mebibyte, and lost it with Ctrl-C."""
+    journals(address, "create", "cli/tail")
+    command = [*COMMAND, "journals", "append", "cli/tail"]
+    shown = environment(BROADSHEET_ADDRESS=address)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shown
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\nthr")
+        process.stdin.flush()
+        assert _until_end(address, "cli/tail", 8) == b"one\ntwo\n"
+        process.stdin.write(b"ee\n")
+        process.stdin.flush()
+        assert _until_end(address, "cli/tail", 14) == b"one\ntwo\nthree\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS_MAX)
+
+    assert process.returncode == 130
+    assert said == (
+        b"broadsheet: 14 bytes of the input (3 lines) are in cli/tail, up to offset 14;"
+        b" go on with --skip-bytes 14\n"
+    )
+
+
+def test_input_of_any_size_is_appended_in_pieces_that_end_at_line_ends(address: str) -> None:
+    """An append has a limit; a stream has none. Nobody's line is torn by another writer."""
+    journals(address, "create", "cli/pieces")
+    content = b"".join(b"%d %s\n" % (n, b"x" * (n % 300)) for n in range(24_000))
+
+    said = told(journals(address, "append", "cli/pieces", "--json", content=content))
+    assert (said["begin"], said["end"], said["appends"]) == (0, len(content), -(-len(content) // (1 << 20)))
+    assert journals(address, "read", "cli/pieces").stdout == content
+    whole = told(journals(address, "append", "cli/pieces", "--atomic", "--json", content=content))
+    assert (whole["begin"], whole["end"], whole["appends"]) == (len(content), 2 * len(content), 1)
+    unbroken = told(journals(address, "append", "cli/pieces", "--json", content=b"y" * 1_100_000))
+    assert unbroken["appends"] == 2
+
+
+def test_a_failed_append_says_what_is_in_and_how_to_go_on(address: str) -> None:
+    """Somebody who appends for hours must not start again, or append twice."""
+    journals(address, "create", "cli/go-on")
+    command = [*COMMAND, "journals", "append", "cli/go-on", "--offset", "0"]
+    shown = environment(BROADSHEET_ADDRESS=address)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shown
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        _until_end(address, "cli/go-on", 8)
+        assert journals(address, "append", "cli/go-on", content=b"others\n").returncode == 0
+        _, said = process.communicate(b"three\n", timeout=SECONDS_MAX)
+
+    assert process.returncode == 1
+    words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; go on with --skip-bytes 8"
+    assert words + b" --offset 8\n" in said
+    content = b"one\ntwo\nthree\n"
+    assert journals(address, "append", "cli/go-on", "--skip-bytes", "8", content=content).returncode == 0
+    assert journals(address, "read", "cli/go-on").stdout == b"one\ntwo\nothers\nthree\n"
+    lines = journals(address, "append", "cli/go-on", "--lines", "--skip-bytes", "8", content=content)
+    assert lines.stdout == b"cli/go-on: [21, 27) in 1 append\n"
+    beyond = journals(address, "append", "cli/go-on", "--skip-bytes", "99", content=content)
+    assert (beyond.returncode, b"the input has 14 bytes" in beyond.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

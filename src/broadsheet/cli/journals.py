@@ -4,33 +4,26 @@ Progress goes to standard error, and only where that is a terminal; content and 
 The token comes from the environment, never from a flag (reliability S11).
 """
 
-import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from threading import Thread
 from typing import Annotated, Any, BinaryIO, Final, Self, cast
 
 import msgspec
 import typer
 
+from broadsheet.cli.append import Appended, Input, append_lines, append_pieces, append_whole, telling
 from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.client import Client, connect
 from broadsheet.errors import Unreachable
-from broadsheet.journal.client import INLINE_BYTES_MAX
-from broadsheet.journal.messages import Commit, LossReply
+from broadsheet.journal.messages import LossReply
 from broadsheet.runtime.loop import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
 
-PIECE_BYTES: Final = 1 << 20
-LINES_BYTES_MAX: Final = 1 << 20
-"""Lines that are sent together; each is an append of its own all the same."""
-LINE_BYTES_MAX: Final = 16 << 20
 STANDARD_INPUT: Final = Path("-")
 STANDARD_INPUT_DESCRIPTOR: Final = 0
 
@@ -116,30 +109,37 @@ def append(
     address: Address = DEFAULT_ADDRESS,
     offset: Annotated[int | None, typer.Option(min=0, help="Append exactly here, or not at all.")] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Append each line by itself, as it comes.")] = False,
+    atomic: Annotated[
+        bool, typer.Option("--atomic", help="All of it as one append, or nothing; up to 256 MiB.")
+    ] = False,
+    skip_bytes: Annotated[
+        int, typer.Option(min=0, help="Leave out so much of the input: where an earlier call ended.")
+    ] = 0,
     json: AsJSON = False,
 ) -> None:
-    """Append a file or standard input, as one append or line by line.
+    """Append a file or standard input, of any size, as it comes.
 
-    One append holds the journal while it is sent: a source that is too slow for that is refused, and
-    belongs into a file first.
+    Up to 1 MiB is one append. More is appended in pieces, which end at line ends where there are such; after
+    a failure it says how much is in, and how to go on.
     """
     if lines and offset is not None:
         raise typer.BadParameter("--lines makes many appends, and --offset is for one")
+    if lines and atomic:
+        raise typer.BadParameter("--lines makes many appends, and --atomic one")
     is_standard = file is None or file == STANDARD_INPUT
+    append_all = append_lines if lines else append_whole if atomic else append_pieces
 
     async def work(client: Client) -> None:
-        total = None if file is None or is_standard else file.stat().st_size
+        total = None if file is None or is_standard else max(0, file.stat().st_size - skip_bytes)
         opened = nullcontext() if file is None or is_standard else _opened(file, "rb")
-        with opened as source, _Progress(f"append {name}", total) as progress:
-            descriptor = STANDARD_INPUT_DESCRIPTOR if source is None else source.fileno()
-            if lines:
-                begin, end, count = await _append_lines(client, name, descriptor, progress)
-            else:
-                pieces = _pieces(descriptor, progress)
-                commit = await client.journals.append(name, pieces, offset=offset, timeout=3600)
-                begin, end, count = commit.begin, commit.end, 1
-        told = {"journal": name, "begin": begin, "end": end, "appends": count}
-        _print(told, json, f"{name}: [{begin}, {end}) in {count} append{'s' if count != 1 else ''}")
+        with opened as content, _Progress(f"append {name}", total) as progress:
+            source = Input(STANDARD_INPUT_DESCRIPTOR if content is None else content.fileno())
+            done = Appended(name, offset=offset, skipped=skip_bytes, advance=progress.advance)
+            with telling(done):
+                await append_all(client, name, source, done, await source.skip(skip_bytes))
+        told = {"journal": name, "begin": done.begin, "end": done.end, "appends": done.count}
+        plural = "s" if done.count != 1 else ""
+        _print(told, json, f"{name}: [{done.begin}, {done.end}) in {done.count} append{plural}")
 
     _run(address, work)
 
@@ -313,81 +313,6 @@ class _Progress:
     def __exit__(self, *_error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-
-def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
-    """Read in a thread, for a pipe may be silent for as long as it likes: the connection goes on meanwhile.
-
-    The thread is nobody's to wait for: Ctrl-C ends the process while it still reads.
-    """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[bytes] = loop.create_future()
-
-    def settle(piece: bytes, error: OSError | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(piece)
-
-    def work() -> None:
-        piece, failed = b"", None
-        try:
-            piece = os.read(descriptor, count)
-        except OSError as error:
-            failed = error
-        with suppress(RuntimeError):  # The loop is closed: nobody wants it any more.
-            loop.call_soon_threadsafe(settle, piece, failed)
-
-    Thread(target=work, daemon=True).start()
-    return found
-
-
-async def _pieces(descriptor: int, progress: _Progress) -> AsyncIterator[bytes]:
-    """Full pieces, so that a slow pipe holds the journal only once there is something to send."""
-    is_end = False
-    while not is_end:
-        piece = bytearray()
-        while len(piece) < PIECE_BYTES and not is_end:
-            some = await _read_beside(descriptor, PIECE_BYTES - len(piece))
-            piece += some
-            is_end = not some
-        if piece:
-            yield bytes(piece)
-            progress.advance(len(piece))
-
-
-async def _append_lines(
-    client: Client, name: str, descriptor: int, progress: _Progress
-) -> tuple[int, int, int]:
-    """Append line by line; returns where the first began, where the last ended, and how many there were.
-
-    Raises:
-        BadParameter: a line is too long; those before it are appended.
-    """
-    begin = end = count = 0
-    rest = b""
-    is_end = False
-    while not is_end:
-        some = await _read_beside(descriptor, LINES_BYTES_MAX)
-        is_end = not some
-        *whole, rest = (rest + some).split(b"\n")
-        lines = [line + b"\n" for line in whole]
-        if is_end and rest:
-            lines.append(rest)
-        for is_long, some_lines in groupby(lines, key=lambda line: len(line) > INLINE_BYTES_MAX):
-            group = list(some_lines)
-            if is_long:
-                commits: Sequence[Commit] = [await client.journals.append(name, line) for line in group]
-            else:
-                commits = await client.journals.append_many(name, group)
-            begin = begin if count else commits[0].begin
-            end, count = commits[-1].end, count + len(commits)
-            progress.advance(sum(map(len, group)))
-        if len(rest) > LINE_BYTES_MAX:
-            raise typer.BadParameter(f"line {count + 1} is above {LINE_BYTES_MAX} bytes: append it as a file")
-    return begin, end, count
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -1,0 +1,262 @@
+"""`broadsheet journals append`: input of any size, slow or fast, in pieces, and how to go on.
+
+Each piece is an append of its own, up to `PIECE_BYTES`, and ends at a line end where there is one. The whole
+lines of a pipe that is silent are appended after `IDLE_SECONDS`. Lengths and offsets are bytes. Nothing is
+kept of a call: its error says what is in, and `--skip-bytes` takes that up.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from threading import Thread
+from typing import Final
+
+import typer
+
+from broadsheet.client import Client
+from broadsheet.errors import BroadsheetError, Unknown
+from broadsheet.journal.client import INLINE_BYTES_MAX
+
+PIECE_BYTES: Final = 1 << 20
+LINES_MAX: Final = 10_000
+"""Lines that are sent together; each is an append of its own all the same."""
+LINE_BYTES_MAX: Final = 16 << 20
+IDLE_SECONDS: Final = 0.2
+"""A source that is silent for so long has its whole lines appended."""
+PIECE_SECONDS: Final = 120.0
+"""How long a piece is tried."""
+WHOLE_SECONDS: Final = 3600.0
+
+Advance = Callable[[int], None]
+
+
+class Input:
+    """A descriptor, read beside the loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._reading: asyncio.Future[bytes] | None = None
+
+    async def read(self, *, within: float | None = None) -> bytes | None:
+        """What has come, up to a piece; empty at the end, None where nothing came `within` seconds."""
+        if self._reading is None:
+            self._reading = _read_beside(self._descriptor, PIECE_BYTES)
+        await asyncio.wait((self._reading,), timeout=within)
+        if not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    async def skip(self, length: int) -> bytes:
+        """Leave out `length` bytes; returns what was read beyond them.
+
+        Raises:
+            BadParameter: there are fewer.
+        """
+        left, beyond = length, b""
+        while left > 0:
+            found = await self.read() or b""
+            if not found:
+                raise typer.BadParameter(f"--skip-bytes {length}: the input has {length - left} bytes")
+            beyond, left = found[left:], left - len(found)
+        return beyond
+
+
+class Appended:
+    """What is in, and how to go on."""
+
+    def __init__(self, name: str, *, offset: int | None, skipped: int, advance: Advance) -> None:
+        self.begin = self.end = 0
+        self.count = 0
+        self.advance = advance
+        """Called with the bytes that are done."""
+        self._name, self._skipped, self._offset = name, skipped, offset
+        self._length = self._line_count = 0
+
+    @property
+    def offset(self) -> int | None:
+        """Where the next piece must begin; None: wherever the head is."""
+        return self._offset
+
+    def add(self, begin: int, end: int, *, count: int, length: int, line_count: int) -> None:
+        """`count` appends of `length` input bytes got `[begin, end)`."""
+        self.begin = self.begin if self.count else begin
+        self.end, self.count = end, self.count + count
+        self._length, self._line_count = self._length + length, self._line_count + line_count
+        if self._offset is not None:
+            self._offset = end
+        self.advance(length)
+
+    def report(self) -> str:
+        """What is in, and the options that go on behind it."""
+        where = f", up to offset {self.end}" if self.count else ""
+        return (
+            f"{self._length} bytes of the input ({self._line_count} lines) are in {self._name}{where};"
+            f" go on with {self._options(0)}"
+        )
+
+    def explain(self, error: BroadsheetError, length: int) -> BroadsheetError:
+        """`error` of the next `length` bytes, with the way to go on."""
+        if not isinstance(error, Unknown):
+            return type(error)(f"{error}; {self.report()}")
+        look = f"`broadsheet journals read {self._name} --offset {self.end}`"
+        return type(error)(
+            f"{error}; {self.report()} if the next {length} bytes of the input are not in the journal, and"
+            f" with {self._options(length)} if they are: {look} shows them"
+        )
+
+    def _options(self, more: int) -> str:
+        at = "" if self._offset is None else f" --offset {self._offset + more}"
+        return f"--skip-bytes {self._skipped + self._length + more}{at}"
+
+
+async def append_pieces(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
+    """Append what comes, piece by piece; `rest` has come already.
+
+    Raises:
+        BroadsheetError: says what is in, and how to go on.
+    """
+    buffer = bytearray(rest)
+    is_end = False
+    while not is_end:
+        has_line = b"\n" in buffer
+        found = await source.read(within=IDLE_SECONDS if has_line else None)
+        if found is None:
+            await _append_piece(client, name, appended, _cut(buffer, buffer.rfind(b"\n") + 1))
+            continue
+        buffer += found
+        is_end = not found
+        while len(buffer) >= PIECE_BYTES or (is_end and buffer):
+            line_end = buffer.rfind(b"\n", 0, PIECE_BYTES) + 1
+            is_last = is_end and len(buffer) <= PIECE_BYTES
+            await _append_piece(client, name, appended, _cut(buffer, 0 if is_last else line_end))
+    if not appended.count:
+        await _append_piece(client, name, appended, b"")  # Nothing is appended, which tells the end.
+
+
+def _cut(buffer: bytearray, at: int) -> bytes:
+    """Take `[0, at)` out of `buffer`; 0: up to a piece."""
+    piece = bytes(buffer[: at or PIECE_BYTES])
+    del buffer[: len(piece)]
+    return piece
+
+
+async def _append_piece(client: Client, name: str, appended: Appended, piece: bytes) -> None:
+    try:
+        commit = await client.journals.append(name, piece, offset=appended.offset, timeout=PIECE_SECONDS)
+    except BroadsheetError as error:
+        raise appended.explain(error, len(piece)) from error
+    appended.add(commit.begin, commit.end, count=1, length=len(piece), line_count=piece.count(b"\n"))
+
+
+async def append_lines(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
+    """Append line by line, as they come; `rest` has come already.
+
+    Raises:
+        BadParameter: a line is too long. BroadsheetError: it says what is in, and how to go on.
+    """
+    is_end = False
+    while not is_end:
+        found = await source.read() or b""
+        is_end = not found
+        *whole, rest = (rest + found).split(b"\n")
+        lines = [line + b"\n" for line in whole]
+        if is_end and rest:
+            lines.append(rest)
+        for group in _groups(lines):
+            await _append_group(client, name, appended, group)
+        if len(rest) > LINE_BYTES_MAX:
+            raise typer.BadParameter(
+                f"line {appended.count + 1} is above {LINE_BYTES_MAX} bytes: append it as a file;"
+                f" {appended.report()}"
+            )
+
+
+async def _append_group(client: Client, name: str, appended: Appended, group: Sequence[bytes]) -> None:
+    length = sum(map(len, group))
+    try:
+        if len(group[0]) > INLINE_BYTES_MAX:
+            commits = [await client.journals.append(name, group[0], timeout=PIECE_SECONDS)]
+        else:
+            commits = [*await client.journals.append_many(name, group, timeout=PIECE_SECONDS)]
+    except BroadsheetError as error:
+        raise appended.explain(error, length) from error
+    appended.add(commits[0].begin, commits[-1].end, count=len(group), length=length, line_count=len(group))
+
+
+def _groups(lines: Iterable[bytes]) -> Iterable[Sequence[bytes]]:
+    """Lines that make one frame: it is taken whole or not at all. A long line is a group of its own."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        is_long = len(line) > INLINE_BYTES_MAX
+        if group and (is_long or size + len(line) > PIECE_BYTES or len(group) >= LINES_MAX):
+            yield group
+            group, size = [], 0
+        if is_long:
+            yield [line]
+            continue
+        group.append(line)
+        size += len(line)
+    if group:
+        yield group
+
+
+async def append_whole(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
+    """Append everything as one append, or nothing.
+
+    Raises:
+        BroadsheetError: it was refused, or may be in.
+    """
+
+    async def pieces() -> AsyncIterator[bytes]:
+        found: bytes | None = rest or await source.read()
+        while found:
+            yield found
+            appended.advance(len(found))
+            found = await source.read()
+
+    commit = await client.journals.append(name, pieces(), offset=appended.offset, timeout=WHOLE_SECONDS)
+    appended.add(commit.begin, commit.end, count=1, length=0, line_count=0)
+
+
+@contextmanager
+def telling(appended: Appended) -> Iterator[None]:
+    """Where Ctrl-C ends the work, say what is in."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if appended.count:
+            print(f"broadsheet: {appended.report()}", file=sys.stderr)
+        raise
+
+
+def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
+    """Read in a thread, for a pipe may be silent for as long as it likes: the connection goes on meanwhile.
+
+    The thread is nobody's to wait for: Ctrl-C ends the process while it still reads.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(piece: bytes, error: OSError | None) -> None:
+        if found.done():
+            return
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(piece)
+
+    def work() -> None:
+        piece, failed = b"", None
+        try:
+            piece = os.read(descriptor, count)
+        except OSError as error:
+            failed = error
+        with suppress(RuntimeError):  # The loop is closed: nobody wants it any more.
+            loop.call_soon_threadsafe(settle, piece, failed)
+
+    Thread(target=work, daemon=True).start()
+    return found
