@@ -82,6 +82,20 @@ async def test_a_full_log_heals_by_itself_when_load_ends() -> None:
         assert asked[0] == before, "nobody is asked when there is room"
 
 
+async def test_a_copy_that_is_refused_late_does_not_end_the_asking() -> None:
+    """The clock struck while the copier was at work, and when it gave up nobody looked any more."""
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        asked: list[int] = []
+        bench.log.on_flush_request(A, asked.append)
+        await fill(bench, A)
+        await until(bench, lambda: asked)
+        bench.log._space._is_copying = True
+        await asyncio.sleep(0.02)  # Longer than `retry_delay` doubles to.
+        bench.log._space._is_copying = False
+        count = len(asked)
+        await until(bench, lambda: len(asked) > count)
+
+
 async def test_appends_cannot_take_the_room_that_relief_has_moved_the_head_into() -> None:
     """After one truncation in a full log appends took the rest of its segment, and nothing could help."""
     async with opened(SimDisk(), config=TIGHT) as bench:

@@ -666,6 +666,7 @@ class Log:
     def status(self) -> LogStatus:
         """The state of this log."""
         pool = self.pool
+        flagged = [state for state in self.states.values() if state.flags]
         return LogStatus(
             directory=self.directory,
             log_id=self.segments.log_id,
@@ -680,8 +681,8 @@ class Log:
             sync_ns_last=self._sync_ns,
             stream_count=len(self.states),
             pinning=[LogStreamId(stream) for stream in self.pinning()],
-            quarantined=[LogStreamId(s.stream) for s in self.states.values() if s.is_quarantined],
-            tail_cut=[LogStreamId(s.stream) for s in self.states.values() if s.flags & RowFlag.TAIL_CUT],
+            quarantined=[LogStreamId(s.stream) for s in flagged if s.is_quarantined],
+            tail_cut=[LogStreamId(s.stream) for s in flagged if s.flags & RowFlag.TAIL_CUT],
             quarantine_files=list(self.quarantine_files),
             is_out_of_space=self._is_out_of_space or self._space.is_refused,
         )

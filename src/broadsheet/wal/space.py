@@ -28,8 +28,8 @@ COPY_LOW: Final = 1
 """Below so many, do not wait for whoever was asked to flush."""
 ASKED_PER_TURN: Final = 16
 """Streams asked to flush in one turn of the loop: each may start a checkpoint."""
-RETRY_FACTOR_MAX: Final = 8
-"""Requests are repeated after `retry_delay`, then twice that, up to so many times that."""
+RETRY_DOUBLINGS_MAX: Final = 3
+"""Requests are repeated after `retry_delay`, then twice that, and so on: it doubles so often."""
 
 
 class Relieved(Copied, Protocol):
@@ -131,15 +131,13 @@ class Space:
     def _request(self, lap: int) -> None:
         """Ask whoever pins `lap` to flush, now and again until the pins are gone."""
         hit("wal.flush_requested")
-        factor = min(1 << self._asked_count, RETRY_FACTOR_MAX)
         self._asked_count += 1
         if self._asked_count > 1:
             hit("wal.flush_requested_again")
         if not self._is_asking:
             self._is_asking = True
             self._log.tasks.spawn(self._ask(lap), name="ask")
-        delay = factor * in_seconds(self._log.config.retry_delay)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._look_again)
+        self._arm()
 
     async def _ask(self, lap: int) -> None:
         """A few streams a turn: there may be ten thousand."""
@@ -158,9 +156,17 @@ class Space:
         finally:
             self._is_asking = False
 
+    def _arm(self) -> None:
+        doublings = min(self._asked_count - 1, RETRY_DOUBLINGS_MAX)
+        delay = in_seconds(self._log.config.retry_delay) * (1 << doublings)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look_again)
+
     def _look_again(self) -> None:
         self._timer = None
-        self.look()
+        if self._is_copying:
+            self._arm()  # The copy may be refused: then nobody else would look.
+        else:
+            self.look()
 
     def _cancel(self) -> None:
         if self._timer is not None:
