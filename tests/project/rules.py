@@ -9,11 +9,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 LINE_MAX: Final = 110
-MODULE_LINES_MAX: Final = 400
+MODULE_LINES_MAX: Final = 500
 LONG_MODULES: Final = {
     "src/broadsheet/wal/log.py": 1000,
-    "src/broadsheet/control/core/proposer.py": 440,
-    "src/broadsheet/journal/core/pipeline.py": 500,
     "src/broadsheet/wire/serving.py": 520,
 }
 """Modules with one noun in them whose parts would write each other's fields, and how long each may get."""
