@@ -7,6 +7,7 @@ second, many times over; what counts is the median of the ratios of neighbours, 
 256 writers append again as soon as they are acknowledged, so nothing overlaps: what the log does for a
 batch stands before its write. Beside the rates stand the CPU microseconds per append of both sides, of all
 threads, and where the log's go: in `append`, in sealing and encoding, in acknowledging and trimming.
+`many_*` are the same records from one caller, 256 in each call of `append_many`.
 """
 
 import argparse
@@ -37,6 +38,7 @@ KEPT = 64
 """Records that each stream keeps; older ones are trimmed."""
 SEGMENT_BYTES = 64 << 20
 TARGET_RATIO = 0.7
+TOGETHER = LogStreamId(WRITERS + 1)
 
 
 class Appenders:
@@ -79,6 +81,36 @@ class Appenders:
                 log.trim(stream, Offset(offset - KEPT))
 
         return done
+
+
+class Together:
+    """One closed loop: as many records in one call as the writers have, again when they were acknowledged."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._payloads = [os.urandom(PAYLOAD_BYTES) for _ in range(WRITERS)]
+        self.appends = 0
+        self._until = 0.0
+        self._over = asyncio.Event()
+        for stream in log.streams():  # They append no more, and would pin the oldest segment.
+            log.trim(stream, log.next_offset(stream))
+
+    async def run(self, seconds: float) -> float:
+        """Append for a while; appends per second."""
+        self.appends, self._over = 0, asyncio.Event()
+        begun = time.perf_counter()
+        self._until = begun + seconds
+        self._log.append_many(TOGETHER, self._payloads, done=self._done)
+        await self._over.wait()
+        return self.appends / (time.perf_counter() - begun)
+
+    def _done(self) -> None:
+        self.appends += WRITERS
+        if time.perf_counter() >= self._until:
+            self._over.set()
+            return
+        offset = self._log.append_many(TOGETHER, self._payloads, done=self._done)
+        self._log.trim(TOGETHER, offset)
 
 
 class Split:
@@ -168,6 +200,7 @@ async def measure(directory: Path, seconds: float, rounds: int) -> dict[str, obj
     while log.status().lap_head < 6:  # Every segment once: the first pass pays for fresh pages.
         await appenders.run(seconds)
     result = await _compare(appenders, fd, payloads, seconds=seconds, rounds=rounds)
+    many = await _compare(Together(log), fd, payloads, seconds=seconds, rounds=rounds)
     split = Split()
     with split.planted():
         # `done` calls the log by its attributes, which are bound anew in another set of writers.
@@ -178,13 +211,17 @@ async def measure(directory: Path, seconds: float, rounds: int) -> dict[str, obj
     disk.close()
     return {
         **result,
+        "many_appends_per_second": many["log_appends_per_second"],
+        "many_ratio": many["ratio"],
+        "many_ratio_quartiles": many["ratio_quartiles"],
+        "many_cpu_us_per_append": many["log_cpu_us_per_append"],
         **split.per_append(),
         "bytes_per_batch": round(status.synced_bytes / status.batch_count),
     }
 
 
 async def _compare(
-    appenders: Appenders, fd: int, payloads: list[bytes], *, seconds: float, rounds: int
+    appenders: Appenders | Together, fd: int, payloads: list[bytes], *, seconds: float, rounds: int
 ) -> dict[str, object]:
     logs, bares, ratios = [], [], []
     log_cpu = bare_cpu = 0.0
