@@ -4,7 +4,9 @@ Positions count records from 0. Appends of one instant are one batch; one batch 
 collects.
     record: COLLECTING --batch--> IN_FLIGHT --synced--> DURABLE; a crash keeps a prefix of what was in flight.
 A lying disk acknowledges what only a power cut's survivors keep. Damage below the durable end quarantines
-the log (W6). It does not do: sectors, checksums, segments; those are the WAL's own tests over `SimDisk`.
+the log (W6), unless what was damaged is void or trimmed. Generations rise; a reset or trim that was not
+synced is undone by a crash, as the WAL's is. It does not do: sectors, checksums, segments; those are the
+WAL's own tests over `SimDisk`. `tests/sim/test_log.py` tells the same stories of both.
 Source: W1-W9; DESIGN 3.
 """
 
@@ -13,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broadsheet.errors import LocalProtocolError
 from broadsheet.sim.entropy import Draws
 from broadsheet.sim.health import Health
 from broadsheet.sim.world import Life, World
@@ -25,6 +28,35 @@ class Truncate(msgspec.Struct, frozen=True):
     """A record that says: everything from `count` on is void."""
 
     count: int
+    generation: int = 0
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """A record that says: everything is void, and the log goes on at `next_offset`."""
+
+    next_offset: int
+    generation: int
+
+
+class Raise(msgspec.Struct, frozen=True):
+    """What an append of a greater generation says beside its record."""
+
+    generation: int
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """What a batch says of records that were given up."""
+
+    below: int
+
+
+class _State(msgspec.Struct):
+    """What a log's contents come to."""
+
+    first: int
+    records: list[Any]
+    generation: int
+    is_quarantined: bool
 
 
 class _Kept(msgspec.Struct):
@@ -96,34 +128,90 @@ class SimLog:
     def __init__(self, store: LogStore, kept: _Kept, life: Life) -> None:
         self.life = life
         self._store, self._kept = store, kept
-        self.is_quarantined = kept.damaged_at is not None
+        state = _replay(kept.durable, kept.damaged_at)
+        self.is_quarantined = state.is_quarantined
         """A record that was durable is damaged: the node may not vote, lead or serve from this log (W6)."""
         self.tail_cut = kept.is_tail_cut
         """A record with a good header was cut: an acknowledged one may have been lost."""
-        self.records: list[Any] = _replay(kept.durable[: kept.damaged_at])
-        """What was recovered, truncations applied. It does not grow."""
+        self.records: list[Any] = state.records
+        """What was recovered, truncations and trims applied. It does not grow."""
+        self.first_offset = state.first
+        """The position of the first record that was not given up."""
+        self.next_offset = state.first + len(state.records)
+        """Where the next append goes."""
+        self.generation = state.generation
         self._collecting: list[tuple[Any, Callable[[], None]]] = []
         self._flying: list[tuple[Any, Callable[[], None]]] = []
 
-    def append(self, record: object, done: Callable[[], None]) -> bool:
+    def append(self, record: object, done: Callable[[], None], *, generation: int = 0) -> bool:
         """Append; `done` is called when it and all before it are durable.
+
+        Args:
+            generation: not below the log's; 0 is taken as the log's own.
 
         Returns:
             False where the disk is full: nothing was written, and `done` will not be called.
+
+        Raises:
+            LocalProtocolError: a generation below the log's.
         """
+        if generation and generation < self.generation:
+            raise LocalProtocolError(f"the log is at generation {self.generation}, not {generation}")
         if self._store.health.refuses():
             return False
+        if generation > self.generation:
+            self.generation = generation
+            self._queue(Raise(generation), _nobody)
+        self.next_offset += 1
         self._queue(record, done)
         return True
 
-    def truncate(self, count: int, done: Callable[[], None]) -> None:
-        """Void every record from position `count` on, durably."""
-        self._queue(Truncate(count), done)
+    def truncate(self, count: int, done: Callable[[], None], *, generation: int | None = None) -> None:
+        """Void every record from position `count` on, durably.
 
-    def reset(self) -> None:
-        """Forget everything, a quarantine included: this replica's data begin anew, by repair."""
-        self._kept.durable, self._kept.lied, self._kept.damaged_at = [], 0, None
+        Args:
+            generation: greater than the log's, and the log's from then on; None: the next one.
+
+        Raises:
+            LocalProtocolError: not a greater generation, or a position that the log does not hold.
+        """
+        generation = self.generation + 1 if generation is None else generation
+        if generation <= self.generation or not self.first_offset <= count <= self.next_offset:
+            raise LocalProtocolError(
+                f"cannot truncate [{self.first_offset}, {self.next_offset}) of generation {self.generation}"
+                f" from {count} with generation {generation}"
+            )
+        self.generation, self.next_offset = generation, count
+        self._queue(Truncate(count, generation), done)
+
+    def reset(
+        self,
+        next_offset: int = 0,
+        done: Callable[[], None] | None = None,
+        *,
+        generation: int | None = None,
+    ) -> None:
+        """Forget everything, a quarantine included: this replica's data begin anew, by repair.
+
+        A crash before it is durable undoes it.
+
+        Raises:
+            LocalProtocolError: not a greater generation.
+        """
+        generation = self.generation + 1 if generation is None else generation
+        if generation <= self.generation:
+            raise LocalProtocolError(f"the log is at generation {self.generation}: reset with a greater one")
         self.records, self.is_quarantined = [], False
+        self.first_offset = self.next_offset = next_offset
+        self.generation = generation
+        self._queue(Reset(next_offset, generation), done or _nobody)
+
+    def trim(self, below: int) -> None:
+        """Give up every record below `below`, with the next batch; until then a crash brings them back."""
+        below = min(below, self.next_offset)
+        if below > self.first_offset:
+            self.first_offset = below
+            self._queue(Trim(below), _nobody)
 
     def crash(self, *, power_cut: bool) -> None:
         """What the store does when the life ends."""
@@ -179,11 +267,31 @@ class SimLog:
         self._fly()
 
 
-def _replay(kept: list[Any]) -> list[Any]:
-    records: list[Any] = []
-    for record in kept:
-        if isinstance(record, Truncate):
-            del records[record.count :]
-        else:
-            records.append(record)
-    return records
+def _replay(kept: list[Any], damaged_at: int | None) -> _State:
+    """What `kept` comes to; what stands before its entry `damaged_at`, where that is still needed."""
+    first = generation = 0
+    records: list[tuple[int, Any]] = []
+    last_reset = max((at for at, each in enumerate(kept) if isinstance(each, Reset)), default=-1)
+    for at, each in enumerate(kept):
+        if at == damaged_at and at >= last_reset and isinstance(each, Truncate | Reset | Raise | Trim):
+            return _State(first, [record for _, record in records], generation, is_quarantined=True)
+        match each:
+            case Truncate():
+                del records[max(0, each.count - first) :]
+                generation = max(generation, each.generation)
+            case Reset():
+                first, records, generation = each.next_offset, [], each.generation
+            case Raise():
+                generation = each.generation
+            case Trim():
+                del records[: each.below - first]
+                first = max(first, each.below)
+            case _:
+                records.append((at, each))
+    sound = [record for at, record in records if damaged_at is None or at < damaged_at]
+    is_quarantined = any(at == damaged_at for at, _ in records)
+    return _State(first, sound if is_quarantined else [r for _, r in records], generation, is_quarantined)
+
+
+def _nobody() -> None:
+    """Nobody waits for it."""
