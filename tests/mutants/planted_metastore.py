@@ -1,5 +1,6 @@
 """Bugs planted in the metastore's machines: each takes out one rule of control.3-6."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.value import AcceptorSets
+from broadsheet.sim.plan import Tier
 from tests.mutants.hunt_metastore import hunt
 from tests.mutants.registry import Mutant
 
@@ -45,6 +47,10 @@ def _takes_for_chosen(next_step: Callable[..., Any]) -> Any:
         return next_step(operation, value, **{**known, "is_chosen": True})
 
     return hasty
+
+
+def _frees_early(_: Any) -> Any:
+    return lambda work: asyncio.shield(asyncio.ensure_future(work))
 
 
 def _forgets_attempts(_: Any) -> Any:
@@ -86,6 +92,14 @@ MUTANTS = [
         f"{CORE}.proposer:next_step",
         _takes_for_chosen,
         workload="metastore",
+    ),
+    Mutant(
+        "metastore_cancelled_write_frees_its_lock",
+        "A cancelled caller of provider `file` lets the next write begin beside its own (control.4).",
+        "broadsheet.control.file:to_the_end",
+        _frees_early,
+        workload="metastore-file",
+        tier=Tier.SERVICES,
     ),
     Mutant(
         "metastore_attempt_forgotten",

@@ -139,8 +139,9 @@ class SimDisk:
         return _Lock(self.medium, name, self._owner)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do blocking work, as if in a thread."""
-        return await self.later(self.medium.draws.below(WRITE_NS), work)
+        """Do blocking work, as if in a thread; it syncs, so that a slow disk makes it slow."""
+        medium = self.medium
+        return await self.later(medium.draws.below(WRITE_NS) + medium.health.slow_ns, work)
 
     # -- for the file
 

@@ -18,6 +18,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("keyspace", Tier.SERVICES): "broadsheet.sim.workloads.keyspace:KeyspaceWorkload",
     ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
+    ("metastore-file", Tier.SERVICES): "broadsheet.sim.workloads.metastore_file:MetastoreFileWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
     ("wire", Tier.SERVICES): "broadsheet.sim.workloads.wire:WireWorkload",

@@ -34,11 +34,13 @@ from broadsheet.ports import Random
 from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.role import Services
 from broadsheet.sim.checkers.linearizable import check_linearizable
+from broadsheet.sim.history import Operation
 from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload
 from broadsheet.sim.workloads.metastore import check_versions, document_model, founded_document
 from broadsheet.wal.config import KIB, WALConfig
+from broadsheet.wire.client import ClientConnection
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Method
 from broadsheet.wire.pool import Pool
@@ -120,18 +122,28 @@ class MetastoreServiceWorkload(ServiceWorkload):
         if seat.node == "client0":
             await _Operator(seat, run).work()
         else:
-            await _Client(seat, run).work()
+            await MetastoreClient(seat, run).work()
 
     def verify(self, run: Run) -> None:
         """Both checkers: versions for the whole, the search as a cross-check."""
-        operations = run.history.operations
-        check_versions(operations)
-        documents = [op for op in operations if op.key == "document"]
-        check_linearizable(documents, model=document_model, initial=(1, founded_document(documents)))
+        verify_document(run.history.operations)
+
+
+def verify_document(operations: list[Operation]) -> None:
+    """Versions for the whole, the search for a linear order as a cross-check.
+
+    Raises:
+        Violation: the operations contradict each other.
+    """
+    check_versions(operations)
+    documents = [op for op in operations if op.key == "document"]
+    check_linearizable(documents, model=document_model, initial=(1, founded_document(documents)))
 
 
 class _Caller:
     """One client's calls."""
+
+    nodes: ClassVar[tuple[NodeId, ...]] = NODES
 
     def __init__(self, seat: ServiceSeat, run: Run) -> None:
         self.seat, self.run, self.knobs = seat, run, run.plan.knobs
@@ -145,14 +157,14 @@ class _Caller:
 
     def any_address(self) -> str:
         """Some node's."""
-        return self.seat.address_of(self.pick(NODES))
+        return self.seat.address_of(self.pick(self.nodes))
 
     async def sleep(self, mean_ms: int) -> None:
         """Think."""
         await asyncio.sleep(self.random.randrange(0, 2 * mean_ms) / 1000)
 
 
-class _Client(_Caller):
+class MetastoreClient(_Caller):
     """Reads and writes the document."""
 
     version = 1
@@ -163,6 +175,10 @@ class _Client(_Caller):
             await (self.read() if self.random.random() < 0.5 else self.write())
             await self.sleep(self.knobs["think_ms"])
         await self.pool.close()
+
+    def call_seconds(self) -> float:
+        """How long this client waits for its next call."""
+        return CALL_SECONDS
 
     async def read(self) -> None:
         """Read; no answer says nothing."""
@@ -186,12 +202,9 @@ class _Client(_Caller):
         history = self.run.history
         operation = history.invoke(self.seat.node, "document", "set", (self.version, document))
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(self.call_seconds()):
                 connection = await self.pool.connection(self.any_address())
-                request = CompareAndSetRequest(self.version)
-                stream = await connection.open("metastore.compare_and_set", request)
-                await send_document(stream, document)
-                made = (await stream.reply(VersionReply)).version
+                made = await self.set(connection, document)
         except UnexpectedVersion as error:
             history.reject(operation, str(error))
             await self.read()
@@ -202,6 +215,16 @@ class _Client(_Caller):
         else:
             self.version = made
             history.ok(operation, result=True, version=made)
+
+    async def set(self, connection: ClientConnection, document: bytes) -> int:
+        """The version that `document` makes. Whoever gives up cancels the call."""
+        stream = await connection.open("metastore.compare_and_set", CompareAndSetRequest(self.version))
+        try:
+            await send_document(stream, document)
+            return (await stream.reply(VersionReply)).version
+        except BaseException:
+            stream.cancel()
+            raise
 
 
 class _Operator(_Caller):
