@@ -11,6 +11,9 @@ from broadsheet.control.file import FileMetastore
 from broadsheet.control.port import Versioned
 from broadsheet.errors import StoreUnhealthy, UnexpectedVersion
 from broadsheet.runtime.disk import LocalDisk
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.entropy import Draws
+from broadsheet.sim.medium import Medium
 from tests.support.faulty import Fault, FaultyDisk
 
 
@@ -108,3 +111,29 @@ async def test_a_full_disk_refuses_and_changes_nothing(tmp_path: Path, crashes: 
     assert await metastore.read() == Versioned(b"founded", 1)
     assert (await metastore.compare_and_set(1, b"second")).version == 2
     assert crashes == []
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_start_serves_no_version_that_only_the_page_cache_has(
+    is_full: bool, crashes: list[BaseException]
+) -> None:
+    """Killed between rename and directory sync, read after the restart, and gone after a power cut.
+
+    Found by `sim metastore-file`: the version was then written once more, with another document.
+    """
+    for seed in range(40):
+        medium = Medium(Draws(seed, "medium"))
+        metastore = await FileMetastore.open(SimDisk(medium), b"founded", crash=crashes.append)
+        await metastore.compare_and_set(1, b"second")
+        faulty = FaultyDisk(SimDisk(medium))
+        dying = await FileMetastore.open(faulty, b"", crash=crashes.append)
+        faulty.plan(Fault("sync_dir", errno.EIO))
+        with pytest.raises(OSError, match="planned"):
+            await dying.compare_and_set(2, b"third")
+        again = FaultyDisk(SimDisk(medium))
+        again.space = 0 if is_full else None
+        served = await (await FileMetastore.open(again, b"", crash=crashes.append)).read()
+        medium.power_cut()
+
+        after = await FileMetastore.open(SimDisk(medium), b"", crash=crashes.append)
+        assert await after.read() == served, seed

@@ -48,6 +48,9 @@ class FileMetastore:
     ) -> "FileMetastore":
         """Read the file, or write `founding` as version 1 where there is none.
 
+        What is read is written again before it is served: a process that was killed between its rename and
+        the sync of the directory leaves a version that only the page cache has.
+
         Raises:
             Corrupt: it is damaged, or of a newer format. Nothing was changed.
         """
@@ -55,6 +58,9 @@ class FileMetastore:
         if current is None:
             current = Versioned(founding, 1)
             await disk.run(lambda: _write(disk, Versioned(founding, 1)))
+        else:
+            found = current
+            await disk.run(lambda: _write_again(disk, found))
         return cls(disk, current, crash=crash, logger=logger)
 
     async def read(self) -> Versioned:
@@ -101,6 +107,22 @@ def _read(disk: Disk) -> Versioned | None:
     if found.format != FORMAT:
         raise Corrupt(f"{NAME} has format {found.format}, this version reads {FORMAT}")
     return Versioned(found.document, found.version)
+
+
+def _write_again(disk: Disk, found: Versioned) -> None:
+    """Make durable what was read, on a full disk too: there by the same bytes in the same place."""
+    try:
+        _write(disk, found)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        file = disk.open(NAME)
+        try:
+            file.write_at(0, [file.read_at(0, file.size())])
+            file.sync()
+        finally:
+            file.close()
+        disk.sync_dir(DIRECTORY)
 
 
 def _write(disk: Disk, versioned: Versioned) -> None:
