@@ -7,7 +7,7 @@ import pytest
 
 from broadsheet.errors import InvalidArgument, TooLarge, Unknown
 from broadsheet.wire import frame as f
-from broadsheet.wire.client import ClientStream
+from broadsheet.wire.client import ClientConnection, ClientStream
 from broadsheet.wire.limits import WireLimits
 from tests.wire.harness import EMPTY, Echo, Empty, Sum, until, world
 
@@ -156,15 +156,15 @@ async def test_a_stream_that_does_not_receive_has_no_inbox() -> None:
                 sent += 10_000
 
         stuffing = asyncio.ensure_future(stuff())
-        await until(lambda: w.server.accounts.used_bytes >= sent > 50_000)
+        await until(lambda: w.server.accounts.queued_bytes >= sent > 50_000)
         await client.call("test.echo", Echo(), reply=Echo)  # A round trip: a window would have come by now.
 
         assert sent <= f.INITIAL_WINDOW_BYTES
-        assert w.server.accounts.used_bytes <= f.INITIAL_WINDOW_BYTES + 100
+        assert w.server.accounts.queued_bytes <= f.INITIAL_WINDOW_BYTES + 100
         stuffing.cancel()
         await asyncio.gather(stuffing, return_exceptions=True)
         deaf.cancel()
-        await until(lambda: w.server.accounts.used_bytes == 0)
+        await until(lambda: w.server.accounts.queued_bytes == 0)
         await client.close()
 
 
@@ -201,9 +201,41 @@ async def test_many_slow_uploads_hold_no_more_than_their_callers_share() -> None
         most = 0
         while not all(each.done() for each in sending):
             await asyncio.sleep(0)
-            most = max(most, w.server.accounts.used_bytes)
+            most = max(most, w.server.accounts.queued_bytes)
         replies = await asyncio.gather(*[stream.reply(Sum) for stream in uploads])
 
         assert all(reply == Sum(8, 1_600_000) for reply in replies)
         assert most <= limits.node_in_flight_bytes_max + limits.window_bytes
         await client.close()
+
+
+async def test_an_echo_goes_on_where_what_is_queued_is_more_than_a_share() -> None:
+    """Queued messages must not stop the reading of the WINDOW that their handler waits for."""
+    limits = WireLimits(
+        frame_bytes_max=256 << 10, window_bytes=768 << 10, in_flight_bytes_max=384 << 10,
+        node_in_flight_bytes_max=640 << 10, reserve_bytes=32 << 10, floor_bytes=16 << 10,
+    )  # fmt: skip
+    async with world(limits) as w:
+        clients = [await w.client() for _ in range(4)]
+
+        async def echo(client: ClientConnection) -> int:
+            stream = await client.open("test.chat", Echo())
+
+            async def send() -> None:
+                for _ in range(20):
+                    await stream.send(None, (bytes(100_000),))
+                stream.finish()
+
+            sending = asyncio.ensure_future(send())
+            await asyncio.sleep(0.05)  # What is sent ahead fills every queue on the way.
+            count = 0
+            while (message := await stream.receive()) is not None:
+                count += len(message.payload)
+                await client.call("test.echo", Echo(), (bytes(50_000),), reply=Echo)
+            await sending
+            return count
+
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*[echo(client) for client in clients]) == [2_000_000] * 4
+        for client in clients:
+            await client.close()

@@ -27,11 +27,17 @@ TASKS_MIN: Final = 64
 class Account:
     """One caller's bytes in flight."""
 
-    __slots__ = ("connection_count", "is_control", "name", "task_count", "used_bytes")
+    __slots__ = ("connection_count", "is_control", "name", "queued_bytes", "task_count", "used_bytes")
 
     def __init__(self, name: str, *, is_control: bool) -> None:
         self.name, self.is_control = name, is_control
         self.used_bytes = self.connection_count = self.task_count = 0
+        self.queued_bytes = 0
+        """Messages that wait for a handler.
+
+        They never hold a connection back: the handler may be waiting for a WINDOW or a FINISH behind them,
+        and nobody would ever read it.
+        """
 
 
 class Accounts:
@@ -41,7 +47,7 @@ class Accounts:
         """Divide what `limits` allow; who waits for room goes on at the end of a `turn`."""
         self.bytes_max, self.reserve_bytes = limits.node_in_flight_bytes_max, limits.reserve_bytes
         self.floor_bytes, self.tasks_max = limits.floor_bytes, limits.node_tasks_max
-        self.used_bytes = self.task_count = 0
+        self.used_bytes = self.task_count = self.queued_bytes = 0
         self._turn = turn
         self.by_name: dict[str, Account] = {}
         self._waiting: dict[Callable[[], None], None] = {}
@@ -81,6 +87,17 @@ class Accounts:
             return True
         return wanted <= self.share(account)
 
+    def queue(self, account: Account, size: int) -> None:
+        """Count `size` bytes of messages that wait for a handler, or as many fewer where it is negative."""
+        self.queued_bytes += size
+        account.queued_bytes += size
+        assert account.queued_bytes >= 0, "taken twice"
+        self._forget(account)
+
+    def may_widen(self, account: Account, size: int) -> bool:
+        """Whether messages of `size` bytes more may be asked for, beside all that is held."""
+        return account.used_bytes + account.queued_bytes + size <= self.share(account) - self.queued_bytes
+
     def share(self, account: Account) -> int:
         """What `account` may hold now."""
         if account.is_control:
@@ -118,8 +135,10 @@ class Accounts:
         """Assert the invariants."""
         in_all = sum([account.used_bytes for account in self.by_name.values()])
         assert in_all == self.used_bytes, f"accounts hold {in_all} bytes, and the node {self.used_bytes}"
+        in_queues = sum([account.queued_bytes for account in self.by_name.values()])
+        assert in_queues == self.queued_bytes, f"accounts queue {in_queues}, and the node {self.queued_bytes}"
         assert all(account.connection_count >= 0 for account in self.by_name.values()), "left twice"
 
     def _forget(self, account: Account) -> None:
-        if not account.connection_count and not account.used_bytes:
+        if not (account.connection_count or account.used_bytes or account.queued_bytes):
             self.by_name.pop(account.name, None)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from broadsheet.base.machine import Event
+from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import (
@@ -292,6 +293,7 @@ class ClientConnection(Shell):
             self.ready.set_exception(error_of(event.status, event.message))
             self.end(event.message)
             return
+        hit("wire.goaway")
         refusal = event.status if event.status is not Status.UNKNOWN else Status.SHUTTING_DOWN
         for stream in [each for each in self.base.streams if each > event.last_stream]:
             self.base.cancel(stream)

@@ -8,6 +8,7 @@ that is not read. Source: ADR 0152.
 
 from typing import TYPE_CHECKING
 
+from broadsheet.base.marks import hit
 from broadsheet.wire.account import Account
 
 if TYPE_CHECKING:
@@ -53,17 +54,14 @@ class Pressure:
             self.ease()
 
     def queued(self, size: int) -> None:
-        """Count bytes that wait for a handler (or `-size` fewer): they narrow what else is let in."""
-        if self.account is not None and size > 0:
-            self._accounts.take(self.account, size)
-        elif self.account is not None and size:
-            self._accounts.give(self.account, -size)
+        """Count bytes that wait for a handler (`-size`: fewer): they narrow windows, and hold nobody back."""
+        if self.account is not None:
+            self._accounts.queue(self.account, size)
 
     def may_widen(self, size: int) -> bool:
         """Whether a stream may have `size` bytes of window without a handler that waits for them."""
-        limit = self._connection.limits.in_flight_bytes_max
-        is_full = self.in_flight_bytes * 2 > limit
-        return not is_full and self.account is not None and self._accounts.has_room(self.account, size)
+        is_full = self.in_flight_bytes * 2 > self._connection.limits.in_flight_bytes_max
+        return not is_full and self.account is not None and self._accounts.may_widen(self.account, size)
 
     def expect(self, size: int) -> None:
         """Reserve `size` bytes for a large frame that has begun, or stop reading until there is room."""
@@ -85,6 +83,7 @@ class Pressure:
     def hold(self) -> None:
         """Read no more for now."""
         if not self.is_held and not self._connection.is_lost:
+            hit("wire.held")
             self.is_held = True
             self._connection.update_reading()
 

@@ -9,6 +9,7 @@ wait for the very frame that would not be. Source: ADR 0152.
 
 from typing import TYPE_CHECKING
 
+from broadsheet.base.marks import hit
 from broadsheet.errors import InvalidArgument
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import MessageReceived
@@ -31,6 +32,7 @@ class ServedStream(StreamEnd):
         wide = self._connection.limits.window_bytes
         if self.is_waited_for or self._connection.pressure.may_widen(wide):
             return wide
+        hit("wire.narrow")
         return f.INITIAL_WINDOW_BYTES
 
     def on_message(self, event: MessageReceived) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
+from broadsheet.base.marks import hit
 from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import (
@@ -224,6 +225,7 @@ class ServerConnection(Shell):
     def on_flushed(self) -> None:
         """Close once the last stream of a draining connection has its answer."""
         if self.base.phase is Phase.LEAVING and self.is_idle:
+            hit("wire.drained")
             self.end("drained")
 
     def next_deadline(self) -> Instant | None:
@@ -458,6 +460,7 @@ class ServerConnection(Shell):
         A handler that changes something hears of it when it next receives or sends: it may have taken all by
         now, and a refusal says that nothing was done.
         """
+        hit("wire.expelled")
         end, state = self._streams.get(stream), self.base.streams.get(stream)
         if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
             end.on_end(error)

@@ -17,6 +17,7 @@ It reads no bytes and knows no frames. Source: RFC 8290 section 4; ADR 0151.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broadsheet.base.marks import hit
 from broadsheet.base.time import Instant
 from broadsheet.wire.limits import WireLimits
 
@@ -125,6 +126,7 @@ class Turns:
         return connection
 
     def _queue(self, line: "dict[str, dict[ServerConnection, None]]", connection: "ServerConnection") -> None:
+        hit("wire.turn_waited")
         connection.is_waiting = True
         line.setdefault(connection.flow, {})[connection] = None
         connection.update_reading()

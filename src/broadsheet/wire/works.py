@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from broadsheet.base.marks import hit
 from broadsheet.base.time import Duration
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled
 from broadsheet.ports import Timer
@@ -53,6 +54,7 @@ class Works:
         """End one, where it runs. It keeps its slot until it has ended."""
         entry = self._works.get(stream)
         if entry is not None and entry.task is not None:
+            hit("wire.cancelled")
             self._connection.base.lingers(stream)
             entry.task.cancel()
 
@@ -99,6 +101,7 @@ class Works:
     def _late(self, stream: int) -> None:
         entry = self._works.get(stream)
         if entry is not None and entry.task is not None:
+            hit("wire.late")
             error = DeadlineExceeded("the deadline passed while the node was working on it")
             self._connection.refuse(stream, error)
             self._connection.base.lingers(stream)

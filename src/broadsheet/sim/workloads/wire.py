@@ -2,26 +2,31 @@
 
 Every request carries an id, and the nodes count what they do to it, however often they are restarted: what
 was answered happened once, what was refused never, what is unknown once at most (DESIGN 2; reliability 2.7
-C1, C2). Answers must be those of the very request. Payloads exceed the first window, what the links hold
-and what a read brings, so that back-pressure and torn frames are the rule. Source: reliability 2.7, 5.2.
+C1, C2). Answers must be those of the very request. Some requests are given up on purpose, by a cancel or for
+want of time, and some lose their token in the middle; nodes are stopped gracefully. Payloads exceed the first
+window, a turn's share, what accounts allow, what the links hold and what a read brings, so that back-pressure
+and torn frames are the rule. Source: reliability 2.7, 5.2.
 """
 
 import asyncio
+from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
 
 import msgspec
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.capability import Capability
-from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.access.capability import EVERYTHING, Capability
+from broadsheet.access.tokens import Tokens
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import NodeId
 from broadsheet.errors import BroadsheetError, Refused, Status
-from broadsheet.ports import Random
+from broadsheet.ports import Random, Timers
 from broadsheet.sim.history import Operation, Outcome
 from broadsheet.sim.plan import Budget, Kind
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload, Violation
+from broadsheet.wire.client import ClientConnection
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.pool import Pool
@@ -36,11 +41,21 @@ LIMITS: Final = WireLimits(
     body_bytes_max=64 << 10,
     window_bytes=768 << 10,
     streams_max=8,
-    in_flight_bytes_max=512 << 10,
+    in_flight_bytes_max=384 << 10,
+    node_in_flight_bytes_max=640 << 10,
+    reserve_bytes=32 << 10,
+    floor_bytes=16 << 10,
+    turn_units_max=48,
     send_buffer_bytes_max=2 << 20,
     keepalive_interval=Duration(300 * MILLISECOND),
     dial_timeout=Duration(300 * MILLISECOND),
+    drain_timeout=Duration(500 * MILLISECOND),
 )
+"""Narrow budgets: every run meets the end of a share, of a window and of an account."""
+CLUSTER: Final = "sim"
+KEY: Final = b"a key of the simulated cluster.."
+LIFE: Final = Duration(400 * 3600 * SECOND)
+"""Of a token, before and after its client's clock: clocks jump by hours, which is not what is tested."""
 POLICY: Final = RetryPolicy(attempts_max=20)
 
 
@@ -64,6 +79,8 @@ class Deeds:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.given_up: dict[str, bool] = {}
+        """Requests that their client gave up on purpose, and whether it was told that nothing was done."""
 
     def did(self, name: str) -> None:
         """Count one."""
@@ -71,18 +88,23 @@ class Deeds:
 
 
 class _Log:
-    """A sink that takes runs, at once or after a while, and refuses every seventh."""
+    """A sink that takes runs, at once or after a while, and refuses every seventh.
 
-    def __init__(self, deeds: Deeds, asked: Asked) -> None:
-        self._deeds, self._asked = deeds, asked
+    It never waits for another run: while much is unanswered, no more of the connection is read.
+    """
+
+    def __init__(self, deeds: Deeds, asked: Asked, timers: Timers) -> None:
+        self._deeds, self._asked, self._timers = deeds, asked, timers
         self._head = 0
         self._held: list[FrameRun] = []
 
     def on_run(self, run: FrameRun) -> None:
-        """Hold every other one until the next."""
+        """Hold every other one for a while, or until the next."""
         self._held.append(run)
         if run.sequence % 2 or not self._asked.pause_ms:
             self.on_end()
+        else:
+            self._timers.call_after(Duration(self._asked.pause_ms * MILLISECOND), self.on_end)
 
     def on_end(self) -> None:
         """Answer what is held."""
@@ -102,9 +124,11 @@ class WireWorkload(ServiceWorkload):
 
     name: ClassVar[str] = "wire"
     clients: ClassVar[int] = 4
+    scope: ClassVar[tuple[str, ...]] = ("wire",)
     budget: ClassVar[Budget] = Budget(
         kinds=(
             Kind.KILL,
+            Kind.STOP,
             Kind.POWER_CUT,
             Kind.PARTITION,
             Kind.CLOG,
@@ -133,24 +157,37 @@ class WireWorkload(ServiceWorkload):
     async def serve(self, seat: ServiceSeat, run: Run) -> None:
         """A method of each shape."""
         methods = [
-            _row("sim.echo", 1, Shape.UNARY, self._echo),
-            _row("sim.sum", 2, Shape.STREAM, self._sum),
-            _row("sim.log", 3, Shape.RUN, self._log),
+            _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
+            _row("sim.sum", 2, Shape.STREAM, self._sum, Capability.APPEND),
+            _row("sim.log", 3, Shape.RUN, partial(self._log, seat), Capability.APPEND),
         ]
+        authorizer = Authorizer(_tokens(), time=seat.ports.time)
         server = Server(
-            seat.ports, seat.scope, methods, authorizer=Authorizer(None, time=seat.ports.time), limits=LIMITS
+            seat.ports,
+            seat.scope.child("calls"),
+            methods,
+            authorizer=authorizer,
+            limits=LIMITS,
+            cluster=CLUSTER,
         )
         await server.listen(seat.address, is_insecure=True)
+        seat.scope.defer(server.close)
 
     async def client(self, seat: ServiceSeat, run: Run) -> None:
         """Calls, uploads and runs, one at a time."""
-        await _Client(seat, run).work()
+        await _Client(seat, run, self.deeds).work()
 
     def verify(self, run: Run) -> None:
         """Once, never, or once at most, as the client was told; and the answer was the request's own."""
         for operation in run.history.operations:
             count = self.deeds.counts.get(str(operation.key), 0)
             _check(operation, count)
+        for name, is_refused in self.deeds.given_up.items():
+            count = self.deeds.counts.get(name, 0)
+            if count > (0 if is_refused else 1):
+                raise Violation(
+                    f"{name}, given up by its client, was done {count} times; refused: {is_refused}"
+                )
 
     def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
         if not request.pause_ms:
@@ -172,30 +209,95 @@ class WireWorkload(ServiceWorkload):
         self.deeds.did(request.id)
         return Reply(Told(request.id, size, crc))
 
-    def _log(self, _call: Call, request: Asked) -> RunOpened:
-        return RunOpened(EMPTY, _Log(self.deeds, request))
+    def _log(self, seat: ServiceSeat, _call: Call, request: Asked) -> RunOpened:
+        return RunOpened(EMPTY, _Log(self.deeds, request, seat.ports.timers))
 
 
 class _Client:
     """One client and what it has asked."""
 
-    def __init__(self, seat: ServiceSeat, run: Run) -> None:
-        self.seat, self.run, self.knobs = seat, run, run.plan.knobs
+    def __init__(self, seat: ServiceSeat, run: Run, deeds: Deeds) -> None:
+        self.seat, self.run, self.knobs, self.deeds = seat, run, run.plan.knobs, deeds
         self.random = seat.random("operations")
-        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS)
+        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS, token=self._token)
         self.routed = Routed(self.pool, [seat.address_of(node) for node in NODES], policy=POLICY)
         self.serial = 0
 
     async def work(self) -> None:
         """Until the run is over."""
-        kinds = (self._call, self._call, self._call, self._upload, self._append)
+        kinds = (self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow)
         while not self.seat.is_stopping:
             self.serial += 1
             pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
             asked = Asked(f"{self.seat.node}.{self.serial}", pause)
             await kinds[self.random.randrange(0, len(kinds))](asked)
+            if self.serial % 7 == 0:
+                await self._renew()
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
         await self.pool.close()
+
+    def _token(self, capabilities: Capability = EVERYTHING) -> str:
+        issued = WallTime(self.seat.ports.time.wall() - LIFE)
+        return _tokens().sign(capabilities, now=issued, lifetime=Duration(2 * LIFE))
+
+    async def _renew(self, capabilities: Capability = EVERYTHING) -> ClientConnection | None:
+        """Show another token on the connection that is used, where it stands."""
+        try:
+            connection = await self.pool.connection(self.routed.address_for(""), within=TIMEOUT)
+        except BroadsheetError:
+            return None
+        if connection.is_usable:
+            connection.refresh_token(self._token(capabilities))
+        return connection
+
+    async def _give_up(self, asked: Asked) -> None:
+        """A few calls at once, of which some are cancelled, and some have no time."""
+        deeds, payload = self.deeds, self._payload()
+
+        async def one(name: str, timeout: Duration) -> None:
+            slow = Asked(name, 30)
+            deeds.given_up[name] = False
+            try:
+                await self.routed.call("sim.echo", slow, (payload,), reply=Told, timeout=timeout)
+            except Refused:
+                deeds.given_up[name] = True
+            except BroadsheetError:
+                pass  # Unknown: once at most.
+
+        calls = [
+            asyncio.ensure_future(
+                one(f"{asked.id}.{number}", Duration((12 + 400 * (number % 2)) * MILLISECOND))
+            )
+            for number in range(self.random.randrange(2, 12))
+        ]
+        await asyncio.sleep(self.random.randrange(0, 40) / 1000)
+        for call in calls[::3]:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _narrow(self, asked: Asked) -> None:
+        """Show a narrower token in the middle of an upload, and the wide one again."""
+        name = asked.id
+        self.deeds.given_up[name] = False
+        connection = await self._renew()
+        if connection is None:
+            return
+        try:
+            stream = await connection.open("sim.sum", asked, timeout=TIMEOUT)
+        except BroadsheetError:
+            return
+        try:
+            await asyncio.wait_for(stream.send(None, (b"before",)), 1.0)
+            if connection.is_usable:
+                connection.refresh_token(self._token(Capability.READ))
+            await stream.reply(Told)
+        except Refused:
+            self.deeds.given_up[name] = True
+        except (BroadsheetError, TimeoutError):
+            pass
+        finally:
+            stream.cancel()
+            await self._renew()
 
     def _payload(self) -> bytes:
         size = self.random.randrange(0, self.knobs["payload_bytes"])
@@ -286,9 +388,13 @@ def _told(asked: Asked, payload: bytes | memoryview) -> Told:
     return Told(asked.id, len(payload), crc32(payload))
 
 
-def _row(name: str, number: int, shape: Shape, handler: object) -> Method:
+def _tokens() -> Tokens:
+    return Tokens([KEY], audience=CLUSTER, lifetime_max=Duration(2 * LIFE))
+
+
+def _row(name: str, number: int, shape: Shape, handler: object, capability: Capability) -> Method:
     return Method(
-        name, number=number, shape=shape, capability=Capability.NONE, request=Asked, name_of=None,
+        name, number=number, shape=shape, capability=capability, request=Asked, name_of=None,
         handler=handler,  # type: ignore[arg-type]  # one row for every shape.
     )  # fmt: skip
 
