@@ -77,14 +77,14 @@ def _takes_a_refusal_for_done(_refused: Handler) -> Any:
     return deaf
 
 
-def _evaluates_refused_streams(refused: Handler) -> Any:
-    def forgetful(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
-        for entry in self._queue.entries:
-            if not entry.token:
-                entry.stream = None
-        refused(self, event, now, effects)
+def _forgets_conditions_of_streams(ended: Handler) -> Any:
+    def hasty(self: Pipeline, event: Any, now: Instant, effects: list[Output]) -> None:
+        clock = self._staging._clocks.get(event.stream)
+        if clock is not None:
+            clock.entry.condition = None
+        ended(self, event, now, effects)
 
-    return forgetful
+    return hasty
 
 
 def _keeps_the_bytes(_undo: Any) -> Any:
@@ -175,10 +175,10 @@ MUTANTS = [
         workload="append",
     ),
     Mutant(
-        "journal_refused_stream_evaluated_again",
-        "A stream whose refusal no longer holds is answered without its content (found by simulation).",
-        f"{PIPELINE}._on_persist_refused",
-        _evaluates_refused_streams,
+        "journal_stream_condition_not_looked_at_again",
+        "A stream's condition is evaluated when it is opened, and not when it takes its place (J6, J7).",
+        f"{PIPELINE}._on_stream_ended",
+        _forgets_conditions_of_streams,
         workload="append",
     ),
     Mutant(
