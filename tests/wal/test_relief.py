@@ -11,7 +11,8 @@ from broadsheet.errors import Throttled
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
-from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, RowFlag
+from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, Row, RowFlag
+from broadsheet.wal.tale import Tale
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -375,3 +376,11 @@ async def test_no_crash_while_damage_is_set_aside_hides_it_or_loses_anything_els
         count += 1
     assert count > 100
     assert freed > 20
+
+
+def test_a_stream_that_only_the_last_batch_names_stays_quarantined_where_it_stood() -> None:
+    """Its damaged record was set aside and its segment freed: that is no torn write."""
+    tale = Tale(B)
+    tale.row(Row(B, first=0, next=2, generation=1, crc=77, flags=RowFlag.QUARANTINED), 7)
+    verdict = tale.judge(7, is_suspect=False)
+    assert (verdict.flags, verdict.point.next) == (RowFlag.QUARANTINED, 2)
