@@ -108,9 +108,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     epoch = plan.epoch
     try:
         if standing.seal is not None:
-            for spool in spools:
-                await spool.file.flush()  # What the log begins anew with has no other copy.
-            await context.disk.run(partial(context.disk.sync_dir, directory))
+            await _sync(context, directory, spools)  # What the log begins anew with has no other copy.
             await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
         elif found.tail_cut:
             context.log.settle(stream)
@@ -120,11 +118,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         _close(spools)  # It will be repeated, and each time opens them anew.
         raise
     context.log.forget(stream)
-    *closed, spool = spools
-    if reason and index.end > plan.end:
-        if spool.length:
-            closed.append(spool)
-        spool = SpoolFile(spool.file, index.end)  # Nothing is ever written to it.
+    closed, spool = _split(spools, index.end if reason and index.end > plan.end else None)
     return Opened(
         info=info,
         stream=stream,
@@ -142,6 +136,18 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         may_upload=not contradicted,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
+
+
+def _split(
+    spools: Sequence[SpoolFile], read_only_from: ByteOffset | None
+) -> tuple[list[SpoolFile], SpoolFile]:
+    """The closed ones, and the open one; a stand-in for it where nothing may ever be written there."""
+    *closed, spool = spools
+    if read_only_from is None:
+        return closed, spool
+    if spool.length:
+        closed.append(spool)
+    return closed, SpoolFile(spool.file, read_only_from)
 
 
 def _awaited(plan: Plan, spools: Sequence[SpoolFile]) -> list[Fragment]:
@@ -250,6 +256,12 @@ def _rebuild(
         _close(spools)
         raise
     return spools
+
+
+async def _sync(context: Context, directory: str, spools: Sequence[SpoolFile]) -> None:
+    for spool in spools:
+        await spool.file.flush()
+    await context.disk.run(partial(context.disk.sync_dir, directory))
 
 
 def _close(spools: Sequence[SpoolFile]) -> None:
