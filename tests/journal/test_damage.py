@@ -258,3 +258,15 @@ async def test_a_node_killed_in_the_middle_of_a_repair_finishes_it_at_its_next_s
         assert not list((tmp_path / "data/journals/spool").rglob("seal*"))
     finally:
         node.kill()
+
+
+async def test_a_damaged_identity_record_is_written_anew_from_the_newest_epoch_key() -> None:
+    """Twenty-one bytes stopped every journal of the node, reads included, and no remedy existed."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    flip(disk, *place_of(disk, b"incarnation", ".wal"))
+    for seed in (2, 3):
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            assert await shown(node, NAME) == CONTENT
+            assert await append(node, OTHER, b"on") is Status.OK
+            assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes

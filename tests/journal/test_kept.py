@@ -1,6 +1,7 @@
 """What a start must not delete: bytes of which nobody knows that they are not the acknowledged ones."""
 
 import asyncio
+import contextlib
 import shutil
 from hashlib import sha1
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import broadsheet
-from broadsheet.errors import Corrupt
+from broadsheet.errors import BroadsheetError, Corrupt
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
@@ -166,3 +167,30 @@ async def test_a_store_that_gives_back_something_else_does_not_make_the_good_cop
         assert "not its own" in node.broker.status(NAME).reason
         assert shelf.asked == 1, "it is not asked without end"
     assert not crashes
+
+
+@pytest.mark.parametrize("label", ["journal.roll.before_remove", "journal.roll.after_remove"])
+async def test_retention_of_what_was_just_stored_leaves_a_journal_that_opens(
+    tmp_path: Path, label: str
+) -> None:
+    """J10: the log named a file that was gone; a start made it again, empty, and called it damaged."""
+    node, name = NodeProcess(tmp_path), "kept/b"
+    try:
+        assert await node.start(f"{label}:1")
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(name, fragment_length=1 << 10)
+            await client.journals.append(name, [b"s" * 200_000])
+            with contextlib.suppress(BroadsheetError):
+                await client.journals.append(name, b"roll")
+        assert await node.died() == -9
+        for stored in (tmp_path / "data" / "fragments" / name).iterdir():
+            stored.unlink()  # As retention does, days later.
+        for _ in range(2):
+            assert await node.start()
+            async with broadsheet.connect(node.address) as client:
+                status = await client.journals.status(name)
+                assert status.state == "open", status
+                await client.journals.append(name, b"more")
+            node.kill()
+    finally:
+        node.kill()

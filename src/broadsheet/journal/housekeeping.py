@@ -8,7 +8,7 @@ reference/gazette.md 2.7.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = False
         self.indexing = Indexing(replica)
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._stored: list[str] = []  # Files whose content the store has, and the log may still name.
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
         replica.on_persisted = self.consider_checkpoint
         replica.on_advance = self._on_advance
@@ -171,11 +172,19 @@ class Housekeeping:
         closed = [each for each in replica.closed if each.name not in self._synced]
         checkpoint = replica.checkpoint()
         below = self._context.log.next_offset(replica.stream)
-        work = self._checkpoint([*closed, spool], closed=closed, checkpoint=checkpoint, below=below)
+        work = self._checkpoint(
+            [*closed, spool], closed=closed, checkpoint=checkpoint, below=below, stored=tuple(self._stored)
+        )
         self._spawn(work, f"checkpoint.{replica.name}")
 
     async def _checkpoint(
-        self, files: list[SpoolFile], *, closed: list[SpoolFile], checkpoint: Checkpoint, below: Offset
+        self,
+        files: list[SpoolFile],
+        *,
+        closed: list[SpoolFile],
+        checkpoint: Checkpoint,
+        below: Offset,
+        stored: Sequence[str],
     ) -> None:
         """Sync the files, then say so in the log.
 
@@ -211,7 +220,7 @@ class Housekeeping:
             context.log.append(
                 replica.stream,
                 [encode_checkpoint(checkpoint)],
-                done=partial(self._trim, below),
+                done=partial(self._trim, below, stored),
                 relief=True,
             )
         except (StoreUnhealthy, Throttled):
@@ -222,10 +231,17 @@ class Housekeeping:
             return
         passed("journal.checkpoint.after_log")
 
-    def _trim(self, below: Offset) -> None:
+    def _trim(self, below: Offset, stored: Sequence[str]) -> None:
         passed("journal.checkpoint.before_trim")
-        if not self._replica.is_closed:
-            self._context.log.trim(self._replica.stream, below)
+        if self._replica.is_closed:
+            return
+        self._context.log.trim(self._replica.stream, below)
+        gone = [name for name in stored if name in self._stored]
+        if gone:
+            self._stored = [name for name in self._stored if name not in gone]
+            self._spawn(self._remove(gone), f"remove.{self._replica.name}")
+        if self._stored:
+            self.checkpoint()  # They were stored while this one was on its way.
 
     def _next_upload(self) -> SpoolFile | None:
         """The first closed spool that is wholly committed, and that it makes sense to store."""
@@ -277,21 +293,22 @@ class Housekeeping:
         replica.index.add(fragment)
         replica.closed.remove(spool)
         self._synced.pop(spool.name, None)
-        passed("journal.roll.before_remove")
-        name = spool.name
         spool.close()
-        await self._remove(name)
-        passed("journal.roll.after_remove")
+        self._stored.append(spool.name)
+        self.checkpoint()  # The file goes once the log names it no more, not before.
         return True
 
-    async def _remove(self, name: str) -> None:
-        """Remove a spool file that is stored; a start does so where this one cannot."""
-        while True:
-            try:
-                await self._context.disk.run(partial(self._context.disk.remove, name))
-            except OSError as error:
-                if error.errno not in NO_DESCRIPTOR:
-                    raise
-                await asyncio.sleep(in_seconds(RELIEF_RETRY))
-            else:
-                return
+    async def _remove(self, names: Sequence[str]) -> None:
+        """Remove spool files that are stored; a start does so where this one cannot."""
+        for name in names:
+            passed("journal.roll.before_remove")
+            while True:
+                try:
+                    await self._context.disk.run(partial(self._context.disk.remove, name))
+                except OSError as error:
+                    if error.errno not in NO_DESCRIPTOR:
+                        raise
+                    await asyncio.sleep(in_seconds(RELIEF_RETRY))
+                else:
+                    break
+            passed("journal.roll.after_remove")
