@@ -5,8 +5,10 @@ from collections.abc import Callable
 from broadsheet.control.core.messages import (
     Accept,
     AcceptedBallot,
+    Held,
     Prepare,
     Promised,
+    Read,
     Request,
     Response,
 )
@@ -14,7 +16,7 @@ from broadsheet.control.core.operation import Answer, ChangeRequest
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, AcceptorSets
 from broadsheet.errors import Status
-from tests.control.core.cluster import Cluster
+from tests.control.core.cluster import Cluster, sender
 
 
 def founded(names: str = "abc") -> Cluster:
@@ -75,6 +77,28 @@ def test_a_founding_that_was_begun_twice_ends() -> None:
     answer = cluster.result(cluster.read("c"))
     assert (answer.status, answer.version) == (Status.OK, 1)
     assert cluster.result(cluster.change("b", 1, b"x")).version == 2
+
+
+def test_a_reader_tells_the_value_to_a_member_that_missed_it() -> None:
+    """control.6: a blank member promises nothing to anybody, and would count for the dead.
+
+    Found by `make mutate`: no test noticed whether it was told, or somebody else.
+    """
+    cluster = Cluster()
+    cluster.read("a")
+    move(cluster, lambda m: not isinstance(m, Accept) or m.acceptor.node != "c")
+    cluster.flying.clear()
+    assert cluster["c"].acceptor.memory.accepted is None
+
+    cluster.read("b")
+    for name in "cab":
+        (at,) = [at for at, (to, m) in enumerate(cluster.flying) if to == name and isinstance(m, Read)]
+        cluster.deliver(at)
+    for who in "ac":
+        (at,) = [at for at, (_, m) in enumerate(cluster.flying) if isinstance(m, Held) and sender(m) == who]
+        cluster.deliver(at)
+
+    assert [to for to, message in cluster.flying if isinstance(message, Accept)] == ["c"]
 
 
 def move(cluster: Cluster, is_wanted: Callable[[Request | Response], bool]) -> None:
