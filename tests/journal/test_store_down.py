@@ -30,6 +30,8 @@ class Flaky(Shelf):
     """A store that is down, or that hangs, for a while."""
 
     is_down = False
+    is_blind = False
+    """It takes and gives, and lists nothing."""
     hangs: asyncio.Event | None = None
 
     async def _ask(self) -> None:
@@ -48,6 +50,8 @@ class Flaky(Shelf):
 
     async def list(self, prefix: str) -> Sequence[Stored]:
         await self._ask()
+        if self.is_blind:
+            raise OSError("the store lists nothing")
         return await super().list(prefix)
 
 
@@ -106,6 +110,45 @@ async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(h
         status = node.broker.status(NAME)
         assert (status.begin, status.reason) == (0, "")
         assert stored.items() <= shelf.objects.items()
+    assert not crashes
+
+
+@pytest.mark.parametrize("is_contradicted", [False, True])
+async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_contradicted: bool) -> None:
+    """J10: a store that takes fragments, and only later says what it had."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND):
+            await append(node, content)
+        await until_stored(node, 1)
+    if is_contradicted:
+        other = sha1(b"?" * 5000, usedforsecurity=False).hexdigest()
+        shelf.objects[f"{NAME}/{2000:016x}-{7000:016x}-{other}.raw"] = b"?" * 5000
+    stored = dict(shelf.objects)
+    shelf.is_blind = True
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        for content in (b"a" * 1500, b"b" * 1500):
+            await append(node, content)
+        await asyncio.sleep(0.1)
+        assert shelf.objects == stored, "nobody knows yet what it has"
+
+        shelf.is_blind = False
+        if not is_contradicted:
+            await until_stored(node, 3)
+            return
+        for _ in range(TURNS_MAX):
+            if node.broker.status(NAME).state == "behind-index":
+                break
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        assert "knows offset 7000" in node.broker.status(NAME).reason
+        assert shelf.objects == stored
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
+        assert (await node.broker.replica(NAME)).reason
+        await asyncio.sleep(0.1)
+        assert shelf.objects == stored, "a restart does not change its mind"
     assert not crashes
 
 
