@@ -853,9 +853,13 @@ class Log:
         needed = BLOCK_BYTES + BATCH_BYTES + ROW.size * (len(self.states) + 1) + frame_bytes(length)
         if needed > self.segments.segment_bytes:
             raise TooLarge(f"a record of {length} bytes does not fit into a segment")
-        if not pool.may_roll(is_relief=is_relief) or pool.rooms[pool.free[0]] < needed:
+        fits = next((index for index in pool.free if pool.rooms[index] >= needed), None)
+        if not pool.may_roll(is_relief=is_relief) or fits is None:
             self._space.look()
+            if fits is None and pool.free:  # They are of a smaller configuration: it takes another one.
+                self._space.grow()
             raise self._full()
+        pool.prefer(fits)
         pool.roll()
         hit("wal.rolled")
         self._space.look()

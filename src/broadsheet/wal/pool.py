@@ -77,6 +77,12 @@ class Pool:
         """Whether the head may move into another segment."""
         return len(self.free) > (0 if is_relief else self.reserved)
 
+    def prefer(self, index: int) -> None:
+        """Use this free file before the others."""
+        if self.free[0] != index:
+            self.free.remove(index)
+            self.free.appendleft(index)
+
     def roll(self) -> Lap:
         """Move the head into the next free segment."""
         self.head += 1

@@ -122,7 +122,7 @@ class Space:
                 log.tasks.spawn(self._copy(lap), name="copy")
             if is_mostly_dead and len(pool.free) >= pool.reserved + COPY_LOW:
                 return  # Else appends would be refused while the copy is on its way.
-        self._grow()
+        self.grow()
 
     def close(self) -> None:
         """Ask nobody any more."""
@@ -189,7 +189,8 @@ class Space:
         is_wanted = segments.unfilled() is not None or len(segments.files) < self._log.config.segments_max
         return is_wanted and not self.is_refused
 
-    def _grow(self) -> None:
+    def grow(self) -> None:
+        """Add a segment to the pool, up to its limit."""
         segments = self._log.segments
         if len(segments.files) < self._log.config.segments_max and self._target <= len(segments.files):
             hit("wal.pool_grown")
@@ -238,7 +239,7 @@ class Space:
             await copy_forward(log, lap)
         except LogFull:
             hit("wal.copy_refused")
-            self._grow()
+            self.grow()
         except OSError as error:
             if error.errno not in NO_SPACE + NO_FILE:
                 log.die(error)
