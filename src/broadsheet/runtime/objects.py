@@ -51,7 +51,8 @@ class LocalObjects:
         Args:
             syncs: as of `LocalDisk`.
         """
-        self._root, self._syncs = root, syncs
+        self._root, self._is_alone = root, syncs is None
+        self._syncs = Syncs() if syncs is None else syncs  # It outlives an opening that failed.
         self._workers = Workers("objects", POOL_THREADS)
         self._opening = threading.Lock()
         self._opened: LocalDisk | None = None
@@ -110,6 +111,8 @@ class LocalObjects:
             self._is_closed = True
             if self._opened is not None:
                 self._opened.close()
+        if self._is_alone:
+            self._syncs.close()
         self._workers.close()
 
     def _put(self, name: str, body: Iterable[Buffer]) -> bool:
