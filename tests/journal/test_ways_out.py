@@ -78,7 +78,10 @@ async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
     disk = await lived(is_vouched=True)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         await node.broker.replica(NAME)
-        await _idle()  # The start's checkpoint is durable, and the log trimmed.
+        housekeeping = node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        await _idle()  # It is durable, and the log trimmed.
     flip(disk, *place_of(disk, CONTENT, ".spool"))
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).reason
