@@ -88,6 +88,21 @@ async def test_a_client_that_leaves_while_its_content_is_copied_leaves_nothing(n
 
     assert (await stream.answered)[0] is Status.CANCELLED
     assert await append(replica, b"next") == (Status.OK, 0)
+    assert (await node.content())[1] == b"next"
+
+
+async def test_staged_content_that_was_damaged_is_not_appended(node: Running, disk: SimDisk) -> None:
+    """W4: it is read back from a file, and a flipped bit must not become the journal's content."""
+    replica = await node.broker.replica(NAME)
+    stream = StreamedAppend(replica, 1, None)
+    await stream.granted
+    stream.put(LARGE)
+    (name,) = disk.list(DIRECTORY)
+    disk.open(f"{DIRECTORY}/{name}").write_at(7, (b"X",))
+    stream.finish()
+
+    assert (await stream.answered)[0] is Status.CORRUPT
+    assert await append(replica, b"next") == (Status.OK, 0)
 
 
 async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
@@ -119,6 +134,7 @@ async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, di
 
     assert await append(replica, b"goes on") == (Status.OK, 0)
     assert disk.list(DIRECTORY) == []
+    assert (replica.context.staging.count, replica.context.staging.length) == (0, 0)
 
 
 async def test_a_restart_removes_what_was_staged(disk: SimDisk) -> None:

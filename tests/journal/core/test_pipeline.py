@@ -351,6 +351,16 @@ def test_a_streams_condition_is_evaluated_when_it_takes_its_place() -> None:
     assert m.step(StreamEnded(stream=7, length=9), T0) == [grant(7, 5)]
 
 
+def test_a_stream_that_is_opened_while_another_takes_its_place_is_not_refused_by_the_old_head() -> None:
+    """J6: the registers that it checks for are being set just now."""
+    m = pipeline()
+    m.step(StreamOpened(stream=7, run="s", condition=Condition(union={"p": "x"})), T0)
+    m.step(StreamEnded(stream=7, length=5), T0)
+
+    after = Condition(check={"p": "x"})
+    assert m.step(StreamOpened(stream=8, run="t", condition=after), T0) == [Stage(stream=8)]
+
+
 def test_a_stream_without_content_changes_no_registers() -> None:
     """J6: it is a barrier, and nothing but that; how long it would be was not known when it was opened."""
     m = pipeline()
