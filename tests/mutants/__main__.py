@@ -26,7 +26,8 @@ def found_by(mutant: Mutant, plan: Plan | None) -> str | None:
             return mutant.hunt()
         assert plan is not None
         violation = run_plan(plan).violation
-    return violation if violation is not None and violation.startswith("Violation") else None
+    seen = ("Violation", "Corrupt")  # A node that refuses what it wrote itself is a verdict, too.
+    return violation if violation is not None and violation.startswith(seen) else None
 
 
 def found_by_seeds(mutant: Mutant) -> str | None:

@@ -4,7 +4,9 @@ A mutant replaces one function or method, or one entry of a class's table, while
 has imported a function by name, the target is that module's name for it.
 """
 
+import inspect
 import pkgutil
+import textwrap
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +73,23 @@ class Mutant:
             yield
         finally:
             setattr(owner, last, before)
+
+
+def edited(old: str, new: str) -> Callable[[Any], Any]:
+    """A replacement: the function's own source with `old`, which stands there once, written as `new`."""
+
+    def plant(function: Any) -> Any:
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(old) == 1, f"{function.__qualname__} has {source.count(old)} times {old!r}"
+        found: dict[str, Any] = {}
+        exec(
+            compile(source.replace(old, new), f"<{function.__qualname__}>", "exec"),
+            function.__globals__,
+            found,
+        )
+        return found[function.__name__]
+
+    return plant
 
 
 def mutants() -> list[Mutant]:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Event
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import LogStreamId, NodeId, Offset, RequestId
@@ -216,7 +217,7 @@ class MajorityMetastore:
             waiter.set_result(effect)
 
     def _persist(self, effect: Persist) -> None:
-        if effect.offset != self._next_offset:
+        if effect.offset != self._next_offset or buggify("metastore.log_refuses"):
             self.acceptor_host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
             return
         passed("metastore.acceptor.append")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.arrivals import AppendRun, Upload
@@ -288,6 +289,8 @@ class Replica:
                 attempt=effect.attempt,
             )
             parts.insert(0, head)
+            if buggify("journal.log_refuses"):
+                raise Throttled("simulated: the log has no room")
             self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
             passed("journal.append.after_log")
         except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:

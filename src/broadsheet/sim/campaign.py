@@ -19,9 +19,12 @@ from broadsheet.sim.coverage import Coverage
 from broadsheet.sim.plan import Tier
 from broadsheet.sim.run import Result
 from broadsheet.sim.runner import keep_failure, reproduce_line, run_seed
+from broadsheet.sim.workloads import make
 
 BLOCK: Final = 5
 """Seeds that a process runs before it reports."""
+SEEDS_MIN_FOR_SHARE: Final = 20
+"""Fewer seeds say nothing about the share of unknown operations."""
 WASTE_MAX: Final = 3
 """How many times as many seeds as wanted are tried before giving up: most must count."""
 
@@ -76,6 +79,13 @@ class Summary(msgspec.Struct):
             setattr(self, field, getattr(self, field) + getattr(other, field))
         self.coverage.merge(other.coverage)
 
+    def excess(self, unknown_percent_max: int) -> str:
+        """Why too many operations ended unknown; empty where they did not, or the campaign is too small."""
+        percent = 100 * self.unknown // max(1, self.acked + self.rejected + self.unknown)
+        if self.seeds < SEEDS_MIN_FOR_SHARE or percent <= unknown_percent_max:
+            return ""
+        return f"{self.workload}: {percent} % of all operations ended unknown, above {unknown_percent_max} %"
+
     def line(self) -> str:
         """One line for people."""
         return (
@@ -125,6 +135,9 @@ def run_campaign(
             tell(total)
             if total.failures or total.counting >= counting:
                 break
+    excess = total.excess(make(name, tier).unknown_percent_max)
+    if excess:
+        total.failures.append(excess)
     return total
 
 

@@ -29,7 +29,7 @@ from broadsheet.sim.faults import client_names
 from broadsheet.sim.history import History, Operation, Outcome
 from broadsheet.sim.links import Links, Profile
 from broadsheet.sim.network import Datagrams
-from broadsheet.sim.plan import Fault, Plan
+from broadsheet.sim.plan import Fault, Kind, Plan
 from broadsheet.sim.saboteur import Saboteur
 from broadsheet.sim.seat import ClientSeat, Seat
 from broadsheet.sim.trace import Counts, Trace
@@ -175,6 +175,8 @@ class RunBase(ABC, Generic[W]):
         if not self._all_alive():
             late = [name for name in self.client_names if name not in self._alive()]
             raise Violation(f"no progress of {late} in {self.plan.liveness_ns / 1e9} s after healing")
+        slow = [fault.amount for fault in self.plan.faults if fault.kind is Kind.SLOW_SYNC]
+        self._advance(max(self.world.now, self.healed_at + max(slow, default=0)))  # One may be on its way.
         alive_at = self.world.now
         self.trace.note("alive")
         self._advance(alive_at + SETTLE_NS, lambda: self._all_answered(alive_at))

@@ -11,8 +11,6 @@ after healing (liveness).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from broadsheet.base.types import NodeId
@@ -69,11 +67,8 @@ class Workload(ABC):
     scope: ClassVar[tuple[str, ...]] = ()
     """Folders below the package whose marks this workload shall hit, and whose labels, events and effects
     faults may wait for."""
-    unreached: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Marks of the scope that this workload cannot hit, each with the reason and where else it is tested."""
     unknown_percent_max: ClassVar[int] = 40
-    """In a campaign, how many of a hundred operations may end unknown: more is an availability that nobody
-    would call one, or a client that calls lost what was answered."""
+    """In a campaign of 20 seeds or more, how many of a hundred operations may end unknown."""
     stale_calls_max: ClassVar[int] = 0
     """How many calls of one client may end unknown although nothing fails any more: those that find out that
     a connection, which nobody had used since, died in the faults. At most one for each node."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import LogStreamId, Offset, RequestId, Revision
 from broadsheet.errors import (
@@ -237,7 +238,7 @@ class LocalKeyspace:
         if self._is_healing:
             self._host.deliver(PersistRefused(effect.token, HEALING))
             return
-        if effect.offset != self._next_offset:
+        if effect.offset != self._next_offset or buggify("keyspace.log_refuses"):
             self._host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
             return
         passed("keyspace.append")

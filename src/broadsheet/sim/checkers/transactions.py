@@ -124,6 +124,14 @@ class _Line:
                 if found.mod_revision < revision or (found.mod_revision == revision) != is_put:
                     text = f"{key} is of revision {found.mod_revision}, but {self.took[revision]} came later"
                     raise Violation(text)
+                before, was_there = self.last(key, revision - 1)
+                if (
+                    is_put
+                    and was_there
+                    and found.create_revision > before
+                    and not self.has_gap(before, revision)
+                ):
+                    raise Violation(f"{found} was put over one of revision {before}, and says that it is new")
             elif is_put and not self.has_gap(revision, at):
                 raise Violation(f"{key} of {self.took[revision]} is lost in the map of revision {at}")
 

@@ -260,7 +260,7 @@ class _Client:
         length = self.random.randrange(0, 200 if kind < 7 else 3 * self.knobs["inline_bytes"])
         is_checked = kind in (0, 1, 7)
         check = self.register.get(name, "") if is_checked else None
-        sets = f"{self.seat.node}.{self.serial}" if is_checked else None
+        sets = f"{self.seat.node}.{self.serial}" if is_checked or kind == 4 else None
         if self.random.random() < 0.5:
             content = content_of(self.seat.node, self.serial, check=check, sets=sets, length=length)
         else:

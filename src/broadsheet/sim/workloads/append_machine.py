@@ -337,8 +337,12 @@ class _Client:
 
     async def _ask(self, *, is_read: bool) -> Told | None:
         self.request += 1
+        shown = self.run.history.invoke(self.seat.name, JOURNAL, "registers")
         told = await self._wait(Ask(self.request, is_read))
-        if told is not None:
+        if told is None:
+            self.run.history.lose(shown)
+        else:
+            self.run.history.ok(shown, told.register)
             self.boot, self.end, self.register = told.boot, told.end, told.register
         return told
 
@@ -370,7 +374,7 @@ class _Client:
         self.request, self.serial = self.request + 1, self.serial + 1
         kind = draws.below(10)
         check = self.register if kind in (0, 1, 7) else None
-        sets = f"{self.seat.name}.{self.serial}" if check is not None else None
+        sets = f"{self.seat.name}.{self.serial}" if check is not None or kind == 4 else None
         content = content_of(self.seat.name, self.serial, check=check, sets=sets, length=draws.below(120))
         wanted = Wanted(
             content=content, offset=self.end if kind in (2, 3, 8) else None, check=check, sets=sets

@@ -19,7 +19,7 @@ from broadsheet.errors import BroadsheetError, ConfigError, Refused
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, ModRevisionIs, Outcome, Put
 from broadsheet.keyspace.core.transaction import Delete as DeleteKey
 from broadsheet.keyspace.core.transaction import Operation as KeyOperation
-from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig, LocalKeyspace
 from broadsheet.keyspace.local.role import KeyspaceRole
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.ports import Random
@@ -79,6 +79,8 @@ class KeyspaceWorkload(ServiceWorkload):
     """One node's key space, and clients that change and read it."""
 
     name: ClassVar[str] = "keyspace"
+    serving: tuple[ServiceSeat, LocalKeyspace] | None = None
+    """The boot that began to serve last."""
     scope: ClassVar[tuple[str, ...]] = ("keyspace", "wal")
     clients: ClassVar[int] = 4
     budget: ClassVar[Budget] = Budget(kinds=(*CRASHES, *NETWORK, *CLOCKS, *DISK))
@@ -100,18 +102,31 @@ class KeyspaceWorkload(ServiceWorkload):
         return isinstance(error, OSError | ConfigError)
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
-        """Some more crashes of the one node that there is."""
+        """Some more crashes of the one node that there is, and snapshots."""
         kinds = (Kind.KILL, Kind.POWER_CUT)
-        return [
+        crashes = [
             Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), kind, NODE, 100 * MILLISECOND)
             for kind in (*kinds, kinds[draw.randrange(0, 2)])
         ]
+        flushes = [
+            Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), Kind.ACTION, NODE, action="flush")
+            for _ in range(draw.randrange(0, 9))
+        ]
+        return crashes + flushes
+
+    def act(self, run: Run, fault: Fault) -> None:
+        """The log asks for a snapshot: so often none is asked for by itself."""
+        seat, keyspace = self.serving or (None, None)
+        if seat is not None and keyspace is not None and not seat.life.is_dead:
+            run.world.act_as(seat.life, keyspace.flush_asked)
 
     async def serve(self, seat: ServiceSeat, run: Run) -> None:
         """The role, and a door of two methods."""
         services = Services()
         await KeyspaceRole().start(seat.scope.child("keyspace"), seat.ports, CONFIG, services)
         keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Found under its port.
+        if isinstance(keyspace, LocalKeyspace):
+            self.serving = (seat, keyspace)
 
         async def transact(_call: Call, body: TransactBody, _payload: memoryview) -> Reply:
             return Reply(await keyspace.transact(body.compares, body.operations))

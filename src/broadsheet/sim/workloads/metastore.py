@@ -389,5 +389,7 @@ class _Operator(_Asker):
         told = await self.ask(self.any_node(), ask)
         if told is not None and told.answer is not None and told.answer.status is Status.OK:
             history.ok(operation, version=told.answer.version)
+        elif told is not None and told.answer is not None and told.answer.status is not Status.UNKNOWN:
+            history.reject(operation, told.answer.status.name)
         else:
             history.lose(operation)
