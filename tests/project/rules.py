@@ -11,7 +11,7 @@ ROOT: Final = Path(__file__).parents[2]
 LINE_MAX: Final = 110
 MODULE_LINES_MAX: Final = 500
 LONG_MODULES: Final = {
-    "src/broadsheet/wal/log.py": 1000,
+    "src/broadsheet/wal/log.py": 1200,
     "src/broadsheet/wire/serving.py": 520,
 }
 """Modules with one noun in them whose parts would write each other's fields, and how long each may get."""

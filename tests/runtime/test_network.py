@@ -100,7 +100,7 @@ class Counted(asyncio.BufferedProtocol):
 async def test_few_connections_are_taken_in_one_turn_of_the_loop() -> None:
     """A client that connects faster than we accept held the loop's own server in one callback for ever."""
     Counted.made = 0
-    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # what is used of it.
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
     host, port = split_address(listener.address)
     socks = [socket.create_connection((host, port)) for _ in range(200)]
     for sock in socks:
@@ -119,7 +119,7 @@ async def test_few_connections_are_taken_in_one_turn_of_the_loop() -> None:
 async def test_a_connection_that_was_closed_before_it_was_taken_costs_nothing() -> None:
     """Nothing is made for who has gone."""
     Counted.made = 0
-    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # what is used of it.
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
     host, port = split_address(listener.address)
     for _ in range(50):
         socket.create_connection((host, port)).close()
