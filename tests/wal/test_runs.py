@@ -358,3 +358,27 @@ def test_recovery_looks_at_each_trimmed_run_once() -> None:
         tale.row(Row(1, n + 1, count, 0, count, 0), count)
     assert time.process_time() - begun < 5
     assert not tale.held
+
+
+async def test_a_reader_never_returns_what_a_truncation_has_voided_meanwhile() -> None:
+    """kv.9: what a follower is sent must be of the branch that the leader is on when it sends it."""
+    async with opened(SimDisk()) as bench:
+        await bench.commit(A, b"0", b"old", b"older")
+        reader = asyncio.ensure_future(bench.log.read(A, Offset(0), 1 << 20))
+        await asyncio.sleep(0)
+        bench.log.truncate(A, Offset(1), Generation(1), lambda: None)
+        bench.send(A, b"new", generation=1)
+        found = [record.payload for run in await reader for record in run.records()]
+        assert found == [b"0", b"new"][: len(found)]
+        assert found
+
+
+async def test_a_cut_that_names_another_chain_is_found_out_by_the_first_reader() -> None:
+    """Inside a run the log takes the chain that it is told; nothing is ever served under a wrong one."""
+    async with opened(SimDisk()) as bench:
+        bench.send_many(A, b"0", b"1", b"2")
+        await bench.settled()
+        bench.log.truncate(A, Offset(1), Generation(1), lambda: None, chain=77)
+        await bench.settled()
+        with pytest.raises(StreamQuarantined):
+            await bench.log.read(A, Offset(0), 1 << 20)
