@@ -153,10 +153,11 @@ async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> Non
         await client.close()
 
 
-async def test_what_is_cancelled_before_it_is_looked_at_is_not_begun() -> None:
+@pytest.mark.parametrize(("kind", "method"), [(f.OPEN, 209), (f.CALL, 203)])
+async def test_what_is_cancelled_before_it_is_looked_at_is_not_begun(kind: int, method: int) -> None:
     """A request and its CANCEL in one read cost the node two frames, and no task."""
     async with world(LIMITS) as w:
-        pairs = [request(f.OPEN, n, 209) + f.frame(f.CANCEL, 2 * n + 1) for n in range(100)]
+        pairs = [request(kind, n, method) + f.frame(f.CANCEL, 2 * n + 1) for n in range(100)]
         ping = request(f.CALL, 100, 201)
         await most_in_a_turn(w, b"".join(pairs) + ping, lambda: w.server.counts.calls, 1)
 
