@@ -6,7 +6,7 @@ os.environ["BROADSHEET_CHECK"] = "1"  # Before broadsheet is imported, and for e
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.plugins.parts", "tests.plugins.needs"]
+pytest_plugins = ["tests.plugins.names", "tests.plugins.parts", "tests.plugins.needs"]
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=100, print_blob=True)
 settings.register_profile("dev", deadline=None, max_examples=100)

@@ -19,7 +19,7 @@ class Unencodable:
     """MessagePack has no form for it."""
 
 
-@pytest.mark.parametrize("payload", NOT_BUFFERS, ids=repr)
+@pytest.mark.parametrize("payload", NOT_BUFFERS)
 async def test_a_payload_that_is_no_buffers_breaks_nothing(payload: Any) -> None:
     """Found in use: a `str` failed when the turn's frames were written, and took every request with it."""
     async with world() as w:

@@ -83,7 +83,7 @@ class WireStream(Protocol):
         ...
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class Call(msgspec.Struct, frozen=True):
     """One request, as its handler sees it."""
 
     method: "Method"
