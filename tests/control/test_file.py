@@ -113,6 +113,23 @@ async def test_a_full_disk_refuses_and_changes_nothing(tmp_path: Path, crashes: 
     assert crashes == []
 
 
+@pytest.mark.parametrize("call", ["open", "rename"])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+async def test_a_node_without_descriptors_refuses_and_lives_on(
+    tmp_path: Path, crashes: list[BaseException], call: str, code: int
+) -> None:
+    """Any error but a full disk ended the node, also one that came before anything had changed."""
+    disk = FaultyDisk(LocalDisk(tmp_path))
+    metastore = await opened(disk, crashes)
+    disk.plan(Fault(call, code, times=1))
+    with pytest.raises(StoreUnhealthy, match="no descriptor"):
+        await metastore.compare_and_set(1, b"first")
+
+    assert await metastore.read() == Versioned(b"founded", 1)
+    assert (await metastore.compare_and_set(1, b"second")).version == 2
+    assert crashes == []
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 async def test_a_start_serves_no_version_that_only_the_page_cache_has(
     is_full: bool, crashes: list[BaseException]

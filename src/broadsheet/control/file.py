@@ -8,6 +8,7 @@ does. Source: design/control.md control.2, control.4.
 """
 
 import asyncio
+import errno
 from typing import Final
 
 import msgspec
@@ -79,18 +80,28 @@ class FileMetastore:
     async def _replace(self, following: Versioned) -> Versioned:
         """Write `following` and serve it. A cancellation must not come in between."""
         try:
-            await self._disk.run(lambda: _write(self._disk, following))
+            await self._disk.run(lambda: _replace(self._disk, following))
         except OSError as error:
-            if error.errno in _FULL:
-                raise StoreUnhealthy(f"no space for the metastore's document: {error}") from error
+            if error.errno in _REFUSALS:
+                text = (
+                    f"no space, or no descriptor, for the metastore's document: {error}; nothing was changed"
+                )
+                raise StoreUnhealthy(text) from error
             self._crash(error)  # After a failed sync nothing may be assumed.
+            raise
+        try:
+            await self._disk.run(lambda: _make_durable(self._disk))
+        except OSError as error:
+            self._crash(error)  # It is there, and may not be durable: the next start makes it so.
             raise
         self._current = following
         self._size.saw(len(following.document))
         return following
 
 
-_FULL = (28, 122)  # ENOSPC and EDQUOT: what was written went to the second file.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_REFUSALS: Final = (*_FULL, errno.EMFILE, errno.ENFILE)
+"""What was written went to the second file."""
 
 
 def _read(disk: Disk) -> Versioned | None:
@@ -126,6 +137,12 @@ def _write_again(disk: Disk, found: Versioned) -> None:
 
 
 def _write(disk: Disk, versioned: Versioned) -> None:
+    _replace(disk, versioned)
+    _make_durable(disk)
+
+
+def _replace(disk: Disk, versioned: Versioned) -> None:
+    """Write the second file, durably, and rename it over the first. Where it raises, the first one stands."""
     disk.make_dir(DIRECTORY)
     body = msgspec.msgpack.encode(_Content(FORMAT, versioned.version, versioned.document))
     file = disk.open(f"{NAME}.new", create=True)
@@ -138,5 +155,8 @@ def _write(disk: Disk, versioned: Versioned) -> None:
         file.close()
     passed("metastore.file.synced")
     disk.rename(f"{NAME}.new", NAME)
+
+
+def _make_durable(disk: Disk) -> None:
     disk.sync_dir(DIRECTORY)
     passed("metastore.file.renamed")

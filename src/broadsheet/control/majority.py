@@ -13,7 +13,7 @@ from typing import Final
 from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Event
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
-from broadsheet.base.types import LogStreamId, NodeId, Offset, RequestId
+from broadsheet.base.types import Generation, LogStreamId, NodeId, Offset, RequestId
 from broadsheet.control.carrying import (
     Carried,
     document_of,
@@ -107,7 +107,7 @@ class MajorityMetastore:
         self._calls: dict[NodeId, int] = {}
         self._count = 0
         self._call_timeout = call_timeout
-        self._is_closed = False
+        self._is_closed = self._is_bare = False
         self._size = SizeWarning(logger)
 
         def end(error: BaseException, _: Story) -> None:
@@ -130,6 +130,7 @@ class MajorityMetastore:
             story=Story("metastore.proposer"),
         )
         log.on_flush_request(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))
+        log.on_quarantine(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))
         scope.defer(self.close)
 
     async def read(self) -> Versioned:
@@ -220,13 +221,25 @@ class MajorityMetastore:
         if effect.offset != self._next_offset or buggify("metastore.log_refuses"):
             self.acceptor_host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
             return
+        if self._log.is_quarantined(self._stream):
+            self._is_bare = True  # It lost an old record, and the acceptor has it all in memory (W6).
+        if self._is_bare and not effect.is_whole:
+            self.acceptor_host.deliver(PersistRefused(effect.token))
+            self.acceptor_host.deliver(FlushAsked())
+            return
         passed("metastore.acceptor.append")
         durable = Persisted(effect.token)
         try:
-            self._log.append(self._stream, [effect.record], done=lambda: self._durable(durable))
+            if self._log.is_quarantined(self._stream):
+                generation = Generation(self._log.generation(self._stream) + 1)
+                self._log.reset(self._stream, effect.offset, generation, done=lambda: None)
+            self._log.append(
+                self._stream, [effect.record], relief=self._is_bare, done=lambda: self._durable(durable)
+            )
         except (StoreUnhealthy, Throttled):
             self.acceptor_host.deliver(PersistRefused(effect.token))
             return
+        self._is_bare = False
         self._next_offset = Offset(effect.offset + 1)
 
     def _durable(self, event: Persisted) -> None:
@@ -256,8 +269,8 @@ class MajorityMetastore:
             self.acceptor_host.deliver(message)
             return
         address = self._address(effect.to)
-        if not address or self._calls.get(effect.to, 0) >= CALLS_PER_PEER_MAX or self._is_closed:
-            return  # As a network that loses it.
+        if not address or self._calls.get(effect.to, 0) >= CALLS_PER_PEER_MAX or self._scope.is_closed:
+            return  # As a network that loses it. Tasks are cancelled before `close` is called.
         self._calls[effect.to] = self._calls.get(effect.to, 0) + 1
         self._scope.spawn(self._call(effect.to, address, message), name="call")
 

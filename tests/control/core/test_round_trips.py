@@ -124,6 +124,23 @@ def test_patience_shrinks_again_when_the_link_is_fast_again() -> None:
     assert cluster.answered_at[lost] - asked < SECOND
 
 
+@pytest.mark.parametrize("spell_ms", [2000, 4000])
+def test_a_slow_spell_makes_no_later_pause_as_long_as_an_operation(spell_ms: int) -> None:
+    """A pause of a round trip of 4 s, and then of four of them, outlasted every operation of a fast link."""
+    cluster = Slow(round_trip_ns=MILLISECOND)
+    for name in "abc":
+        cluster.run(cluster.read(name))
+    cluster.one_way_ns = spell_ms * MILLISECOND // 2
+    cluster.run(cluster.read("a"))
+    cluster.run(cluster.read("b"))
+    cluster.one_way_ns = MILLISECOND // 2
+    for version in range(1, 11):
+        asked = [cluster.change(name, version, name.encode()) for name in "ab"]
+        found = sorted(cluster.run(request).status for request in asked)
+
+        assert found == sorted([Status.OK, Status.UNEXPECTED_VERSION])
+
+
 def test_a_promise_is_repeated_under_its_own_ballot() -> None:
     """Answers to one ballot count however late: another ballot for each repetition would outrun them."""
     cluster = Cluster()

@@ -60,6 +60,8 @@ class Persist(Effect, frozen=True):
     token: Token
     offset: Offset
     record: bytes
+    is_whole: bool
+    """Whether no record before this one is needed."""
 
 
 class Send(Effect, frozen=True):
@@ -264,7 +266,7 @@ class AcceptorMachine:
         self._pending.append(pending)
         self._next_token, self._next_offset = Token(pending.token + 1), Offset(pending.offset + 1)
         self.memory = memory
-        return [Persist(pending.token, pending.offset, record)]
+        return [Persist(pending.token, pending.offset, record, is_whole)]
 
     def _answer(self, to: NodeId, message: Response) -> list[AcceptorEffect]:
         """Answer once everything that the answer shows is durable (control.4)."""

@@ -48,14 +48,18 @@ class Patience:
 
     def wait(self) -> Duration:
         """How long until a round is repeated to who is silent."""
-        longest = self._config.operation_timeout // 4  # A lost message must be repeated in time all the same.
-        seen = max(self._config.resend_after, min(2 * self.round_trip, longest))
+        seen = max(self._config.resend_after, min(2 * self.round_trip, self._longest()))
         return Duration(seen << min(self._given_up, DOUBLINGS_MAX) << min(self._resends, DOUBLINGS_MAX))
 
     def pause(self) -> Duration:
         """A random while after a loss, so that one of the rivals wins; longer with each loss."""
-        first = max(self._config.backoff_min, self.round_trip)  # A winner needs two round trips alone.
-        longest = max(self._config.backoff_max, 4 * self.round_trip)
+        seen = min(self.round_trip, self._longest())
+        first = max(self._config.backoff_min, seen)  # A winner needs two round trips alone.
+        longest = max(self._config.backoff_max, min(4 * seen, 2 * self._longest()))
         pause = min(longest, first << min(self._losses, 16))
         self._losses += 1
         return Duration(self._random.randrange(1, pause + 1))
+
+    def _longest(self) -> int:
+        """What an operation can spare for one wait, whatever a peer that was paused has taught us."""
+        return self._config.operation_timeout // 4

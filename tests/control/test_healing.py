@@ -1,0 +1,119 @@
+"""A metastore whose log turns out damaged while its node runs, or that is stopped during a round."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from broadsheet.base.types import Incarnation, NodeId, Offset
+from broadsheet.control.core.messages import Held
+from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.control.majority import MajorityMetastore
+from broadsheet.control.port import Versioned
+from broadsheet.control.role import STREAM, MetastoreConfig, open_majority
+from broadsheet.runtime.network import TCPNetwork
+from broadsheet.runtime.role import Ports
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import LoopTimers
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal.record import LogFull
+from tests.keyspace.test_healing import Ticking
+
+NODE = NodeId("n1")
+
+
+@asynccontextmanager
+async def started(
+    disk: SimDisk, crashes: list[BaseException], peers: tuple[str, ...] = ("n1",)
+) -> AsyncIterator[MajorityMetastore]:
+    """A node that is its own majority, or one whose peers nobody can call."""
+    scope = Scope("metastore", crash=crashes.append)
+    ports = Ports(
+        time=Ticking(),
+        timers=LoopTimers(asyncio.get_running_loop()),
+        disk=disk,
+        network=TCPNetwork(),
+        objects=lambda _: None,  # type: ignore[arg-type,return-value]
+        random=random.Random,
+        crash=crashes.append,
+    )
+    try:
+        addresses = {NodeId(peer): "127.0.0.1:1" for peer in peers}
+        yield await open_majority(scope, ports, MetastoreConfig(), node=NODE, peers=addresses, cluster="c")
+    finally:
+        await scope.close()
+
+
+def after_a_power_cut(disk: SimDisk) -> SimDisk:
+    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+
+
+async def test_a_log_that_lost_an_old_record_begins_anew_from_memory() -> None:
+    """W6: the next promise raised out of a performer and ended the node, which was then no member."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        found = await metastore.read()
+        found = await metastore.compare_and_set(found.version, b"before")
+        life = metastore.acceptor.acceptor
+        metastore._log.quarantine(STREAM)
+
+        found = await metastore.compare_and_set(found.version, b"after")
+        cut = after_a_power_cut(disk)
+    async with started(cut, crashes) as again:
+        assert await again.read() == Versioned(b"after", found.version)
+        assert again.acceptor.acceptor == life
+    assert crashes == []
+
+
+async def test_a_log_that_has_no_room_to_begin_anew_takes_no_promise_without_its_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that begins with a promise cannot be read by the next start."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        version = (await metastore.read()).version
+        log, append = metastore._log, metastore._log.append
+        refused: list[int] = []
+
+        def refusing(stream: object, parts: list[bytes], **options: object) -> Offset:
+            if len(refused) < 3:
+                refused.append(len(parts[0]))
+                raise LogFull("planned")
+            return append(stream, parts, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(log, "append", refusing)
+        log.quarantine(STREAM)
+        version = (await metastore.compare_and_set(version, b"after")).version
+        cut = after_a_power_cut(disk)
+    assert len(refused) == 3
+    async with started(cut, crashes) as again:
+        assert await again.read() == Versioned(b"after", version)
+    assert crashes == []
+
+
+async def test_a_metastore_that_is_stopped_in_the_middle_of_a_round_stops_in_good_order() -> None:
+    """Between the end of its tasks and its own close a timer, or a sync, may send: it ended the node."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes, peers=("n1", "n2", "n3")) as metastore:
+        scope, is_closing = metastore._scope, asyncio.Event()
+
+        async def ends_slowly() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_closing.set()
+                for (
+                    peer
+                ) in metastore._peers:  # The last answer that founds the cluster: promises are asked for.
+                    blank = Acceptor(peer, Incarnation(1))
+                    held = Held(blank, metastore.proposer._round, NO_BALLOT, NO_BALLOT, None)
+                    metastore.proposer_host.deliver(held)
+
+        scope.spawn(ends_slowly(), name="slow")
+        await asyncio.sleep(0)
+        await scope.close()
+        assert is_closing.is_set()
+    assert crashes == []
