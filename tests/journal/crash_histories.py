@@ -40,6 +40,7 @@ from broadsheet.sim.crashstates import CrashState, crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Tape
 from broadsheet.wal.config import KIB, WALConfig
+from tests.support.faulty import FaultyDisk
 from tests.wal.harness import TestTime
 
 NAME: Final = JournalName("crash/j")
@@ -136,17 +137,19 @@ async def running(
     crashes: list[BaseException],
     is_last: bool = True,
     config: JournalsConfig = JOURNALS,
+    faulty: FaultyDisk | None = None,
 ) -> AsyncIterator[Running]:
     """A node over `disk`; where it is the last one, its end is not recorded.
 
     Args:
         crashes: takes what would have ended the process.
+        faulty: what the node has of `disk`.
     """
     network: Any = None  # Nobody calls it here: the roles under test have no door.
     ports = Ports(
         time=TestTime(),
         timers=LoopTimers(asyncio.get_running_loop()),
-        disk=disk,
+        disk=faulty or disk,
         network=network,
         objects=lambda _: shelf,
         random=lambda purpose: random.Random(f"{seed} {purpose}"),

@@ -4,24 +4,32 @@ What a reader is shown is always what was acknowledged; where something is missi
 appends and says so, and the spool's good copy stays (W4, W6, W7, J1, J2).
 """
 
+import asyncio
+from collections.abc import Sequence
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 import broadsheet
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import ByteOffset, JournalName, Offset
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.seal import Claim, Claims
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.failpoints import REPAIR_LABELS
+from broadsheet.journal.opening import stream_of
 from broadsheet.journal.reading import read
+from broadsheet.journal.sealing import repair
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.spool_file import spool_name
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium, Write
-from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
+from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
 from tests.journal.node_process import NodeProcess
 
 OTHER = JournalName("crash/other")
@@ -270,3 +278,70 @@ async def test_a_damaged_identity_record_is_written_anew_from_the_newest_epoch_k
             assert await append(node, OTHER, b"on") is Status.OK
             assert (await node.broker.replica(NAME)).reason == ""
     assert not crashes
+
+
+async def test_what_a_repair_proved_outlives_a_power_cut() -> None:
+    """J2: the log let go of records whose bytes stood in the page cache only; the cut took them for good."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for part in PARTS:
+            assert await append(node, NAME, part) is Status.OK
+        await append(node, NAME, b"")
+        await _idle()
+    flip(disk, *place_of(disk, PARTS[0], ".wal"))  # Of the first record: the log proves nothing of the file.
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=ROOMY, is_last=False) as node:
+        assert await shown(node, NAME) == CONTENT
+        assert not disk.exists(f"{(await node.broker.replica(NAME)).directory}/seal")
+        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    async with running(cut, Shelf(None, {}), seed=3, crashes=crashes, config=ROOMY) as node:
+        assert await shown(node, NAME) == CONTENT
+        assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes
+
+
+class Slow(Shelf):
+    """A store that lists when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(None, {})
+        self.go = asyncio.Event()
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        await self.go.wait()
+        return await super().list(prefix)
+
+
+async def test_damage_that_the_log_finds_while_the_store_lists_is_not_taken_for_the_end() -> None:
+    """J1, J2: the journal opened at the damage without a word, its spool was cut there and written over."""
+    disk, crashes, shelf = await lived(is_vouched=True), list[BaseException](), Slow()
+    async with running(disk, shelf, seed=2, crashes=crashes, config=ROOMY, is_last=False) as node:
+        log = node.broker._context.log
+        stream = stream_of(node.broker.info(NAME))
+        flip(disk, *place_of(disk, PARTS[1], ".wal"))
+        assert sum(run.count for run in await log.read(stream, Offset(0), 1 << 20)) == 1
+        assert log.is_quarantined(stream), "as when it is copied forward"
+        shelf.go.set()
+        replica = await node.broker.replica(NAME)
+        assert "accept-loss" in replica.reason
+        assert await append(node, NAME, b"x" * 40) is Status.INDEX_HAS_GREATER_OFFSET
+    assert CONTENT in kept(disk)
+    assert not crashes
+
+
+def test_a_repair_ends_before_registers_that_were_never_put() -> None:
+    """J5, J6: content behind an append whose registers are lost was taken, and its fence was not."""
+    disk = SimDisk()
+    disk.make_dir("s")
+    file = disk.open(spool_name("s", ByteOffset(0)), create=True)
+    file.write_at(0, (CONTENT,))
+    plan = replay(())
+    ends = [sum(map(len, PARTS[: n + 1])) for n in range(len(PARTS))]
+    versions = (0, 5, 0, 0)
+    claims = [
+        Claim(ByteOffset(0), ByteOffset(end), sha1(CONTENT[:end]).digest(), 0, version)
+        for end, version in zip(ends, versions, strict=True)
+    ]
+
+    assert not repair(disk, "s", plan, Claims(claims, ByteOffset(ends[-1])), registers_version=4)
+    assert plan.end == ends[0]

@@ -2,20 +2,27 @@
 
 import asyncio
 import contextlib
+import errno
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import broadsheet
+from broadsheet.base.types import Buffer, LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, Corrupt, Status
+from broadsheet.journal.core.records import CHECKPOINT
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium, Write
+from broadsheet.wal.log import Log
+from broadsheet.wal.record import LogFull
 from tests.journal.crash_histories import NAME, Running, Shelf, _until, running
 from tests.journal.node_process import NodeProcess
-from tests.journal.test_damage import append, shown
+from tests.journal.test_damage import ROOMY, append, shown
+from tests.support.faulty import Fault, FaultyDisk
 
 
 async def lives(node: Running) -> None:
@@ -30,6 +37,15 @@ class Down(Shelf):
 
     async def put_if_absent(self, name: str, body: object) -> bool:
         raise OSError(f"the store takes no {name}")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return once it holds: healing tries again after 100 ms."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never holds")
 
 
 async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> None:
@@ -74,6 +90,80 @@ async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_sta
             await shown(node, NAME)
     async with running(disk, Down(None, {}), seed=2, crashes=crashes) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).reason
+    assert not crashes
+
+
+async def test_a_log_that_is_full_while_it_begins_anew_is_not_taken_for_healed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J2: the stream was reset and held nothing, appends went on, and the next start removed the spools."""
+    disk, crashes, append_to_log = SimDisk(), list[BaseException](), Log.append
+    refused = 0
+
+    def full(self: Log, stream: LogStreamId, parts: Sequence[Buffer], **named: Any) -> Offset:
+        nonlocal refused
+        if named.get("relief") and bytes(parts[0])[0] == CHECKPOINT and refused < 3:
+            refused += 1
+            raise LogFull("no room")
+        return append_to_log(self, stream, parts, **named)
+
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        monkeypatch.setattr(Log, "append", full)
+        node.broker._context.log.quarantine(replica.stream)
+        await until(lambda: refused > 0)
+        assert await append(node, NAME, b"refused") is Status.STORE_UNHEALTHY
+        await until(lambda: not replica.trouble)
+        assert refused == 3
+        assert await append(node, NAME, b"and on") is Status.OK
+        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    async with running(cut, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:
+        assert await shown(node, NAME) == b"a" * 2100 + b"and on"
+        assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes
+
+
+@pytest.mark.parametrize(
+    ("op", "error", "name"),
+    [
+        ("write_at", errno.ENOSPC, "*/seal.new"),
+        ("open", errno.EMFILE, "*/seal.new"),
+        ("remove", errno.EMFILE, "*/seal"),
+    ],
+)
+async def test_healing_waits_for_space_and_descriptors(op: str, error: int, name: str) -> None:
+    """A full disk, or a moment without descriptors, ended the node."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY, faulty=faulty) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        faulty.plan(Fault(op, error=error, name=name, times=2))
+        node.broker._context.log.quarantine(replica.stream)
+        await until(lambda: replica.trouble)
+        await until(lambda: not replica.trouble)
+        assert await append(node, NAME, b"on") is Status.OK
+        assert faulty.faults.faults_hit == {op: 2}
+        assert await shown(node, NAME) == b"a" * 2100 + b"on"
+    assert not crashes
+
+
+async def test_one_acceptance_is_enough_for_a_spool_that_healing_found_damaged() -> None:
+    """The command said that it was done, kept the damaged file as sound, and the journal stayed stopped."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        spool = replica.closed[0]
+        disk.medium.change(disk.medium.files[spool.name], Write(5, b"X"))
+        node.broker._context.log.quarantine(replica.stream)
+        await _until(lambda: replica.reason, "the journal is sealed")
+
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert (told.lost[0].begin, told.lost[0].end) == (spool.begin, spool.end)
+        assert (await node.broker.replica(NAME)).reason == ""
+        assert await append(node, NAME, b"on") is Status.OK
     assert not crashes
 
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import errno
 import shutil
+from collections.abc import Iterable
 from hashlib import sha1
 from pathlib import Path
 
 import pytest
 
 import broadsheet
+from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError, Corrupt
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
@@ -17,6 +20,7 @@ from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Write
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.journal.node_process import NodeProcess
+from tests.support.faulty import Fault, FaultyDisk
 
 SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
 
@@ -194,3 +198,64 @@ async def test_retention_of_what_was_just_stored_leaves_a_journal_that_opens(
             node.kill()
     finally:
         node.kill()
+
+
+class Careless(Shelf):
+    """A store that flips a bit of what it takes."""
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        content = bytearray(b"".join(body))
+        content[0] ^= 1
+        return await super().put_if_absent(name, (bytes(content),))
+
+
+async def test_a_damaged_spool_file_is_not_removed_for_a_name_in_the_store() -> None:
+    """J10, W7: nobody had read that fragment back, and it was damaged too: the better copy was deleted."""
+    crashes: list[BaseException] = []
+    shelf, disk = Careless(None, {}), SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for _ in range(3):
+            await append(node, b"a" * 700)
+        replica = await node.broker.replica(NAME)
+        for _ in range(TURNS_MAX):
+            if replica.closed[0].trouble:
+                break
+            await asyncio.sleep(0)
+        name = replica.closed[0].name
+        housekeeping = node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        for _ in range(200):
+            await asyncio.sleep(0)
+    disk.medium.change(disk.medium.files[name], Write(1000, b"X"))
+    damaged = bytes(disk.medium.files[name].view)
+
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.replica(NAME)
+    assert damaged in [bytes(inode.view) for inode in disk.medium.files.values()]
+    assert not crashes
+
+
+class Unsynced(FaultyDisk):
+    """Directories are made before their parent's sync fails."""
+
+    made = 0
+
+    def make_dir(self, name: str) -> None:
+        self.inner.make_dir(name)
+        self.made += name.startswith("journals/spool/")
+        super().make_dir(name)
+
+
+async def test_a_directory_whose_making_failed_is_made_again() -> None:
+    """W5: it was there, so nobody synced its parent again, and streams were acknowledged in it."""
+    crashes: list[BaseException] = []
+    disk = SimDisk()
+    faulty = Unsynced(disk)
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=faulty) as node:
+        faulty.plan(Fault("make_dir", error=errno.EIO, name="journals/spool/*", times=1))
+        await node.broker.create(SPEC)
+        await node.broker.replica(NAME)
+        assert faulty.made == 2
+    assert not crashes

@@ -1,6 +1,7 @@
 """Streamed appends: staged beside the tail, whole or nothing, and nobody waits for their clients."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +16,7 @@ from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, StagingArea
 from broadsheet.journal.streaming import Stage, StreamedAppend
 from broadsheet.sim.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, running
+from tests.support.faulty import Fault, FaultyDisk
 
 LARGE = b"large " * 40_000
 
@@ -164,3 +166,25 @@ def test_what_all_streams_stage_is_bounded(disk: SimDisk) -> None:
     second.put(b"y" * 600)
     assert b"".join(second.slices()) == b"y" * 600
     assert (area.count, area.length) == (1, ByteOffset(600))
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOENT])
+async def test_a_staged_file_that_cannot_be_removed_just_now_ends_nothing(error: int) -> None:
+    """Its removal was part of the answer: without a descriptor the node ended instead of answering."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        faulty.plan(Fault("remove", error=error, name=f"{DIRECTORY}/*", times=2))
+        for number in (1, 2):
+            stream = StreamedAppend(replica, number, None)
+            await stream.granted
+            stream.put(LARGE)
+            stream.finish()
+            status, _ = await asyncio.wait_for(stream.answered, 5)
+            assert status is Status.OK
+        StreamedAppend(replica, 3, None).fail(Status.CANCELLED)
+        left = disk.list(DIRECTORY)
+        assert left == [] or error == errno.ENOENT
+    assert not crashes

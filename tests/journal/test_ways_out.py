@@ -1,5 +1,6 @@
 """Ways out: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -9,9 +10,9 @@ import pytest
 
 import broadsheet
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import InvalidArgument, Status
+from broadsheet.errors import InvalidArgument, Status, StoreUnhealthy
 from broadsheet.journal.core.registers import Condition
-from broadsheet.journal.core.spec import registers_key
+from broadsheet.journal.core.spec import JournalSpec, registers_key
 from broadsheet.journal.messages import LossReply
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.sim.disk import SimDisk
@@ -19,6 +20,8 @@ from broadsheet.sim.medium import Medium
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived, place_of, shown
+from tests.journal.test_healing import Down
+from tests.support.faulty import Fault, FaultyDisk
 
 LAST = sum(map(len, PARTS[:-1]))
 """Where the newest append begins."""
@@ -109,6 +112,48 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
         replica = await node.broker.replica(NAME)
         assert (replica.reason, replica.end) == ("", len(CONTENT) + 2)
         assert await shown(node, NAME) == b"on"
+    assert not crashes
+
+
+async def test_a_loss_that_the_disk_has_no_room_to_accept_is_refused_and_accepted_later() -> None:
+    """It ended the node, and its caller was never answered."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, faulty=faulty) as node:
+        assert (await node.broker.replica(NAME)).reason
+        for fault in (
+            Fault("write_at", error=errno.ENOSPC, name="*.lost", times=1),
+            Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1),
+        ):
+            faulty.plan(fault)
+            with pytest.raises(StoreUnhealthy, match=r"No space left.*accept-loss"):
+                await accept(node, may_act=True)
+            assert "accept-loss" in (await node.broker.replica(NAME)).reason
+            assert (await node.broker.replica(NAME)).end == LAST
+        assert (await accept(node, may_act=True)).is_done
+        assert await append(node, NAME, b"and on") is Status.OK
+    assert not crashes
+
+
+async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() -> None:
+    """J2: the seal said that the spool was synced, and nobody had: the log had let go of its bytes."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for part in (*PARTS, b""):
+            assert await append(node, NAME, part) is Status.OK
+        await _idle()
+    name, at = place_of(disk, PARTS[-1], ".wal")
+    flip(disk, name, at - 10)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert (await node.broker.replica(NAME)).reason
+        assert (await accept(node, may_act=True)).is_done
+        assert (await node.broker.replica(NAME)).reason == ""
+        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    async with running(cut, Down(None, {}), seed=3, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.begin, replica.end) == ("", 0, len(CONTENT))
+        assert replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
     assert not crashes
 
 

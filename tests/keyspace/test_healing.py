@@ -1,6 +1,7 @@
 """A key space whose log turns out damaged, or full, while it runs: it goes on by itself, from its map."""
 
 import asyncio
+import errno
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from broadsheet.errors import StoreUnhealthy
 from broadsheet.keyspace.core.transaction import Put
 from broadsheet.keyspace.local.keyspace import STREAM, LocalKeyspace
 from broadsheet.keyspace.local.role import open_keyspace
+from broadsheet.ports import Disk
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
@@ -19,6 +21,7 @@ from broadsheet.sim.medium import Medium
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
 from tests.journal.crash_histories import KEYSPACE
+from tests.support.faulty import Fault, FaultyDisk
 from tests.wal.harness import TestTime
 
 TURNS_MAX = 5_000
@@ -34,7 +37,7 @@ class Ticking(TestTime):
 class Life:
     """One start of a key space on a simulated disk."""
 
-    def __init__(self, disk: SimDisk, seed: int) -> None:
+    def __init__(self, disk: Disk, seed: int) -> None:
         self.crashes: list[BaseException] = []
         self.ports = Ports(
             time=Ticking(),
@@ -86,6 +89,26 @@ async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
     assert (again.revision, again.range("")) == (revision, shown)
     assert len(shown) == 31
     assert not disk.exists("keyspace/seal")
+    assert not life.crashes
+
+
+@pytest.mark.parametrize(
+    ("op", "error", "name"),
+    [("write_at", errno.ENOSPC, "keyspace/seal.new"), ("remove", errno.EMFILE, "keyspace/seal")],
+)
+async def test_healing_waits_for_space_and_descriptors(op: str, error: int, name: str) -> None:
+    """A full disk, or a moment without descriptors, ended the node."""
+    disk = FaultyDisk(SimDisk())
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    disk.plan(Fault(op, error=error, name=name, times=2))
+    keyspace._log.quarantine(STREAM)
+
+    assert await until_taken(keyspace, Put("k/new", b"w")) < 100
+    assert disk.faults.faults_hit == {op: 2}
+    assert not disk.exists("keyspace/seal")
+    await life.scope.close()
     assert not life.crashes
 
 

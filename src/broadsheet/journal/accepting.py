@@ -20,7 +20,15 @@ from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.keys import decode_epoch, decode_registers
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.sealing import LOST_SUFFIX, copy_out, lost_files, read_seal, spools_in, write_seal
+from broadsheet.journal.sealing import (
+    LOST_SUFFIX,
+    copy_out,
+    lost_files,
+    read_seal,
+    spools_in,
+    sync_files,
+    write_seal,
+)
 from broadsheet.journal.spool_file import SpoolFile
 
 
@@ -113,6 +121,8 @@ def give_up(replica: Replica, loss: Loss) -> None:
             _move_tail(replica, name, begin=begin, keep=sound[begin] - begin)
         elif size:
             disk.rename(f"{directory}/{name}", f"{directory}/{begin:016x}-{begin + size:016x}{LOST_SUFFIX}")
+    here = [name for name, _, _ in spools_in(disk, directory)]
+    sync_files(disk, [f"{directory}/{name}" for name in here])  # The seal says that what is sound is durable.
     disk.sync_dir(directory)
     now = replica.context.time.wall()
     seal = Seal(

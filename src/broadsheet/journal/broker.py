@@ -331,7 +331,9 @@ class Broker:
                 reason=slot.trouble if slot is not None else "",
             )
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        reason = replica.reason or next((each.trouble for each in replica.closed if each.trouble), "")
+        reason = replica.reason or next(
+            (each.damage or each.trouble for each in replica.closed if each.damage or each.trouble), ""
+        )
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
             reason = replica.fullness
@@ -402,11 +404,17 @@ class Broker:
         slot.opened, slot.replica = asyncio.get_running_loop().create_future(), None
         replica.close(Status.SHUTTING_DOWN)
         try:
-            if slot.housekeeping is not None:
-                await slot.housekeeping.settle()
-                slot.housekeeping = None
-            await context.disk.run(partial(give_up, replica, loss))
-            await move_epoch(context, replica.info, keys, head=loss.head)
+            async with slot.attempt:  # A deletion waits for that.
+                if slot.housekeeping is not None:
+                    await slot.housekeeping.settle()
+                    slot.housekeeping = None
+                await context.disk.run(partial(give_up, replica, loss))
+                await move_epoch(context, replica.info, keys, head=loss.head)
+        except OSError as error:
+            raise StoreUnhealthy(
+                f"journal {replica.name}: its loss was not accepted, for the disk refused: {error}; free some"
+                f" space, then {accept_loss(replica.name)}"
+            ) from error
         finally:
             context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
 

@@ -305,6 +305,8 @@ class Housekeeping:
             while True:
                 try:
                     await self._context.disk.run(partial(self._context.disk.remove, name))
+                except FileNotFoundError:
+                    break  # Somebody else did.
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTOR:
                         raise

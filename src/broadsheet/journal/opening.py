@@ -11,6 +11,7 @@ does not believe the page cache".
 import asyncio
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha1
 from typing import Final, NamedTuple
@@ -36,10 +37,11 @@ from broadsheet.journal.keys import (
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import Opened
-from broadsheet.journal.sealing import is_kept
+from broadsheet.journal.sealing import is_kept, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.journal.standing import begin_log, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
+from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
 READ_BYTES: Final = 1 << 20
@@ -78,13 +80,14 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         BroadsheetError: the Keyspace or the log does not answer: repeat it.
     """
     stream, directory = stream_of(info), directory_of(info)
-    found = context.log.recovered(stream)
     store = context.store(info.spec.fragment.store)
     listed = await store.list_soon(info.name, within=context.config.listing_wait)
     index = Index(listed or ())
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     version = decode_registers(keys.registers).version if keys.registers is not None else 0
     payloads = [record.payload async for record in context.log.records(stream)]
+    # Asked for after the records: known damage ends them, also damage that was found while the store listed.
+    found = context.log.recovered(stream)
     standing = await context.disk.run(
         lambda: stand(context, info, directory, found, payloads, registers_version=version)
     )
@@ -216,7 +219,7 @@ def _rebuild(
     """
     disk, files = context.disk, context.spools
     if not disk.exists(directory):
-        disk.make_dir(directory)
+        _make(disk, directory)
     spools: list[SpoolFile] = []
     try:
         for spool_plan in plan.spools[:-1]:
@@ -226,7 +229,9 @@ def _rebuild(
                 continue
             spool = rebuild(files, directory, spool_plan, may_cut=not is_doubtful)
             if is_stored and spool.damage:
-                spool.close()  # The store's is better.
+                spool.close()  # The store's is better, if it is what its name says: nobody has read it back.
+                if is_listed and not is_doubtful:
+                    move_aside(disk, directory, spool.name, begin=spool.begin)
             else:
                 spools.append(spool)  # Also where the store names it: nobody has read it back yet (J10).
         last = plan.spools[-1]
@@ -243,12 +248,7 @@ def _rebuild(
         else:
             spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
         if is_listed and not is_doubtful:
-            kept = {spool.name for spool in spools}
-            paths = [f"{directory}/{name}" for name in disk.list(directory) if not is_kept(name)]
-            if doomed := [path for path in paths if path not in kept]:
-                for path in doomed:
-                    disk.remove(path)  # Stored, or never adopted: the log names nothing of it.
-                disk.sync_dir(directory)
+            _remove_others(disk, directory, spools)
         for spool in spools if files.is_crowded else ():
             spool.file.sync()  # So that it may rest.
         files.make_room()
@@ -258,9 +258,30 @@ def _rebuild(
     return spools
 
 
+def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> None:
+    """Remove what is stored, or was never adopted: the log names nothing of it."""
+    kept = {spool.name for spool in spools}
+    paths = [f"{directory}/{name}" for name in disk.list(directory) if not is_kept(name)]
+    if doomed := [path for path in paths if path not in kept]:
+        for path in doomed:
+            disk.remove(path)
+        disk.sync_dir(directory)
+
+
+def _make(disk: Disk, directory: str) -> None:
+    """Make it durably, or not at all: one that is there is not synced again."""
+    try:
+        disk.make_dir(directory)
+    except OSError:
+        with suppress(OSError):
+            disk.remove_dir(directory)
+        raise
+
+
 async def _sync(context: Context, directory: str, spools: Sequence[SpoolFile]) -> None:
-    for spool in spools:
-        await spool.file.flush()
+    """Sync all of them, whatever was written by whom: a handle that was opened just now knows of its own."""
+    names = [spool.name for spool in spools]
+    await context.disk.run(lambda: sync_files(context.disk, names))
     await context.disk.run(partial(context.disk.sync_dir, directory))
 
 

@@ -6,6 +6,7 @@ that was written down for it is that content. What nothing proves is moved aside
 have been acknowledged. Source: journals.3; reliability W7.
 """
 
+from collections.abc import Iterable
 from hashlib import sha1
 from typing import Final
 
@@ -76,6 +77,27 @@ def lost_files(disk: Disk, directory: str) -> list[str]:
     return [name for name in disk.list(directory) if name.endswith(LOST_SUFFIX)]
 
 
+def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
+    """Rename a spool file that is not what it should be, durably: a start never removes it then."""
+    file = disk.open(name)
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    disk.rename(name, f"{directory}/{begin:016x}-{begin + size:016x}{LOST_SUFFIX}")
+    disk.sync_dir(directory)
+
+
+def sync_files(disk: Disk, names: Iterable[str]) -> None:
+    """Make durable what anybody wrote to them."""
+    for name in names:
+        file = disk.open(name)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
 def repair(disk: Disk, directory: str, plan: Plan, claims: Claims, *, registers_version: int) -> bool:
     """Extend `plan` by what the spool files have and the claims prove; whether that is all there was.
 
@@ -83,30 +105,28 @@ def repair(disk: Disk, directory: str, plan: Plan, claims: Claims, *, registers_
         registers_version: of the registers key. An append that set later ones was never acknowledged, and
             what its record says of them is unproven: nothing is taken from there on.
     """
+    later = (at for at, each in enumerate(claims.claims) if each.registers_version > registers_version)
+    taken = claims.claims[: next(later, None)]
     while True:
         spool = plan.spools[-1]
-        proven = _proven(disk, directory, spool, claims, registers_version)
+        proven = _proven(disk, directory, spool, taken)
         if proven is not None:
             hit("journal.repaired_from_spool")
             first = spool.first_append if spool.end > spool.begin else proven.first_append
             spool.end, spool.sum, spool.first_append = proven.end, proven.sum, first
             plan.end = proven.end
-        follows = [c for c in claims.claims if c.begin == plan.end and c.end > c.begin]
+        follows = [c for c in taken if c.begin == plan.end and c.end > c.begin]
         if not follows or spool.begin == plan.end:
             return claims.last_end is not None and claims.last_end == plan.end
         spool.is_closed = True
         plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
 
 
-def _proven(
-    disk: Disk, directory: str, spool: SpoolPlan, claims: Claims, registers_version: int
-) -> Claim | None:
+def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim]) -> Claim | None:
     """The furthest claim that the file's content proves; that content is written anew."""
     wanted: dict[int, list[Claim]] = {}
-    for claim in claims.claims:
+    for claim in claims:
         if claim.begin == spool.begin and claim.end > spool.end:
-            if claim.registers_version > registers_version:
-                continue
             wanted.setdefault(claim.end, []).append(claim)
     name = spool_name(directory, spool.begin)
     if not wanted or not disk.exists(name):

@@ -30,6 +30,7 @@ class StagingArea:
         self.memory_bytes = config.staged_memory_bytes
         self._count_max, self._bytes_max = config.staged_count_max, config.staged_bytes_max
         self._number = self.count = self.length = 0
+        self._left: list[str] = []  # Files that could not be removed yet.
 
     def clear(self) -> None:
         """Remove what a former life left. Blocking; before the first `open`."""
@@ -48,6 +49,9 @@ class StagingArea:
                 f"{self.count} streaming appends are on their way: staged_count_max is {self._count_max};"
                 " try again later"
             )
+        left, self._left = self._left, []
+        for name in left:
+            self.remove(name)
         self.count += 1
         self._number += 1
         return Staged(self, f"{DIRECTORY}/{self._number:016x}")
@@ -69,6 +73,15 @@ class StagingArea:
         """A stream of `length` bytes has been dropped."""
         self.count -= 1
         self.length -= length
+
+    def remove(self, name: str) -> None:
+        """Remove a file; where no descriptor is left for that, when the next stream opens, or at a start."""
+        try:
+            self.disk.remove(name)
+        except FileNotFoundError:
+            return
+        except OSError:
+            self._left.append(name)
 
 
 class Staged:
@@ -137,4 +150,4 @@ class Staged:
         self._parts = []
         if self._file is not None:
             self._file.close()
-            self._area.disk.remove(self._name)
+            self._area.remove(self._name)

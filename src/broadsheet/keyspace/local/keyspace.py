@@ -7,6 +7,7 @@ Source: design/control.md control.15-17.
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -58,7 +59,8 @@ from broadsheet.wal.record import StreamQuarantined
 STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
 
-
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""The system refuses space, or another open file; nothing changed, and it passes."""
 HEAL_RETRY: Final = Duration(50 * MILLISECOND)
 """Pause before another look, while a log that lost a record is begun anew."""
 HEALING: Final = "the key space's log lost an old record, and begins anew; try again later"
@@ -270,12 +272,19 @@ class LocalKeyspace:
         revision, pairs, disk = store.revision, store.shown.frozen(), self._disk
         chunks = await disk.run(lambda: snapshot(revision, pairs, chunk_bytes=self._chunk_bytes))
         seal = Seal(self._log.generation(STREAM), [*chunks])
-        await disk.run(lambda: write_seal(disk, seal))
+        is_sealed = False
         while True:
             try:
+                if not is_sealed:
+                    await disk.run(lambda: write_seal(disk, seal))
+                is_sealed = True
                 self._next_offset = await begin_log(self._log, disk, STREAM, seal)
                 break
             except BroadsheetError:
+                await asyncio.sleep(in_seconds(HEAL_RETRY))
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise  # What reached the disk is in doubt (W5).
                 await asyncio.sleep(in_seconds(HEAL_RETRY))
         self._is_healing = False
         self._host.deliver(LogBegun(self._next_offset))
