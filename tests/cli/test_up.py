@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broadsheet import connect_sync
-from broadsheet.cli.cluster import PORTS
+from broadsheet.cli.cluster import PORTS, Cluster
 from broadsheet.cli.running import is_running, wait_until_ended
 from broadsheet.errors import Unsupported
 from tests.cli.processes import (
@@ -27,6 +27,7 @@ from tests.cli.processes import (
     pids,
 )
 from tests.plugins.cpu import tree_seconds
+from tests.support.powercut import ext4_volume
 
 ONE_NODE_SECONDS = 2.0
 THREE_NODES_SECONDS = 5.0
@@ -134,6 +135,20 @@ def test_a_killed_up_takes_its_nodes_along(tmp_path: Path) -> None:
         process.kill()
 
     assert wait_until_ended(root / "n1", seconds=20)
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_ext4
+def test_a_power_cut_right_after_up_leaves_a_cluster_that_starts(tmp_path: Path) -> None:
+    """`cluster.json` and each configuration were empty then, and nobody found the data of the nodes again."""
+    with ext4_volume(tmp_path) as volume:
+        root = volume.path / "new" / "cluster"
+        made = Cluster.make(root, count=3, port_offset=0, has_any_port=True)
+        before = {path.name: path.read_bytes() for path in root.iterdir()}
+        volume.cut()
+
+        assert Cluster.open(root).nodes == made.nodes
+        assert {path.name: path.read_bytes() for path in root.iterdir()} == before
 
 
 def test_up_refuses_another_number_of_nodes(standing: tuple[Path, dict[str, str]]) -> None:

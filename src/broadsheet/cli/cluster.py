@@ -26,7 +26,7 @@ import msgspec
 
 from broadsheet.cli.running import Running, is_running
 from broadsheet.errors import ConfigError
-from broadsheet.runtime.data_dir import prepare
+from broadsheet.runtime.data_dir import prepare, sync_directory
 
 CLUSTER_FILE: Final = "cluster.json"
 CLUSTER_FORMAT: Final = 1
@@ -109,12 +109,17 @@ class Cluster:
             _must_be_free(doors)
         prepare(root)
         peers = {node: found["native"] for node, found in addresses.items()} if count > 1 else {}
-        for node in nodes:
-            _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
         content = ClusterFile(format=CLUSTER_FORMAT, nodes=tuple(nodes))
-        _write(
-            root / CLUSTER_FILE, msgspec.json.encode(content) + b"\n"
-        )  # Last: without it nothing was made.
+        try:
+            for node in nodes:
+                _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
+            # Last: without it nothing was made.
+            _write(root / CLUSTER_FILE, msgspec.json.encode(content) + b"\n")
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make a cluster in {root}: {error.strerror or error}; make room, remove what is "
+                "there, and try again"
+            ) from error
         return cls(root, nodes)
 
     def data_dir(self, node: str) -> Path:
@@ -262,6 +267,11 @@ def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) 
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, and durable: without it the data of a node find no node after a power cut."""
     new = path.with_name(f"{path.name}.new")
-    new.write_bytes(content)
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(path)
+    sync_directory(path.parent)

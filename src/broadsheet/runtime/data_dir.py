@@ -44,13 +44,21 @@ class Format(msgspec.Struct, frozen=True):
 
 
 def prepare(root: Path) -> None:
-    """Make the directory, private to this user.
+    """Make the directory, private to this user, and durable.
 
     Raises:
         ConfigError: it is no directory, another user's, or cannot be made.
     """
+    root = root.absolute()
+    missing = [path for path in root.parents if not path.exists()]
     try:
         root.mkdir(mode=MODE, parents=True, exist_ok=True)
+        for path in (
+            root,
+            *missing,
+        ):  # The root's also where it was there: who made it may have been cut off.
+            with suppress(PermissionError):  # In a directory that we may not list, somebody else made it.
+                sync_directory(path.parent)
         found = root.stat()
     except OSError as error:
         raise ConfigError(f"cannot make data directory {root}: {error.strerror}") from error
@@ -61,6 +69,19 @@ def prepare(root: Path) -> None:
         )
     if found.st_mode & 0o077:
         root.chmod(MODE)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Blocking.
+
+    Raises:
+        OSError: it cannot be read or synced.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class DataDir:
