@@ -293,6 +293,27 @@ async def copying(history: History) -> None:
         history.trim(A, n)
 
 
+async def trims_within_a_turn(history: History) -> None:
+    """What is trimmed in the middle of a turn is told by a later batch than what was appended before it.
+
+    The first batch is whole on the disk, the second, which has the row of the trimmed stream, may not be.
+    """
+    await history.start()
+    count = 0
+    for n in range(8):
+        history.append(A, noise(n, 3000))
+        for m in range(5):
+            history.append(B, noise(10 * n + m, 7000))
+            await history.settled()
+            history.trim(B, count + m + 1)
+        history.append(B, noise(n, 600))
+        history.trim(A, n + 1)
+        for m in range(3):
+            history.append(B, noise(10 * n + m, 5500))
+        await history.settled()
+        count += 9
+
+
 async def restarts(history: History) -> None:
     """Killed in the middle of a write and started again, with the page cache as it was."""
     for life in range(10):
@@ -343,6 +364,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         runs_and_copies,
         recycling,
         copying,
+        trims_within_a_turn,
         restarts,
         resets,
         resting,

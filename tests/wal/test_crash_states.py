@@ -19,6 +19,7 @@ ATOMS_MAX = {
     "runs_and_copies": 10,
     "recycling": 9,
     "copying": 9,
+    "trims_within_a_turn": 10,
     "restarts": 10,
     "resets": 11,
     "resting": 11,

@@ -1,0 +1,114 @@
+"""Whole batches that were durable and are gone, as a disk that loses writes leaves it, are never silence."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+
+from broadsheet.base.types import LogStreamId
+from broadsheet.sim.disk import SimDisk
+from broadsheet.wal.format import BatchHeader, RowFlag, aligned
+from broadsheet.wal.scan import Content, batches
+from tests.wal.harness import DIRECTORY, abandon, open_log
+from tests.wal.histories import TINY, Kept, noise, read_image
+
+BATCHES = 12
+
+
+class Written(NamedTuple):
+    """A log on a disk: its bytes, its batches in order, and what each stream has in each batch."""
+
+    image: dict[str, bytes]
+    batches: list[tuple[str, BatchHeader]]
+    records: dict[int, dict[int, bytes]]
+    """By stream: payloads by offset."""
+    streams_of: dict[int, list[int]]
+    """By batch number: streams with a record there."""
+
+
+async def written() -> Written:
+    """Streams that are in every second batch, in every third, in every fourth, and in one only."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    records: dict[int, dict[int, bytes]] = {stream: {} for stream in range(1, 30)}
+    streams_of: dict[int, list[int]] = {}
+    for n in range(BATCHES):
+        streams = [stream for stream in (2, 3, 4) if n % stream == 0] + [10 + n]
+        for stream in streams:
+            payload = noise(100 * n + stream, 300)
+            records[stream][bench.send(LogStreamId(stream), payload)] = payload
+        await bench.settled()
+        last = bench.log._last
+        assert last is not None
+        streams_of[last.sequence] = streams
+    await abandon(bench)
+    image = disk.medium.image()
+    found = [
+        (name, header)
+        for name, content in image.items()
+        if name.startswith(f"{DIRECTORY}/segment-")
+        for header in batches(Content.of(content))
+    ]
+    found.sort(key=lambda each: each[1].batch)
+    assert all(after.batch == before.batch + 1 for (_, before), (_, after) in pairwise(found))
+    return Written(image, found, records, streams_of)
+
+
+def without(image: dict[str, bytes], gone: list[tuple[str, BatchHeader]]) -> dict[str, bytes]:
+    """The same disk, with zeros where these batches were."""
+    after = dict(image)
+    for name, header in gone:
+        end = aligned(header.at + header.length)
+        content = after[name]
+        after[name] = content[: header.at] + bytes(end - header.at) + content[end:]
+    return after
+
+
+def judge(log: Written, told: dict[int, Kept], lost: list[int]) -> None:
+    """Who had records in a lost batch is quarantined; nobody is served what he did not append."""
+    for stream, records in log.records.items():
+        kept = told.get(stream)
+        has_lost = any(stream in log.streams_of.get(number, ()) for number in lost)
+        if kept is None:
+            assert not records or has_lost, f"stream {stream} is gone"
+            only_there = all(
+                number in lost for number, streams in log.streams_of.items() if stream in streams
+            )
+            assert not records or only_there, f"stream {stream} is gone, and had records elsewhere"
+            continue
+        assert all(records.get(each.offset) == each.payload for each in kept.held)
+        is_quarantined = bool(kept.flags & RowFlag.QUARANTINED)
+        assert is_quarantined or not has_lost, f"stream {stream} lost records in {lost}, and is not told so"
+        assert is_quarantined or len(kept.held) == len(records), f"stream {stream} lost records silently"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_no_lost_batches_are_silent(count: int) -> None:
+    """W2, W6: the rows of the next batch charge the loss of one; behind more, everyone is suspect.
+
+    A stream that is nowhere else is told of too, where one batch is lost; of several, nobody knows its name.
+    """
+    log = await written()
+    for first in range(1, len(log.batches) - count):  # Not the boot frame, and not the last batch.
+        gone = log.batches[first : first + count]
+        lost = [header.batch for _, header in gone]
+        told = read_image(without(log.image, gone))
+        judge(log, told, lost)
+        if count == 1:
+            for stream in log.streams_of.get(lost[0], ()):
+                assert told[stream].flags & RowFlag.QUARANTINED, f"stream {stream}, batch {lost}"
+
+
+async def test_a_damaged_last_batch_behind_a_lost_one_is_no_cut_tail() -> None:
+    """W2: what a cut would go back to stood in the lost batch, which was durable."""
+    log = await written()
+    name, last = log.batches[-1]
+    image = without(log.image, log.batches[-2:-1])
+    content = bytearray(image[name])
+    content[last.at + last.length - 20] ^= 1  # In the last payload.
+    image[name] = bytes(content)
+    told = read_image(image)
+
+    damaged = log.streams_of[last.batch][-1]
+    assert told[damaged].flags & RowFlag.QUARANTINED
+    judge(log, told, [log.batches[-2][1].batch, last.batch])
