@@ -138,16 +138,18 @@ async def running(
     is_last: bool = True,
     config: JournalsConfig = JOURNALS,
     faulty: FaultyDisk | None = None,
+    boot_id: str = "kernel-1",
 ) -> AsyncIterator[Running]:
     """A node over `disk`; where it is the last one, its end is not recorded.
 
     Args:
         crashes: takes what would have ended the process.
         faulty: what the node has of `disk`.
+        boot_id: of the kernel: another one says that it has rebooted.
     """
     network: Any = None  # Nobody calls it here: the roles under test have no door.
     ports = Ports(
-        time=TestTime(),
+        time=TestTime(boot_id),
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=faulty or disk,
         network=network,

@@ -18,13 +18,16 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.cli.cluster import CLUSTER_FILE, Cluster
+from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
 from broadsheet.cli.running import is_running
 from broadsheet.config import load
-from broadsheet.errors import ConfigError, Corrupt
+from broadsheet.errors import BroadsheetError, ConfigError, Corrupt
 from broadsheet.journal.core.seal import decode_seal
+from broadsheet.journal.orphans import ORPHANS_NAME, is_creation
+from broadsheet.keyspace.local.accepting import look
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
+from broadsheet.runtime.disk import LocalDisk
 
 FREE_BYTES_MIN: Final = 2 << 30
 """Four segments for each log, and room to append."""
@@ -214,11 +217,11 @@ def damage_check(root: Path) -> Finding:
     waiting: list[str] = []
     aside: list[str] = []
     try:
-        roots = _data_dirs(root)
+        roots = data_dirs(root)
         for path in roots:
             for file in sorted(path.glob("journals/spool/*/seal")):
                 waiting += _sealed(file)
-            for pattern in ("journals/spool/*/*.lost", "*/log/quarantine-*"):
+            for pattern in ("journals/spool/*/*.lost", "keyspace/*.lost", "*/log/quarantine-*"):
                 aside += [str(file.relative_to(root)) for file in sorted(path.glob(pattern))]
     except (ConfigError, OSError) as error:
         return Finding("damage", Verdict.WARNING, f"unknown: {error}", "mend the directory first")
@@ -226,17 +229,43 @@ def damage_check(root: Path) -> Finding:
         return Finding("damage", Verdict.BAD, "; ".join(waiting), "run the command that the reason names")
     if aside:
         shown = ", ".join(aside[:FILES_SHOWN])
-        text = f"{len(aside)} files of bytes that nothing proves were moved aside: {shown}"
+        text = f"{len(aside)} files of what was damaged, cut off or given up stand aside: {shown}"
         return Finding("damage", Verdict.WARNING, text, "look at them, then delete them")
     return Finding("damage", Verdict.GOOD, "none was found by any start")
 
 
-def _data_dirs(root: Path) -> list[Path]:
-    """The data directories of the nodes below `root`, or `root` itself."""
-    if (root / CLUSTER_FILE).exists():
-        cluster = Cluster.open(root)
-        return [cluster.data_dir(node) for node in cluster.nodes]
-    return [root] if (root / FORMAT_FILE).exists() else []
+def keyspace_check(root: Path) -> Finding:
+    """Whether a key space that is stopped would start, and what is kept because it lost records."""
+    name = "key space"
+    kept: list[int] = []
+    try:
+        for path in data_dirs(root):
+            if not is_running(path) and (reason := _lost_of(path)):
+                remedy = (
+                    f"broadsheet keyspace accept-loss --data-dir {path} (shows what is lost; --yes accepts)"
+                )
+                return Finding(name, Verdict.BAD, reason, remedy)
+            if (file := path / ORPHANS_NAME).exists():
+                kept += msgspec.json.decode(file.read_bytes(), type=list[int])
+    except (BroadsheetError, msgspec.DecodeError, OSError) as error:
+        return Finding(name, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
+    if kept:
+        shown = ", ".join(map(str, kept[:FILES_SHOWN]))
+        text = f"it lost records; {len(kept)} journals that it does not name are kept: revisions {shown}"
+        remedy = "stop the node; broadsheet keyspace accept-loss --adopt REVISION=NAME, or drop-orphans"
+        return Finding(name, Verdict.WARNING, text, remedy)
+    return Finding(name, Verdict.GOOD, "no record of it is missing")
+
+
+def _lost_of(path: Path) -> str:
+    """Why the key space of a stopped node does not start; empty where it does."""
+    if not (path / "keyspace").is_dir():
+        return ""
+    disk = LocalDisk(path)
+    try:
+        return look(disk, is_creation=is_creation).reason
+    finally:
+        disk.close()
 
 
 def _sealed(file: Path) -> list[str]:
@@ -257,6 +286,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     limits_check,
     ports_check,
     damage_check,
+    keyspace_check,
     java_check,
 )
 

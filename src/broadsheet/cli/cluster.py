@@ -26,7 +26,7 @@ import msgspec
 
 from broadsheet.cli.running import Running, is_running
 from broadsheet.errors import ConfigError
-from broadsheet.runtime.data_dir import prepare, sync_directory
+from broadsheet.runtime.data_dir import FORMAT_FILE, prepare, sync_directory
 
 CLUSTER_FILE: Final = "cluster.json"
 CLUSTER_FORMAT: Final = 1
@@ -201,6 +201,14 @@ class Cluster:
         printed = log.read_bytes()[process.log_begin :].decode(errors="replace").splitlines()
         said = [line for line in printed if line.startswith("broadsheet: ")] or printed[-LOG_LINES_SHOWN:]
         raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *(said or ["nothing"])]))
+
+
+def data_dirs(root: Path) -> list[Path]:
+    """The data directories of the nodes below `root`, or `root` itself."""
+    if (root / CLUSTER_FILE).exists():
+        cluster = Cluster.open(root)
+        return [cluster.data_dir(node) for node in cluster.nodes]
+    return [root] if (root / FORMAT_FILE).exists() else []
 
 
 def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str, str]:

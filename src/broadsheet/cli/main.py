@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "demo": "broadsheet.cli.demo",
     "metastore": "broadsheet.cli.metastore",
     "journals": "broadsheet.cli.journals",
+    "keyspace": "broadsheet.cli.keyspace",
     "config": "broadsheet.cli.config",
     "doctor": "broadsheet.cli.doctor",
     "sim": "broadsheet.cli.sim",

@@ -55,11 +55,13 @@ from broadsheet.journal.opening import (
     open_journal,
     stream_of,
 )
+from broadsheet.journal.orphans import Kept, drop_orphans
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.turns import Turns
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
+from broadsheet.keyspace.local.sealing import REMEDY
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
@@ -97,8 +99,13 @@ class Broker:
         self._fullness = ""
         self._is_closed = False
 
-    def start(self) -> None:
+    def start(self) -> Kept:
         """Take up every journal that the Keyspace names, and drop what none of them owns.
+
+        Where the Keyspace lost records, what it does not name may be an acknowledged journal: it is kept.
+
+        Returns:
+            What is kept so.
 
         Raises:
             Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
@@ -109,7 +116,7 @@ class Broker:
             raise Corrupt(
                 f"the log of the journals holds one that was created at revision {youngest}, but the key"
                 f" space ends at {context.keyspace.revision}: it was lost, or is an older copy; restore"
-                " keyspace/ as it was with journals/"
+                f" keyspace/ as it was with journals/, or {REMEDY}"
             )
         known: dict[int, None] = {0: None}
         for pair in context.keyspace.range(PREFIX):
@@ -119,10 +126,8 @@ class Broker:
                 context.scope.spawn(finish_delete(context, info), name=f"delete.{info.name}")
             else:
                 self._take_up(info)
-        for stream in context.log.streams():
-            if stream not in known:
-                context.log.drop(stream)
         context.scope.spawn(self._watch_space(), name="space")
+        return drop_orphans(context, [*known])
 
     @property
     def count(self) -> int:

@@ -47,6 +47,9 @@ from broadsheet.runtime.failpoints import passed
 READ_BYTES: Final = 1 << 20
 """How much of a spool file is compared at a time."""
 SPOOL_DIRECTORY: Final = "journals/spool"
+LOG_DIRECTORY: Final = "journals/log"
+IDENTITY_STREAM: Final = LogStreamId(0)
+"""Of the log: which life of the data this is."""
 OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
 """Pause before an opening or a deletion that failed is repeated; doubles up to `OPEN_RETRY_MAX`."""
 OPEN_RETRY_MAX: Final = Duration(10 * SECOND)

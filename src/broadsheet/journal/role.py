@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
 
 from broadsheet.base.marks import hit
-from broadsheet.base.types import Generation, Incarnation, LogStreamId
+from broadsheet.base.types import Generation, Incarnation
 from broadsheet.errors import Corrupt, Unsupported
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
@@ -20,7 +19,8 @@ from broadsheet.journal.core.records import Identity as DataIdentity
 from broadsheet.journal.core.records import decode, encode_identity
 from broadsheet.journal.core.spec import EPOCH_PREFIX
 from broadsheet.journal.keys import decode_epoch
-from broadsheet.journal.opening import SPOOL_DIRECTORY
+from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
+from broadsheet.journal.orphans import write_down
 from broadsheet.journal.service import Service
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -28,9 +28,6 @@ from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
 from broadsheet.wire.method import Method, Reply
-
-LOG_DIRECTORY: Final = "journals/log"
-IDENTITY_STREAM: Final = LogStreamId(0)
 
 
 class JournalsRole:
@@ -80,7 +77,8 @@ class JournalsRole:
         await ports.disk.run(context.staging.clear)
         broker = Broker(context)
         scope.defer(broker.close)
-        broker.start()
+        kept = broker.start()
+        await ports.disk.run(lambda: write_down(ports.disk, kept))
         services.offer(Broker, broker)
         for method in Service(broker, config).methods():
             services.offer(Method, method)

@@ -129,6 +129,17 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
     return DataDir(form, lock)
 
 
+def node_of(disk: Disk, root: str) -> str:
+    """The node whose data these are.
+
+    Raises:
+        ConfigError: the directory is not ours, or its format file is damaged.
+    """
+    if not disk.exists(FORMAT_FILE):
+        raise ConfigError(f"{root} is not a data directory: it holds no {FORMAT_FILE}")
+    return _form(disk, root).node
+
+
 def is_locked(disk: Disk) -> bool:
     """Whether a process owns the directory right now."""
     if not disk.exists(LOCK_FILE):
@@ -152,19 +163,23 @@ def _lock(disk: Disk) -> DiskLock | None:
     return None
 
 
-def _read(disk: Disk, root: str, node: str) -> Format:
+def _form(disk: Disk, root: str) -> Format:
     file = disk.open(FORMAT_FILE)
     try:
         content = file.read_at(0, FORMAT_BYTES_MAX)
     finally:
         file.close()
     try:
-        form = msgspec.json.decode(content, type=Format)
+        return msgspec.json.decode(content, type=Format)
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"data directory {root} is half-written: {FORMAT_FILE} is damaged ({error}). "
             "Restore it from a backup"
         ) from error
+
+
+def _read(disk: Disk, root: str, node: str) -> Format:
+    form = _form(disk, root)
     if form.format < FORMAT_VERSION:
         raise ConfigError(
             f"data directory {root} has format {form.format}, older than this version's {FORMAT_VERSION}: "

@@ -21,6 +21,7 @@ _DAMAGE: Final = "one disk and damage: in no budget of a node alone; tests/wal, 
 _FULL: Final = "the disk is full in a segment that is not filled yet, or while relief copies: tests/wal"
 ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "keyspace.leapt_over_a_cut": _DAMAGE,
         "journal.healing": _DAMAGE,
         "journal.identity_repaired": _DAMAGE,
         "journal.repaired_from_spool": _DAMAGE,

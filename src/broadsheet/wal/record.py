@@ -194,12 +194,15 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
         tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
         is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
         suspects=[
-            record for each in verdict.suspects if isinstance(each, Suspect) for record in _suspects(each)
+            record
+            for each in verdict.suspects
+            if isinstance(each, Suspect)
+            for record in suspect_records(each)
         ],
     )
 
 
-def _suspects(run: Suspect) -> Iterator[Record]:
+def suspect_records(run: Suspect) -> Iterator[Record]:
     """What may have been the entries of a run: of one, all bytes behind the head, whatever the head says."""
     if run.end - run.offset == 1:
         term = ENTRY.unpack_from(run.data)[0] if len(run.data) >= ENTRY_BYTES else 0

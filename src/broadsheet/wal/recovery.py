@@ -272,7 +272,13 @@ class Recovery:
             if (tale := self._tales.get(frame.header.stream)) is not None:
                 header = frame.header
                 tale.damaged.append(
-                    Suspect(header.offset, header.offset + header.entries, header.generation, data[begin:end])
+                    Suspect(
+                        header.offset,
+                        header.offset + header.entries,
+                        header.generation,
+                        data[begin:end],
+                        is_whole=frame.is_payload_whole,
+                    )
                 )
 
     def _row(self, row: Row, batch: int) -> None:
@@ -305,7 +311,7 @@ def _read_back(held: Held, content: Content) -> Suspect:
     """A run with its bytes: only where there is damage they are wanted before anyone asks."""
     begin = held.at + FRAME_BYTES
     data = content.read(begin, begin + held.length)
-    return Suspect(held.offset, held.end, held.generation, data)
+    return Suspect(held.offset, held.end, held.generation, data, is_whole=True)
 
 
 def survey(index: int, content: Content, name: str) -> Found:

@@ -37,6 +37,8 @@ class Suspect(NamedTuple):
     end: int
     generation: int
     data: bytes
+    is_whole: bool = False
+    """Its own checksum holds: these bytes were written here as they are."""
 
 
 class Point(NamedTuple):

@@ -58,7 +58,7 @@ def decoded(payload: bytes) -> Record:
         raise Corrupt(f"keyspace record of format {payload[:1]!r}: this version reads format {FORMAT}")
     try:
         return _decoder.decode(memoryview(payload)[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"keyspace record of {len(payload)} bytes cannot be read: {error}") from error
 
 

@@ -65,13 +65,14 @@ def recovered(
             continue  # The snapshot holds it.
         if transaction.revision != history.end:
             raise Corrupt(f"keyspace revision {history.end} is missing: {transaction.revision} follows")
-        changes = _changes(shown, transaction)
+        changes = changes_of(shown, transaction)
         shown.apply(changes)
         history.add(transaction.revision, changes)
     return Store(shown, history, next_offset=next_offset, limits=limits)
 
 
-def _changes(shown: OrderedMap, transaction: TransactionRecord) -> Changes:
+def changes_of(shown: OrderedMap, transaction: TransactionRecord) -> Changes:
+    """What a transaction leaves of each key that it changes, over what is shown."""
     changes: list[tuple[str, KeyValue | None]] = [(key, None) for key in transaction.deletes]
     for key, value in transaction.puts:
         old = shown.get(key)

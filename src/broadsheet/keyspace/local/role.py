@@ -4,22 +4,35 @@ It offers a `Keyspace` and a status source; it has no methods: clients reach wha
 domains. Source: design/control.md control.15; DESIGN 3 (one log for each role).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from broadsheet.base.types import Offset
+import msgspec
+
+from broadsheet.base.marks import hit
+from broadsheet.base.types import Offset, Revision
 from broadsheet.errors import Corrupt
+from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.recovery import recovered
 from broadsheet.keyspace.core.store import Store
 from broadsheet.keyspace.local.keyspace import STREAM, KeyspaceConfig, LocalKeyspace
-from broadsheet.keyspace.local.sealing import begin_log, read_seal
+from broadsheet.keyspace.local.sealing import (
+    REMEDY,
+    REVISION_LEAP,
+    Seal,
+    begin_log,
+    read_seal,
+    write_aside,
+    write_seal,
+)
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.logs import Logger, Logs
 from broadsheet.runtime.identity import StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
+from broadsheet.wal.record import Record
 
 LOG_DIRECTORY: Final = "keyspace/log"
 
@@ -34,7 +47,7 @@ class KeyspaceRole:
 
         Raises:
             ConfigError: the log is locked, foreign or newer.
-            Corrupt: the log lost what was durable: restore the data directory from a backup. Nothing changed.
+            Corrupt: the log or the seal lost what was durable; the text names the ways out. Nothing changed.
         """
         logger = next((logs.of(self.name) for logs in services.every(Logs)), None)
         keyspace = await open_keyspace(scope, ports, config, logger)
@@ -58,47 +71,23 @@ async def open_keyspace(
     )
     found = log.recovered(STREAM)
     seal = await ports.disk.run(lambda: read_seal(ports.disk))
+    next_offset = found.next_offset
+    if seal is None:
+        if found.is_quarantined:
+            raise Corrupt(
+                f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: the key space does"
+                f" not start without them; restore the data directory from a backup, or {REMEDY}"
+            )
+        payloads = [record.payload async for record in log.records(STREAM)]
+        store = await _recovered(ports, config, payloads, found.first_offset, found.next_offset)
+        if found.tail_cut and log.is_same_boot:
+            seal = await _above_the_cut(ports, config, log, store, suspects=found.suspects, logger=logger)
+        elif found.tail_cut:
+            log.settle(STREAM)  # A power cut tore it: nothing of it was answered, or shown to anybody.
     if seal is not None:
         next_offset = await begin_log(log, ports.disk, STREAM, seal)
-        store = await ports.disk.run(
-            lambda: recovered(
-                seal.chunks,
-                is_trimmed=True,
-                next_offset=next_offset,
-                limits=config.limits,
-                transactions_max=config.history_transactions_max,
-                bytes_max=config.history_bytes_max,
-            )
-        )
-        log.forget(STREAM)
-        return _serve(scope, ports, config, log, store=store, next_offset=next_offset)
-    if found.is_quarantined:
-        raise Corrupt(
-            f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: "
-            "the key space does not start without them; restore the data directory from a backup"
-        )
-    if found.tail_cut:
-        log.settle(STREAM)  # Nothing was answered before it was durable: what was cut was never acknowledged.
-        if logger is not None:  # Unless the disk has damaged the very last record.
-            logger.warning("keyspace.tail_cut", records=found.end_offset - found.first_offset)
-    payloads = [record.payload async for record in log.records(STREAM)]
-    store = await ports.disk.run(
-        lambda: recovered(
-            payloads,
-            is_trimmed=found.first_offset > 0,
-            next_offset=found.next_offset,
-            limits=config.limits,
-            transactions_max=config.history_transactions_max,
-            bytes_max=config.history_bytes_max,
-        )
-    )
+        store = await _recovered(ports, config, seal.chunks, next_offset, next_offset)
     log.forget(STREAM)
-    return _serve(scope, ports, config, log, store=store, next_offset=found.next_offset)
-
-
-def _serve(
-    scope: Scope, ports: Ports, config: KeyspaceConfig, log: Log, *, store: Store, next_offset: Offset
-) -> LocalKeyspace:
     return LocalKeyspace(
         store,
         log,
@@ -110,6 +99,69 @@ def _serve(
         crash=ports.crash,
         chunk_bytes=config.snapshot_chunk_bytes,
     )
+
+
+async def _recovered(
+    ports: Ports, config: KeyspaceConfig, payloads: Sequence[bytes], first: Offset, next_offset: Offset
+) -> Store:
+    """The store that records of the log, or the chunks of a seal, describe.
+
+    Raises:
+        Corrupt: they do not, with the way out.
+    """
+    try:
+        return await ports.disk.run(
+            lambda: recovered(
+                payloads,
+                is_trimmed=first > 0,
+                next_offset=next_offset,
+                limits=config.limits,
+                transactions_max=config.history_transactions_max,
+                bytes_max=config.history_bytes_max,
+            )
+        )
+    except Corrupt as error:
+        raise Corrupt(f"{error}; or {REMEDY}") from error
+
+
+async def _above_the_cut(
+    ports: Ports,
+    config: KeyspaceConfig,
+    log: Log,
+    store: Store,
+    *,
+    suspects: Sequence[Record],
+    logger: Logger | None,
+) -> Seal:
+    """What goes on where the last batch is torn or damaged, and the kernel has not rebooted since.
+
+    Nothing tells a batch that kill -9 tore from an acknowledged one that is damaged. So its revisions are not
+    given again: an epoch or a journal may have had one. What was cut is told, with the revisions in doubt.
+    """
+    sound = store.revision
+    count = max([1, *(each.next_offset - log.next_offset(STREAM) for each in suspects)])
+    revision = Revision(sound + count + REVISION_LEAP)
+    hit("keyspace.leapt_over_a_cut")
+    if logger is not None:
+        doubtful = f"[{sound + 1}, {sound + 1 + count})"
+        logger.warning("keyspace.tail_cut", sound=sound, doubtful=doubtful, goes_on=revision)
+    pairs, disk = store.shown.frozen(), ports.disk
+    told = {
+        "reason": "the last batch is torn or damaged; its transactions may have been acknowledged",
+        "sound": sound,
+        "doubtful": [sound + 1, sound + 1 + count],
+        "goes_on": revision,
+        "records": [each.payload.hex() for each in suspects],
+    }
+
+    def write() -> Seal:
+        write_aside(disk, f"cut-{sound + 1:016x}-{sound + 1 + count:016x}", msgspec.json.encode(told))
+        chunks = snapshot(revision, pairs, chunk_bytes=config.snapshot_chunk_bytes)
+        seal = Seal(log.generation(STREAM), [*chunks])
+        write_seal(disk, seal)
+        return seal
+
+    return await disk.run(write)
 
 
 def _status(keyspace: LocalKeyspace) -> Mapping[str, str | int | float | bool | None]:

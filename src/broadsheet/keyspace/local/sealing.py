@@ -13,7 +13,7 @@ import msgspec
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.errors import Corrupt
+from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.ports import Disk
 from broadsheet.wal.log import Log
 
@@ -21,6 +21,15 @@ DIRECTORY: Final = "keyspace"
 SEAL_NAME: Final = f"{DIRECTORY}/seal"
 VERSION: Final = bytes((1,))
 CRC_BYTES: Final = 4
+LOST_SUFFIX: Final = ".lost"
+REVISION_LEAP: Final = 1 << 20
+"""How far revisions go on above the last known one, where records may have left no trace.
+
+More than there are transactions that wait for one sync."""
+REMEDY: Final = (
+    "`broadsheet keyspace accept-loss` shows, while the node is stopped, what is left and what is lost,"
+    " and has it go on without that"
+)
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +48,8 @@ def read_seal(disk: Disk) -> Seal | None:
     """The seal, or None. Blocking.
 
     Raises:
-        Corrupt: it is damaged, or of a newer version. Nothing was changed.
+        Corrupt: it is damaged. Nothing was changed.
+        ConfigError: it is of a newer version. Nothing was changed.
     """
     if not disk.exists(SEAL_NAME):
         return None
@@ -49,14 +59,14 @@ def read_seal(disk: Disk) -> Seal | None:
     finally:
         file.close()
     body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
+    if crc32c(body).to_bytes(CRC_BYTES, "little") != crc:
+        raise Corrupt(f"{SEAL_NAME} fails its checksum: restore keyspace/ from a backup, or {REMEDY}")
     try:
-        if body[:1] == VERSION and crc32c(body).to_bytes(CRC_BYTES, "little") == crc:
+        if body[:1] == VERSION:
             return _decoder.decode(memoryview(body)[1:])
     except msgspec.DecodeError as error:
-        raise Corrupt(f"{SEAL_NAME} does not decode: {error}: written by a newer version?") from error
-    raise Corrupt(
-        f"{SEAL_NAME} fails its checksum, or is of a newer version: restore keyspace/ from a backup"
-    )
+        raise ConfigError(f"{SEAL_NAME} does not decode: {error}: start the release that wrote it") from error
+    raise ConfigError(f"{SEAL_NAME} has format {body[:1]!r}: start the newer release that wrote it")
 
 
 def write_seal(disk: Disk, seal: Seal) -> None:
@@ -72,6 +82,21 @@ def write_seal(disk: Disk, seal: Seal) -> None:
         file.close()
     disk.rename(f"{SEAL_NAME}.new", SEAL_NAME)
     disk.sync_dir(DIRECTORY)
+
+
+def write_aside(disk: Disk, name: str, content: bytes) -> str:
+    """Keep what an operator may want to read, in a file that nothing removes; its name. Blocking."""
+    path = f"{DIRECTORY}/{name}{LOST_SUFFIX}"
+    disk.make_dir(DIRECTORY)
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, (content,))
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_dir(DIRECTORY)
+    return path
 
 
 def _remove(disk: Disk) -> None:

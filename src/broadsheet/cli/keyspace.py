@@ -1,0 +1,249 @@
+"""`broadsheet keyspace`: the ways out of a key space that lost records, while its node is stopped.
+
+Both commands show first and act with `--yes` only, as those of journals. What they decide stands in
+`keyspace/seal`, which the next start believes. Source: `docs/protocols/keyspace.md`; ADR 0124.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from broadsheet import __version__
+from broadsheet.base.types import Revision
+from broadsheet.cli.cluster import data_dirs
+from broadsheet.cli.journals import EXIT_DRY_RUN, AsJSON, Yes
+from broadsheet.errors import ConfigError, InvalidArgument
+from broadsheet.journal.orphans import (
+    SPEC_PREFIX,
+    OnDisk,
+    adoption,
+    is_creation,
+    on_disk,
+    orphans,
+    remove_spools,
+)
+from broadsheet.keyspace.core.loss import AcceptedLoss
+from broadsheet.keyspace.core.salvage import LostRevisions
+from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.local.accepting import Standing, floor, give_up, look
+from broadsheet.ports import Disk
+from broadsheet.runtime.data_dir import claim, node_of
+from broadsheet.runtime.disk import LocalDisk
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="The key space of a node that is stopped.")
+
+CHUNK_BYTES: Final = 16 << 10
+"""Of the snapshot in a seal: whatever the configuration says, a transaction's record is larger."""
+SHOWN_MAX: Final = 32
+
+DataDir = Annotated[Path, typer.Option(help="What `up` or `serve` is given.")]
+
+
+class KeyspaceLoss(msgspec.Struct, frozen=True):
+    """What `accept-loss` tells."""
+
+    reason: str
+    sound: Revision
+    """Up to here nothing is missing."""
+    revision: Revision
+    """The map goes on here."""
+    keys: int
+    journals: int
+    behind: int
+    """Transactions behind the gap that are whole, and applied."""
+    lost: tuple[LostRevisions, ...]
+    hints: tuple[str, ...]
+    """Keys that damaged records seem to name."""
+    orphans: tuple[OnDisk, ...]
+    """Journals that are here and that no key names: kept."""
+    adopted: tuple[str, ...]
+    is_done: bool
+
+
+class DroppedOrphans(msgspec.Struct, frozen=True):
+    """What `drop-orphans` tells."""
+
+    orphans: tuple[OnDisk, ...]
+    is_done: bool
+
+
+@app.command("accept-loss")
+def accept_loss(
+    *,
+    data_dir: DataDir = Path(".broadsheet"),
+    adopt: Annotated[
+        list[str] | None, typer.Option(help="REVISION=NAME: make an orphan a journal again; may be repeated.")
+    ] = None,
+    yes: Yes = False,
+    json: AsJSON = False,
+) -> None:
+    """Have the key space of a stopped node go on with what is left of it. No file is deleted.
+
+    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
+    """
+    with _stopped(data_dir) as disk:
+        told = accept(disk, _wanted(adopt or []), may_act=yes)
+    if json:
+        print(msgspec.json.encode(told).decode())
+    else:
+        print("\n".join(_lines(told)))
+    if not told.is_done:
+        raise typer.Exit(EXIT_DRY_RUN)
+
+
+@app.command("drop-orphans")
+def drop_orphans(*, data_dir: DataDir = Path(".broadsheet"), yes: Yes = False, json: AsJSON = False) -> None:
+    """Delete what the disk of a stopped node has of journals that its key space does not name.
+
+    Without --yes it shows them, changes nothing, and ends with the exit status 4.
+    """
+    with _stopped(data_dir) as disk:
+        told = drop(disk, may_act=yes)
+    lines = [_line(each) for each in told.orphans[:SHOWN_MAX]]
+    lines.append(
+        f"{len(told.orphans)} orphans are dropped"
+        if yes
+        else f"{len(told.orphans)} orphans; nothing was changed: --yes drops them with their bytes"
+    )
+    print(msgspec.json.encode(told).decode() if json else "\n".join(lines))
+    if not yes:
+        raise typer.Exit(EXIT_DRY_RUN)
+
+
+def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> KeyspaceLoss:
+    """Tell what the key space lost, or have it go on without that.
+
+    Args:
+        wanted: names for orphans, by their revision.
+
+    Raises:
+        InvalidArgument: nothing is lost, or an orphan or a name is not there to be taken.
+        Corrupt, ConfigError: records are of a newer version.
+    """
+    standing, found = look(disk, is_creation=is_creation), on_disk(disk)
+    reason, before = standing.reason, standing.accepted
+    if not reason and found.newest > standing.found.revision:
+        reason = (
+            f"the journals name revision {found.newest}, and the key space ends at {standing.found.revision}:"
+            " it was lost, or is an older copy"
+        )
+        standing = msgspec.structs.replace(standing, reason=reason)
+    is_doubtful = before is not None or bool(reason)
+    left = orphans(found.journals, standing.found.pairs) if is_doubtful else []
+    if not reason and not wanted:
+        raise InvalidArgument("the key space is whole: there is no loss to accept")
+    revision = floor(standing, [found.newest])
+    added = [_adopted(standing, left, orphan, name, at=revision) for orphan, name in wanted.items()]
+    if may_act:
+        now = time.time_ns()
+        sound = standing.found.sound if before is None else min(before.sound, standing.found.sound)
+        loss = AcceptedLoss(revision, sound, now)
+        give_up(disk, standing, added=added, loss=loss, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
+    pairs = [*standing.found.pairs, *added]
+    return KeyspaceLoss(
+        reason=reason or "the key space is whole, but for what was accepted before",
+        sound=standing.found.sound,
+        revision=revision,
+        keys=len(pairs),
+        journals=sum(pair.key.startswith(SPEC_PREFIX) for pair in pairs),
+        behind=standing.found.behind,
+        lost=standing.found.lost,
+        hints=standing.found.hints,
+        orphans=tuple(each for each in left if each.revision not in wanted),
+        adopted=tuple(wanted.values()),
+        is_done=may_act,
+    )
+
+
+def _adopted(
+    standing: Standing, left: list[OnDisk], orphan: Revision, name: str, *, at: Revision
+) -> KeyValue:
+    if all(each.revision != orphan for each in left):
+        known = ", ".join(str(each.revision) for each in left[:SHOWN_MAX]) or "none"
+        raise InvalidArgument(f"--adopt {orphan}={name}: the orphans are {known}")
+    return adoption(name, orphan, at=at, pairs=standing.found.pairs)
+
+
+def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
+    """Tell which orphans there are, or delete them.
+
+    Raises:
+        InvalidArgument: the key space lost records, and nobody has accepted that.
+    """
+    standing, found = look(disk, is_creation=is_creation), on_disk(disk)
+    if standing.reason or found.newest > standing.found.revision:
+        raise InvalidArgument(
+            "the key space is not whole: `broadsheet keyspace accept-loss` comes first, and may adopt orphans"
+        )
+    left = tuple(orphans(found.journals, standing.found.pairs)) if standing.accepted is not None else ()
+    if may_act and standing.accepted is not None:
+        # Spools first: once the map says that nothing is missing, nobody would look for them.
+        remove_spools(disk, left)
+        revision = Revision(standing.found.revision + 1)
+        now = time.time_ns()
+        give_up(disk, standing, added=(), loss=None, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
+    return DroppedOrphans(left, is_done=may_act)
+
+
+@contextmanager
+def _stopped(root: Path) -> Iterator[Disk]:
+    """The disk of the node below `root`, which nobody else uses meanwhile.
+
+    Raises:
+        ConfigError: it runs, or `root` is no such directory.
+    """
+    paths = data_dirs(root)
+    if len(paths) != 1:
+        raise ConfigError(
+            f"{root} holds the data of {len(paths)} nodes, and a key space is of a node that stands alone:"
+            " name its --data-dir"
+        )
+    disk = LocalDisk(paths[0])
+    try:
+        owned = claim(disk, root=str(paths[0]), node=node_of(disk, str(paths[0])), version=__version__)
+        try:
+            yield disk
+        finally:
+            owned.release()
+    finally:
+        disk.close()
+
+
+def _wanted(texts: list[str]) -> dict[Revision, str]:
+    wanted: dict[Revision, str] = {}
+    for text in texts:
+        revision, separator, name = text.partition("=")
+        if not separator or not revision.isdecimal():
+            raise typer.BadParameter(f"--adopt {text!r} is not REVISION=NAME")
+        if name in wanted.values() or Revision(int(revision)) in wanted:
+            raise typer.BadParameter(f"--adopt {text!r}: each revision and each name once")
+        wanted[Revision(int(revision))] = name
+    return wanted
+
+
+def _lines(told: KeyspaceLoss) -> list[str]:
+    lines = [told.reason, f"sound: everything up to revision {told.sound}"]
+    lines += [f"lost: the transactions of revisions [{e.begin}, {e.end}): {e.why}" for e in told.lost]
+    if told.behind:
+        lines.append(f"salvaged: {told.behind} whole transactions behind the gap")
+    lines += [f"a damaged record seems to name {each}" for each in told.hints]
+    lines.append(f"left: {told.keys} keys, {told.journals} journals")
+    lines += [_line(each) for each in told.orphans[:SHOWN_MAX]]
+    if len(told.orphans) > SHOWN_MAX:
+        lines.append(f"and {len(told.orphans) - SHOWN_MAX} more orphans: --json names them all")
+    if told.orphans:
+        lines.append("orphans are kept: --adopt REVISION=NAME makes one a journal again")
+    lines += [f"adopted: {each}" for each in told.adopted]
+    lines.append(f"revisions go on at {told.revision}")
+    lines.append("start the node" if told.is_done else "nothing was changed: --yes accepts this loss")
+    return lines
+
+
+def _line(orphan: OnDisk) -> str:
+    log = "records in the log" if orphan.has_stream else "no records in the log"
+    return f"orphan {orphan.revision}: a journal without a key; {orphan.spool_bytes} bytes in spools, {log}"

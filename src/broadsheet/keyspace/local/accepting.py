@@ -1,0 +1,142 @@
+"""Accepting: an operator looks at what a stopped key space lost, and has it go on without that.
+
+`look` reads the seal and the log and changes nothing. `give_up` writes a seal with the map that is left: the
+next start believes it and begins the log anew. A report and a damaged seal stay beside it. Revisions go on
+above everything that anything names, and `REVISION_LEAP` above that, for what left no trace. It does not know
+what keys mean: who owns journals says which revisions they name. Source: control.16; W6, W7; ADR 0124.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Generation, Offset, Revision
+from broadsheet.errors import Corrupt
+from broadsheet.keyspace.core.loss import LOSS_KEY, AcceptedLoss, decode_loss, loss_pair
+from broadsheet.keyspace.core.record import snapshot
+from broadsheet.keyspace.core.salvage import IsCreation, LostRevisions, Read, Salvage, salvage
+from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.local.keyspace import STREAM
+from broadsheet.keyspace.local.role import LOG_DIRECTORY
+from broadsheet.keyspace.local.sealing import (
+    REVISION_LEAP,
+    SEAL_NAME,
+    Seal,
+    read_seal,
+    write_aside,
+    write_seal,
+)
+from broadsheet.ports import Disk
+from broadsheet.wal.format import RowFlag
+from broadsheet.wal.inspection import inspected
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a stopped key space holds."""
+
+    reason: str
+    """Why it does not start; empty where it does."""
+    found: Salvage
+    generation: Generation
+    """Of the log's stream."""
+
+    @property
+    def accepted(self) -> AcceptedLoss | None:
+        """The loss that was accepted before."""
+        return decode_loss(next((pair for pair in self.found.pairs if pair.key == LOSS_KEY), None))
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What stays beside the seal for an operator to read."""
+
+    accepted: int
+    reason: str
+    sound: Revision
+    revision: Revision
+    lost: tuple[LostRevisions, ...]
+    hints: tuple[str, ...]
+
+
+def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
+    """What is there. Blocking; changes nothing. Nobody else may have the data directory open.
+
+    Raises:
+        Corrupt: the log holds records of a newer version.
+        ConfigError: the log is foreign, or newer.
+    """
+    reason, seal = "", None
+    try:
+        seal = read_seal(disk)
+    except Corrupt as error:
+        reason = str(error)
+    with inspected(disk, LOG_DIRECTORY) as log:
+        generation = log.generation(STREAM)
+        if seal is not None:
+            reads = [Read(Offset(at), chunk, is_whole=True) for at, chunk in enumerate(seal.chunks)]
+            sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), is_creation=is_creation)
+            return Standing("", sealed, Generation(max(generation, seal.generation)))
+        verdict = log.verdict(STREAM)
+        found = salvage(
+            [Read(each.offset, each.payload, each.is_whole) for each in log.records(STREAM)],
+            first=Offset(verdict.first if verdict is not None else 0),
+            next_offset=Offset(verdict.point.next if verdict is not None else 0),
+            is_creation=is_creation,
+        )
+    if found.lost and not reason:
+        spans = ", ".join(f"[{each.begin}, {each.end})" for each in found.lost)
+        reason = f"{LOG_DIRECTORY} lost durable records: of the revisions {spans} nothing is left"
+    elif verdict is not None and verdict.flags & RowFlag.QUARANTINED and not reason:
+        reason = f"{LOG_DIRECTORY} lost durable records, but no revision of the map with them"
+    return Standing(reason, found, generation)
+
+
+def floor(standing: Standing, revisions: Sequence[int]) -> Revision:
+    """The revision at which the map goes on: above all that anything names.
+
+    Args:
+        revisions: that others name.
+    """
+    return Revision(max([standing.found.revision, *revisions]) + REVISION_LEAP)
+
+
+def give_up(
+    disk: Disk,
+    standing: Standing,
+    *,
+    added: Sequence[KeyValue],
+    loss: AcceptedLoss | None,
+    revision: Revision,
+    chunk_bytes: int,
+    now: int,
+) -> None:
+    """Write the seal that the next start believes. Blocking; repeatable.
+
+    Args:
+        added: keys that the operator names anew.
+        loss: what stands in the map from then on; None: nothing is missing any more.
+        revision: that of the map.
+    """
+    pairs = {pair.key: pair for pair in (*standing.found.pairs, *added) if pair.key != LOSS_KEY}
+    if loss is not None:
+        pairs[LOSS_KEY] = loss_pair(loss)
+    if standing.reason:
+        found = standing.found
+        report = Report(now, standing.reason, found.sound, revision, found.lost, found.hints)
+        write_aside(disk, f"accepted-{revision:016x}", msgspec.json.encode(report))
+    _keep_damaged_seal(disk)
+    chunks = snapshot(revision, pairs.values(), chunk_bytes=chunk_bytes)
+    write_seal(disk, Seal(standing.generation, [*chunks]))
+
+
+def _keep_damaged_seal(disk: Disk) -> None:
+    """Copy a seal that nobody can read: the new one takes its place."""
+    try:
+        read_seal(disk)
+    except Corrupt:
+        file = disk.open(SEAL_NAME)
+        try:
+            content = file.read_at(0, file.size())
+        finally:
+            file.close()
+        write_aside(disk, f"seal-{crc32c(content):08x}", content)

@@ -1,0 +1,115 @@
+"""Inspection: what a log holds and what is damaged, read without a change to it.
+
+Offsets count a stream's entries. `Log.open` makes what it accepts durable, sets damage aside and writes a
+boot frame; who only looks must leave all of that as it is. Nobody may write to the log meanwhile: the caller
+holds the data directory's lock. It repairs nothing. Source: `wal.recovery`; ADR 0124.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.errors import Corrupt
+from broadsheet.ports import Disk, File
+from broadsheet.wal.reading import read_content
+from broadsheet.wal.record import suspect_records
+from broadsheet.wal.recovery import Recovery, log_id_of, survey
+from broadsheet.wal.scan import Content
+from broadsheet.wal.segments import segment_index
+from broadsheet.wal.stream import Place
+from broadsheet.wal.tale import Held, Suspect, Verdict
+
+
+class FoundRecord(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a stream, sound or not."""
+
+    offset: Offset
+    payload: bytes
+    is_whole: bool
+    """Its checksum holds."""
+
+
+class Inspection:
+    """One reading of a log. Made by `inspected`."""
+
+    def __init__(self, verdicts: dict[int, Verdict], contents: dict[int, Content], log_id: int) -> None:
+        """Take over what recovery found; `contents` are the segments by lap."""
+        self._verdicts, self._contents, self._log_id = verdicts, contents, log_id
+
+    def streams(self) -> list[LogStreamId]:
+        """Every stream that was appended to and not dropped, sorted."""
+        return sorted(LogStreamId(stream) for stream in self._verdicts)
+
+    def verdict(self, stream: LogStreamId) -> Verdict | None:
+        """What is left of a stream; None where the log has nothing of it."""
+        return self._verdicts.get(stream)
+
+    def generation(self, stream: LogStreamId) -> Generation:
+        """The generation of a stream; 0 where there is none."""
+        found = self._verdicts.get(stream)
+        return Generation(found.point.generation if found is not None else 0)
+
+    def records(self, stream: LogStreamId) -> Iterator[FoundRecord]:
+        """Every untrimmed entry that is there: the sound ones by offset, then those behind the damage."""
+        found = self._verdicts.get(stream)
+        if found is None:
+            return
+        for held in found.held:
+            yield from self._of(stream, held, first=found.first)
+        for suspect in found.suspects:
+            assert isinstance(suspect, Suspect), "recovery has read them back"
+            for record in suspect_records(suspect):
+                yield FoundRecord(record.offset, record.payload, suspect.is_whole)
+
+    def last(self, stream: LogStreamId) -> FoundRecord | None:
+        """The last sound entry of a stream; None where there is none."""
+        found = self._verdicts.get(stream)
+        if found is None or not found.held:
+            return None
+        return next(reversed(list(self._of(stream, found.held[-1], first=found.first))), None)
+
+    def _of(self, stream: LogStreamId, held: Held, *, first: int) -> Iterator[FoundRecord]:
+        place = Place(held.offset, held.end, held.crc, held.length, held.lap, held.at)
+        run = read_content(self._contents[held.lap], self._log_id, stream, place)
+        if run is None:
+            return  # It went bad since recovery has read it: the caller sees that it is missing.
+        with suppress(Corrupt):
+            for record in run.records():
+                if record.offset >= first:
+                    yield FoundRecord(record.offset, record.payload, is_whole=True)
+
+
+@contextmanager
+def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
+    """Read a log. Blocking; changes nothing.
+
+    Raises:
+        ConfigError: it is of several logs, or of a newer version.
+        OSError: the disk failed.
+    """
+    files: dict[int, File] = {}
+    try:
+        for name in disk.list(directory) if disk.exists(directory) else ():
+            if (index := segment_index(name)) is not None:
+                files[index] = disk.open(f"{directory}/{name}")
+        contents = {index: _content(file) for index, file in files.items()}
+        found = [
+            survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()
+        ]
+        log_id = log_id_of(found)
+        if log_id is None or not any(segment.lap for segment in found):
+            yield Inspection({}, {}, 0)
+            return
+        found = [segment for segment in found if segment.header is not None or segment.lap]
+        result = Recovery(lambda index: contents[index], log_id=log_id).run(found)
+        laps = {lap: contents[index] for lap, index in result.laps.items()}
+        yield Inspection(result.verdicts, laps, log_id)
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _content(file: File) -> Content:
+    return Content(lambda begin, end: file.read_at(begin, end - begin), file.size())

@@ -1,0 +1,362 @@
+"""A key space that lost records goes on by an operator's word, and no journal is lost with its key."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import broadsheet
+from broadsheet.base.types import JournalName, Revision
+from broadsheet.cli.keyspace import accept, drop
+from broadsheet.errors import Corrupt, InvalidArgument, Status
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, registers_key, spec_key
+from broadsheet.journal.keys import decode_registers
+from broadsheet.journal.orphans import ORPHANS_NAME
+from broadsheet.keyspace.core.loss import LOSS_KEY
+from broadsheet.keyspace.local.sealing import REVISION_LEAP, SEAL_NAME
+from broadsheet.sim.crashstates import crash_states, record
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.node_process import NodeProcess
+from tests.journal.test_damage import append, copy_of, flip, shown
+from tests.journal.test_kept import lose
+
+OTHER, THIRD = JournalName("crash/other"), JournalName("crash/third")
+ALL = (NAME, OTHER, THIRD)
+FLIPS = 60
+
+
+def image(disk: SimDisk) -> dict[str, bytes]:
+    return {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+
+
+def kept_at(disk: SimDisk) -> SimDisk:
+    """The disk after kill -9 at this moment."""
+    return SimDisk(Medium.of(image(disk), tuple(disk.medium.directories)))
+
+
+async def lived() -> tuple[SimDisk, dict[str, int]]:
+    """Three journals with content, every record vouched for; then kill -9. And who was created when."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        for name in ALL:
+            await node.broker.create(JournalSpec(name=name, fragment=FragmentSpec(length=1 << 20)))
+            assert await append(node, name, name.encode()) is Status.OK
+        await _idle()
+        created = {str(name): int(node.broker.info(name).create_revision) for name in ALL}
+        left = kept_at(disk)
+    assert not crashes
+    return left, created
+
+
+def flip_key(disk: SimDisk, key: str) -> None:
+    """One bit of the last record of the key space's log that names `key`."""
+    found = [
+        (name, at)
+        for name, content in image(disk).items()
+        if name.startswith("keyspace/log/") and (at := content.rfind(key.encode())) >= 0
+    ]
+    flip(disk, *found[-1], bit=2)
+
+
+async def refuses(disk: SimDisk, match: str) -> None:
+    with pytest.raises(Corrupt, match=match):
+        async with running(disk, Shelf(None, {}), seed=7, crashes=[]):
+            pass
+    disk.medium.locks.clear()
+
+
+def streams(node: Running) -> list[int]:
+    return [int(stream) for stream in node.broker._context.log.streams()]
+
+
+async def test_a_journal_whose_key_is_lost_is_kept_and_adopted() -> None:
+    """It was dropped from the log by the first start after: the only remedy was a backup."""
+    disk, created = await lived()
+    flip_key(disk, spec_key(OTHER))
+    await refuses(disk, "keyspace accept-loss")
+    before = image(disk)
+
+    told = accept(disk, {}, may_act=False)
+
+    assert image(disk) == before, "a look changed something"
+    assert [(each.begin, each.end) for each in told.lost] == [(created[OTHER], created[OTHER] + 1)]
+    assert [each.revision for each in told.orphans] == [created[OTHER]]
+    assert (told.journals, told.sound, told.is_done) == (2, created[OTHER] - 1, False)
+    assert accept(disk, {}, may_act=True).is_done
+    crashes: list[BaseException] = []
+    for seed in (2, 3):  # A start keeps what no key names, and so does every later one.
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            assert node.keyspace.revision > REVISION_LEAP
+            assert [await shown(node, name) for name in (NAME, THIRD)] == [NAME.encode(), THIRD.encode()]
+            assert created[OTHER] in streams(node)
+            assert await append(node, NAME, b"") is Status.OK
+    assert json.loads(image(disk)[ORPHANS_NAME]) == [created[OTHER]]
+    with pytest.raises(InvalidArgument, match="exists"):
+        accept(disk, {Revision(created[OTHER]): THIRD}, may_act=True)
+    with pytest.raises(InvalidArgument, match="the orphans are"):
+        accept(disk, {Revision(created[THIRD]): "crash/new"}, may_act=True)
+
+    accept(disk, {Revision(created[OTHER]): OTHER}, may_act=True)
+
+    async with running(disk, Shelf(None, {}), seed=4, crashes=crashes, is_last=False) as node:
+        assert await shown(node, OTHER) == OTHER.encode()
+        assert await append(node, OTHER, b" and on") is Status.OK
+        assert node.broker.info(OTHER).create_revision == created[OTHER]
+    assert ORPHANS_NAME not in image(disk)
+    assert not crashes
+
+
+async def test_orphans_go_only_by_an_operators_word() -> None:
+    """Then nothing is left of them, and a start forgets what belongs to nobody, as before the loss."""
+    disk, created = await lived()
+    flip_key(disk, spec_key(OTHER))
+    with pytest.raises(InvalidArgument, match="accept-loss` comes first"):
+        drop(disk, may_act=True)
+    accept(disk, {}, may_act=True)
+
+    assert [each.revision for each in drop(disk, may_act=False).orphans] == [created[OTHER]]
+    assert drop(disk, may_act=True).is_done
+
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert streams(node) == [0, created[NAME], created[THIRD]]
+        assert node.keyspace.get(LOSS_KEY) is None
+        assert await shown(node, NAME) == NAME.encode()
+    assert not any(f"{created[OTHER]:016x}" in name for name in image(disk))
+    assert not crashes
+
+
+async def test_a_key_space_that_is_lost_whole_leaves_every_journal_to_be_adopted() -> None:
+    """Revisions go on above those that the journals name: none is given twice."""
+    disk, created = await lived()
+    lose(disk, "keyspace/log")
+    await refuses(disk, "keyspace accept-loss")
+    accept(disk, {Revision(created[name]): name for name in ALL[:2]}, may_act=True)
+
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert [await shown(node, name) for name in ALL[:2]] == [name.encode() for name in ALL[:2]]
+        assert created[THIRD] in streams(node)
+        info = await node.broker.create(JournalSpec(name=THIRD))
+        assert info.create_revision > REVISION_LEAP
+        assert await append(node, THIRD, b"anew") is Status.OK
+    assert json.loads(image(disk)[ORPHANS_NAME]) == [created[THIRD]]
+    assert not crashes
+
+
+async def test_a_damaged_seal_has_a_way_out_and_is_kept() -> None:
+    """Its text named a backup only. What the log still has counts; the seal's bytes stand beside."""
+    disk, _ = await lived()
+    accept_after = copy_of(disk)
+    flip_key(accept_after, spec_key(OTHER))
+    accept(accept_after, {}, may_act=True)
+    flip(accept_after, SEAL_NAME, 40)
+    damaged = image(accept_after)[SEAL_NAME]
+    await refuses(accept_after, "keyspace accept-loss")
+
+    assert accept(accept_after, {}, may_act=True).is_done
+
+    crashes: list[BaseException] = []
+    async with running(accept_after, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert await shown(node, THIRD) == THIRD.encode()
+    assert damaged in [content for name, content in image(accept_after).items() if name.endswith(".lost")]
+    assert not crashes
+
+
+async def test_nothing_is_accepted_where_nothing_is_lost() -> None:
+    """An operator who runs it by mistake changes nothing."""
+    disk, _ = await lived()
+    before = image(disk)
+
+    with pytest.raises(InvalidArgument, match="whole"):
+        accept(disk, {}, may_act=True)
+    assert image(disk) == before
+
+
+async def test_whichever_bit_is_flipped_every_journal_is_there_or_an_orphan() -> None:
+    """W7: no single bit of the key space's log costs an acknowledged byte of a journal."""
+    good, created = await lived()
+    (segment,) = [name for name in image(good) if name.startswith("keyspace/log/segment")][:1]
+    content = image(good)[segment]
+    places = [at for at in range(4096, len(content)) if content[at]]
+    accepted = 0
+    for number in range(FLIPS):
+        disk, crashes = copy_of(good), list[BaseException]()
+        flip(disk, segment, places[number * len(places) // FLIPS], bit=1 << number % 8)
+        try:
+            async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
+                assert [await shown(node, name) for name in ALL] == [name.encode() for name in ALL]
+                continue
+        except Corrupt:
+            disk.medium.locks.clear()
+        told = accept(disk, {}, may_act=True)
+        accepted += 1
+        orphans = {each.revision for each in told.orphans}
+        names = {name: revision for name, revision in created.items() if revision in orphans}
+        if names:
+            assert accept(disk, {Revision(at): name for name, at in names.items()}, may_act=True).is_done
+        async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
+            assert [await shown(node, name) for name in ALL] == [name.encode() for name in ALL], number
+            for name in ALL:
+                assert await append(node, name, b"on") is Status.OK
+        assert not crashes
+    assert accepted > FLIPS // 10, "the search meets hardly any damage"
+
+
+async def test_every_power_cut_of_an_acceptance_leaves_the_loss_or_the_salvage() -> None:
+    """The seal is there whole or not at all, and the next start may be cut too."""
+    damaged, created = await lived()
+    flip_key(damaged, spec_key(OTHER))
+    disk = SimDisk()
+    tape = record(disk)
+    for name in filter(None, damaged.medium.directories):
+        disk.make_dir(name)
+    for name, content in image(damaged).items():
+        file = disk.open(name, create=True)
+        file.write_at(0, (content,))
+        file.sync()
+        disk.sync_dir(name.rpartition("/")[0])
+    first = len(tape.steps)
+    accept(disk, {}, may_act=True)
+    async with running(disk, Shelf(None, {}), seed=2, crashes=[]) as node:
+        await node.broker.replica(NAME)
+    outcomes: dict[str, int] = {"salvaged": 0, "refused": 0}
+    for state in crash_states(tape, atoms_max=2, first=first):
+        cut, crashes = state.disk(), list[BaseException]()
+        try:
+            async with running(cut, Shelf(None, {}), seed=3, crashes=crashes) as node:
+                assert [await shown(node, name) for name in (NAME, THIRD)] == [NAME.encode(), THIRD.encode()]
+                assert created[OTHER] in streams(node)
+                outcomes["salvaged"] += 1
+        except Corrupt:
+            cut.medium.locks.clear()
+            assert accept(cut, {}, may_act=False).lost
+            outcomes["refused"] += 1
+        assert not crashes
+    assert min(outcomes.values()) > 0, outcomes
+
+
+async def cut_after(key: str) -> tuple[SimDisk, int]:
+    """Kill -9 right after an acknowledged append with registers; the key space's last batch is damaged then.
+
+    Returns:
+        The disk, and the last revision that was acknowledged.
+    """
+    disk = SimDisk()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=[]) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        if key == epoch_key(NAME):
+            await node.broker.replica(NAME)
+        else:
+            assert await append(node, NAME, b"one", Condition(union={"n": "1"})) is Status.OK
+            await _idle()
+            assert await append(node, NAME, b"two", Condition(union={"n": "2"})) is Status.OK
+        left, revision = kept_at(disk), node.keyspace.revision
+    flip_key(left, key)
+    return left, revision
+
+
+async def test_a_registers_key_that_went_back_is_behind_the_log_which_counts() -> None:
+    """The window of the last batch: an acknowledged registers key is cut; the journal's own record has it."""
+    disk, revision = await cut_after(registers_key(NAME))
+    crashes: list[BaseException] = []
+
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        assert await shown(node, NAME) == b"onetwo"
+        replica = await node.broker.replica(NAME)
+        registers = replica.pipeline.committed_registers
+        assert registers is not None
+        assert registers.values == {"n": "2"}
+        pair = node.keyspace.get(registers_key(NAME))
+        assert pair is not None
+        assert decode_registers(pair).values == {"n": "2"}
+        assert replica.epoch > revision + REVISION_LEAP
+        assert await append(node, NAME, b"x", Condition(check={"n": "1"})) is Status.REGISTER_MISMATCH
+    assert not crashes
+
+
+async def test_an_epoch_key_that_was_cut_off_gives_no_revision_twice() -> None:
+    """Its number may stand in the journal's log: an epoch that went back would not tell two lives apart."""
+    disk, revision = await cut_after(epoch_key(NAME))
+    crashes: list[BaseException] = []
+
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        replica = await node.broker.replica(NAME)
+        assert replica.epoch > revision + REVISION_LEAP
+        assert await append(node, NAME, b"x") is Status.OK
+    (name,) = [name for name in image(disk) if name.startswith("keyspace/cut-")]
+    told = msgspec.json.decode(image(disk)[name])
+    assert told["doubtful"][0] <= revision < told["doubtful"][1]
+    assert told["goes_on"] > revision
+    assert not crashes
+
+
+async def test_a_torn_batch_after_a_power_cut_leaves_no_trace() -> None:
+    """Nobody was answered: nothing is in doubt, and an operator is not sent to look at it."""
+    disk, revision = await cut_after(epoch_key(NAME))
+    async with running(disk, Shelf(None, {}), seed=2, crashes=[], boot_id="another") as node:
+        assert node.keyspace.revision < revision + 10
+    assert not [name for name in image(disk) if name.endswith(".lost")]
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "broadsheet", *words], check=False, capture_output=True, text=True, timeout=60
+    )
+
+
+async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Path) -> None:
+    """From a node that does not start to one that serves everything, by what its errors and `doctor` say."""
+    node, at = NodeProcess(tmp_path), ("--data-dir", str(tmp_path / "data"))
+    try:
+        assert await node.start()
+        running_still = command("keyspace", "accept-loss", *at)
+        assert (running_still.returncode, "locked" in running_still.stderr) == (2, True), running_still
+        async with broadsheet.connect(node.address) as client:
+            for name in ("loss/a", "loss/b"):
+                info = await client.journals.create(name)
+                await client.journals.append(name, name.encode())
+        node.kill()
+        (segment,) = [
+            path
+            for path in (tmp_path / "data/keyspace/log").glob("*.wal")
+            if b"items/loss/b" in path.read_bytes()
+        ]
+        content = bytearray(segment.read_bytes())
+        content[content.index(b"items/loss/b")] ^= 1
+        segment.write_bytes(content)
+        assert not await node.start()
+        await node.died()
+        assert "broadsheet keyspace accept-loss" in (tmp_path / "node.log").read_text()
+        doctor = command("doctor", *at)
+        assert doctor.returncode == 1
+        assert "BAD  key space" in doctor.stdout
+
+        found = command("keyspace", "accept-loss", *at)
+        assert (found.returncode, "nothing was changed" in found.stdout) == (4, True), found
+        assert f"orphan {info.create_revision}:" in found.stdout
+        found = command("keyspace", "accept-loss", "--yes", "--json", *at)
+        assert (found.returncode, json.loads(found.stdout)["is_done"]) == (0, True), found
+        assert await node.start()
+        assert f"revisions {info.create_revision}" in command("doctor", *at).stdout
+        node.kill()
+
+        adopt = ("--adopt", f"{info.create_revision}=loss/b")
+        found = command("keyspace", "accept-loss", "--yes", *adopt, *at)
+        assert found.returncode == 0, found
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for name in ("loss/a", "loss/b"):
+                read = b"".join([chunk.data async for chunk in client.journals.read(name)])
+                assert read == name.encode()
+                await client.journals.append(name, b"on")
+        node.kill()
+        assert command("keyspace", "drop-orphans", *at).returncode == 4
+    finally:
+        node.kill()
