@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from broadsheet.cli.running import FILE, is_running
 from broadsheet.runtime.data_dir import FORMAT_FILE
+from broadsheet.runtime.process import EXIT_WRONG
 from tests.cli.processes import (
     COMMAND,
     SECONDS_MAX,
@@ -54,6 +56,41 @@ def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signa
 
         assert process.wait(SECONDS_MAX) == 0
     assert not (tmp_path / "n1" / FILE).exists()
+
+
+HANGING = """
+import asyncio, time
+from broadsheet.cli.serve import close_within
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.workers import Workers
+
+async def main():
+    scope, workers = Scope("node", crash=print), Workers("store", 1)
+
+    async def upload():
+        await workers.do(lambda: time.sleep(600))
+
+    scope.spawn(upload(), name="upload")
+    await asyncio.sleep(0.01)
+    await close_within(0.1, scope.close, forget=lambda: print("forgotten", flush=True))
+
+asyncio.run(main())
+"""
+
+
+def test_a_node_that_something_holds_ends_all_the_same() -> None:
+    """A close that is cancelled waits for its tasks, so a store that hung held a stopping node for ever."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=environment(),
+    )
+
+    assert (ended.returncode, ended.stdout) == (EXIT_WRONG, "forgotten\n")
+    assert "not closed within 0.1 s" in ended.stderr
 
 
 def test_under_nohup_the_end_of_the_terminal_is_ignored(tmp_path: Path) -> None:

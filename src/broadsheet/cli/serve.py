@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -76,11 +76,27 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
             with os.fdopen(ready_fd, "wb") as pipe:
                 pipe.write(msgspec.json.encode(running) + b"\n")
         await stop.wait()
-        await asyncio.wait_for(node.close(), CLOSE_SECONDS_MAX)
+        await close_within(CLOSE_SECONDS_MAX, node.close, forget=lambda: Running.forget(root))
     finally:
         Running.forget(root)
         owned.release()
         disk.close()
+
+
+async def close_within(
+    seconds: float, close: Callable[[], Coroutine[Any, Any, None]], *, forget: Callable[[], None]
+) -> None:
+    """Close a node, or end the process where something hangs: a close that is cancelled waits all the same.
+
+    Args:
+        forget: what is done before such an end.
+    """
+    closing = asyncio.ensure_future(close())
+    await asyncio.wait([closing], timeout=seconds)
+    if not closing.done():
+        forget()
+        end_process(TimeoutError(f"the node has not closed within {seconds:g} s, so it ends as it is"))
+    await closing
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from broadsheet.base.types import NodeId
+from broadsheet.control.core.acceptor import Persist, PersistRefused, Send
 from broadsheet.control.core.messages import (
     Accept,
     AcceptedBallot,
@@ -9,12 +13,14 @@ from broadsheet.control.core.messages import (
     Prepare,
     Promised,
     Read,
+    Rejected,
     Request,
     Response,
+    Why,
 )
 from broadsheet.control.core.operation import Answer, ChangeRequest
 from broadsheet.control.core.proposer import State
-from broadsheet.control.core.value import ATTEMPTS_KEPT, AcceptorSets
+from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot
 from broadsheet.errors import Status
 from tests.control.core.cluster import Cluster, sender
 
@@ -213,6 +219,79 @@ def test_ballots_of_two_boots_differ() -> None:
 
     assert cluster["b"].proposer.ballot > first
     assert cluster["b"].proposer.ballot.nonce != first.nonce
+
+
+@pytest.mark.parametrize("kind", [Promised, AcceptedBallot, Rejected])
+@pytest.mark.parametrize("state", [State.PREPARING, State.ACCEPTING])
+def test_an_answer_to_an_earlier_ballot_decides_nothing(kind: type[Response], state: State) -> None:
+    """Whoever promised or accepted a ballot has promised nothing of the next one, nor refused it."""
+    cluster = founded()
+    proposer, others = cluster["a"].proposer, [cluster["b"].id, cluster["c"].id]
+    request = cluster.change("a", 1, b"x")
+    first = proposer.ballot
+
+    def tell(message: Response) -> None:
+        cluster.perform(cluster["a"], proposer.step(message, cluster.now))
+        proposer.check()
+
+    for other in others:
+        tell(Rejected(other, first, Why.BALLOT, Ballot(first.counter + 1, NodeId("z"), 1), None))
+    assert proposer.state is State.WAITING
+    cluster.flying.clear()
+    cluster.now = proposer.deadline() or cluster.now
+    cluster.tick("a")
+    while proposer.state is not state:
+        cluster.deliver()
+        for node in cluster.nodes.values():
+            node.sync()
+    cluster.flying.clear()
+    second = proposer.ballot
+    accepted = cluster["b"].acceptor.memory.accepted
+    late: dict[type[Response], Callable[[Acceptor], Response]] = {
+        Promised: lambda who: Promised(who, first, accepted),
+        AcceptedBallot: lambda who: AcceptedBallot(who, first),
+        Rejected: lambda who: Rejected(who, first, Why.BALLOT, first, None),
+    }
+    for other in others:
+        tell(late[kind](other))
+
+    assert (proposer.state, proposer.ballot) == (state, second)
+    assert second > first
+    assert request not in cluster.answers
+    assert not cluster.flying
+
+
+def test_an_acceptor_whose_log_was_full_shows_nothing_of_what_it_refused() -> None:
+    """It answers at once where nothing waits for the disk: what it kept of a refused record would be told."""
+    cluster = founded()
+    acceptor = cluster["b"].acceptor
+    before = acceptor.memory
+    assert before.accepted is not None
+    sets, basis = before.accepted.value.sets, before.accepted.ballot
+    greater = Ballot(before.promised.counter + 1, NodeId("z"), 1)
+    value = before.accepted.value.write("z.1", document=b"never")
+    promise, whole = [
+        effect
+        for event in (
+            Prepare(NodeId("z"), greater, acceptor.acceptor, basis, sets),
+            Accept(NodeId("z"), greater, acceptor.acceptor, value, basis, sets),
+        )
+        for effect in acceptor.step(event, cluster.now)
+        if isinstance(effect, Persist)
+    ]
+    told = acceptor.step(PersistRefused(promise.token), cluster.now)
+    told += acceptor.step(PersistRefused(whole.token), cluster.now)
+    acceptor.check()
+
+    assert acceptor.memory == before
+    assert [
+        send.message.why for send in told if isinstance(send, Send) and isinstance(send.message, Rejected)
+    ] == [
+        Why.FULL,
+        Why.FULL,
+    ]
+    again = acceptor.step(Prepare(NodeId("z"), greater, acceptor.acceptor, basis, sets), cluster.now)
+    assert [effect.offset for effect in again if isinstance(effect, Persist)] == [promise.offset]
 
 
 def test_dueling_proposers_both_end() -> None:
