@@ -272,6 +272,62 @@ def test_what_comes_slowly_is_appended_as_it_comes(address: str) -> None:
     )
 
 
+def test_what_comes_steadily_is_appended_before_it_fills_a_piece(address: str) -> None:
+    """A log of ten lines a second is never silent: its lines were in no journal for a quarter of an hour."""
+    journals(address, "create", "cli/steady")
+    command = [*COMMAND, "journals", "append", "cli/steady"]
+    shown = environment(BROADSHEET_ADDRESS=address)
+    reading = [*COMMAND, "journals", "read", "cli/steady", "--block", "--end", "10"]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=shown) as process,
+        subprocess.Popen(reading, stdout=subprocess.PIPE, env=shown) as reader,
+    ):
+        assert process.stdin is not None
+        until = time.monotonic() + SECONDS_MAX
+        while reader.poll() is None and time.monotonic() < until:
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            time.sleep(0.05)
+        reader.kill()
+        read, _ = reader.communicate()
+
+    assert read == b"line\nline\n"
+
+
+def test_ctrl_c_says_what_may_be_in(tmp_path: Path) -> None:
+    """An append that is on its way may be in: whoever repeated it, as was told, had it twice."""
+    node = NodeProcess(tmp_path)
+    assert asyncio.run(node.start())
+    journals(node.address, "create", "cli/doubt")
+    command = [*COMMAND, "journals", "append", "cli/doubt"]
+    shown = environment(BROADSHEET_ADDRESS=node.address)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shown
+    ) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(b"one\n")
+            process.stdin.flush()
+            assert _until_end(node.address, "cli/doubt", 4) == b"one\n"
+            node.process.send_signal(signal.SIGSTOP)
+            process.stdin.write(b"x" * (1 << 20))
+            process.stdin.flush()
+            _until_it_waits(process.pid)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=SECONDS_MAX)
+        finally:
+            process.kill()
+            node.process.send_signal(signal.SIGCONT)
+            node.kill()
+
+    assert process.returncode == 130
+    assert said.decode() == (
+        "broadsheet: 4 bytes of the input (1 lines) are in cli/doubt, up to offset 4; go on with"
+        " --skip-bytes 4 if the next 1048576 bytes of the input are not in the journal, and with"
+        " --skip-bytes 1048580 if they are: `broadsheet journals read cli/doubt --offset 4` shows them\n"
+    )
+
+
 def test_input_of_any_size_is_appended_in_pieces_that_end_at_line_ends(address: str) -> None:
     """An append has a limit; a stream has none. Nobody's line is torn by another writer."""
     journals(address, "create", "cli/pieces")
@@ -302,8 +358,9 @@ def test_a_failed_append_says_what_is_in_and_how_to_go_on(address: str) -> None:
         _, said = process.communicate(b"three\n", timeout=SECONDS_MAX)
 
     assert process.returncode == 1
-    words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; go on with --skip-bytes 8"
-    assert words + b" --offset 8\n" in said
+    words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; `broadsheet journals read"
+    words += b" cli/go-on --offset 8` shows what stands there: go on behind it, with --skip-bytes 8"
+    assert words + b" and that --offset\n" in said  # With offset 8 it would be refused for ever.
     content = b"one\ntwo\nthree\n"
     assert journals(address, "append", "cli/go-on", "--skip-bytes", "8", content=content).returncode == 0
     assert journals(address, "read", "cli/go-on").stdout == b"one\ntwo\nothers\nthree\n"

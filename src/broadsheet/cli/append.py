@@ -1,8 +1,9 @@
 """`broadsheet journals append`: input of any size, slow or fast, in pieces, and how to go on.
 
 Each piece is an append of its own, up to `PIECE_BYTES`, and ends at a line end where there is one. The whole
-lines of a pipe that is silent are appended after `IDLE_SECONDS`. Lengths and offsets are bytes. Nothing is
-kept of a call: its error says what is in, and `--skip-bytes` takes that up.
+lines of a pipe that is silent are appended after `IDLE_SECONDS`, and of one that is never silent after
+`LINGER_SECONDS`. Lengths and offsets are bytes. Nothing is kept of a call: its error says what is in and what
+may be, and `--skip-bytes` takes that up.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Final
 import typer
 
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, Unknown
+from broadsheet.errors import BroadsheetError, Unknown, WrongAppendOffset
 from broadsheet.journal.client import INLINE_BYTES_MAX
 
 PIECE_BYTES: Final = 1 << 20
@@ -25,6 +26,8 @@ LINES_MAX: Final = 10_000
 LINE_BYTES_MAX: Final = 16 << 20
 IDLE_SECONDS: Final = 0.2
 """A source that is silent for so long has its whole lines appended."""
+LINGER_SECONDS: Final = 1.0
+"""A whole line waits so long, at most, for others to be appended with."""
 PIECE_SECONDS: Final = 120.0
 """How long a piece is tried."""
 WHOLE_SECONDS: Final = 3600.0
@@ -70,6 +73,8 @@ class Appended:
     def __init__(self, name: str, *, offset: int | None, skipped: int, advance: Advance) -> None:
         self.begin = self.end = 0
         self.count = 0
+        self.in_flight = 0
+        """Bytes of the input that were sent, and whose answer has not come."""
         self.advance = advance
         """Called with the bytes that are done."""
         self._name, self._skipped, self._offset = name, skipped, offset
@@ -83,29 +88,43 @@ class Appended:
     def add(self, begin: int, end: int, *, count: int, length: int, line_count: int) -> None:
         """`count` appends of `length` input bytes got `[begin, end)`."""
         self.begin = self.begin if self.count else begin
-        self.end, self.count = end, self.count + count
+        self.end, self.count, self.in_flight = end, self.count + count, 0
         self._length, self._line_count = self._length + length, self._line_count + line_count
         if self._offset is not None:
             self._offset = end
         self.advance(length)
 
     def report(self) -> str:
-        """What is in, and the options that go on behind it."""
-        where = f", up to offset {self.end}" if self.count else ""
+        """What is in and what may be, and the options that go on behind it."""
+        report = f"{self._told()}; go on with {self._options(0)}"
+        if not self.in_flight:
+            return report
+        look = f"`broadsheet journals read {self._name} --offset {self._looked_at}`"
         return (
-            f"{self._length} bytes of the input ({self._line_count} lines) are in {self._name}{where};"
-            f" go on with {self._options(0)}"
+            f"{report} if the next {self.in_flight} bytes of the input are not in the journal, and"
+            f" with {self._options(self.in_flight)} if they are: {look} shows them"
         )
 
-    def explain(self, error: BroadsheetError, length: int) -> BroadsheetError:
-        """`error` of the next `length` bytes, with the way to go on."""
+    def explain(self, error: BroadsheetError) -> BroadsheetError:
+        """`error` of what was sent, with the way to go on."""
         if not isinstance(error, Unknown):
-            return type(error)(f"{error}; {self.report()}")
-        look = f"`broadsheet journals read {self._name} --offset {self.end}`"
-        return type(error)(
-            f"{error}; {self.report()} if the next {length} bytes of the input are not in the journal, and"
-            f" with {self._options(length)} if they are: {look} shows them"
-        )
+            self.in_flight = 0
+        if isinstance(error, WrongAppendOffset):
+            look = f"`broadsheet journals read {self._name} --offset {self._looked_at}`"
+            return type(error)(
+                f"{error}; {self._told()}; {look} shows what stands there: go on behind it, with"
+                f" --skip-bytes {self._skipped + self._length} and that --offset"
+            )
+        return type(error)(f"{error}; {self.report()}")
+
+    @property
+    def _looked_at(self) -> int:
+        """Where what was sent may begin."""
+        return self.end if self.count else self._offset or 0
+
+    def _told(self) -> str:
+        where = f", up to offset {self.end}" if self.count else ""
+        return f"{self._length} bytes of the input ({self._line_count} lines) are in {self._name}{where}"
 
     def _options(self, more: int) -> str:
         at = "" if self._offset is None else f" --offset {self._offset + more}"
@@ -120,10 +139,18 @@ async def append_pieces(client: Client, name: str, source: Input, appended: Appe
     """
     buffer = bytearray(rest)
     is_end = False
+    clock = asyncio.get_running_loop().time
+    since: float | None = None  # When the oldest whole line came that is not appended.
     while not is_end:
-        has_line = b"\n" in buffer
-        found = await source.read(within=IDLE_SECONDS if has_line else None)
+        if b"\n" not in buffer:
+            since = None
+        elif since is None:
+            since = clock()
+        found = None
+        if since is None or clock() < since + LINGER_SECONDS:
+            found = await source.read(within=None if since is None else IDLE_SECONDS)
         if found is None:
+            since = None
             await _append_piece(client, name, appended, _cut(buffer, buffer.rfind(b"\n") + 1))
             continue
         buffer += found
@@ -132,6 +159,7 @@ async def append_pieces(client: Client, name: str, source: Input, appended: Appe
             line_end = buffer.rfind(b"\n", 0, PIECE_BYTES) + 1
             is_last = is_end and len(buffer) <= PIECE_BYTES
             await _append_piece(client, name, appended, _cut(buffer, 0 if is_last else line_end))
+            since = None
     if not appended.count:
         await _append_piece(client, name, appended, b"")  # Nothing is appended, which tells the end.
 
@@ -144,10 +172,11 @@ def _cut(buffer: bytearray, at: int) -> bytes:
 
 
 async def _append_piece(client: Client, name: str, appended: Appended, piece: bytes) -> None:
+    appended.in_flight = len(piece)
     try:
         commit = await client.journals.append(name, piece, offset=appended.offset, timeout=PIECE_SECONDS)
     except BroadsheetError as error:
-        raise appended.explain(error, len(piece)) from error
+        raise appended.explain(error) from error
     appended.add(commit.begin, commit.end, count=1, length=len(piece), line_count=piece.count(b"\n"))
 
 
@@ -175,14 +204,14 @@ async def append_lines(client: Client, name: str, source: Input, appended: Appen
 
 
 async def _append_group(client: Client, name: str, appended: Appended, group: Sequence[bytes]) -> None:
-    length = sum(map(len, group))
+    appended.in_flight = length = sum(map(len, group))
     try:
         if len(group[0]) > INLINE_BYTES_MAX:
             commits = [await client.journals.append(name, group[0], timeout=PIECE_SECONDS)]
         else:
             commits = [*await client.journals.append_many(name, group, timeout=PIECE_SECONDS)]
     except BroadsheetError as error:
-        raise appended.explain(error, length) from error
+        raise appended.explain(error) from error
     appended.add(commits[0].begin, commits[-1].end, count=len(group), length=length, line_count=len(group))
 
 
@@ -212,11 +241,14 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
     """
 
     async def pieces() -> AsyncIterator[bytes]:
+        sent = 0
         found: bytes | None = rest or await source.read()
         while found:
             yield found
             appended.advance(len(found))
+            sent += len(found)
             found = await source.read()
+        appended.in_flight = sent  # Before its end nothing is appended, for certain.
 
     commit = await client.journals.append(name, pieces(), offset=appended.offset, timeout=WHOLE_SECONDS)
     appended.add(commit.begin, commit.end, count=1, length=0, line_count=0)
@@ -224,11 +256,11 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
 
 @contextmanager
 def telling(appended: Appended) -> Iterator[None]:
-    """Where Ctrl-C ends the work, say what is in."""
+    """Where Ctrl-C ends the work, say what is in, and what may be."""
     try:
         yield
     except asyncio.CancelledError:
-        if appended.count:
+        if appended.count or appended.in_flight:
             print(f"broadsheet: {appended.report()}", file=sys.stderr)
         raise
 
