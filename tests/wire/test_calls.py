@@ -219,6 +219,35 @@ async def test_waiting_for_a_stream_is_bounded_by_the_calls_time() -> None:
         await client.close()
 
 
+async def test_a_call_that_is_given_up_when_its_turn_has_come_leaves_the_turn_to_the_next() -> None:
+    """Who hears an answer gives up the call behind it, which has just been woken for the stream that is free.
+
+    Nobody else would ever wake the third: it would wait until its time is up, on an idle connection.
+    """
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+
+        async def first() -> None:
+            await client.call("test.wait", Echo(), reply=Echo)
+            second.cancel()  # Between its being woken and its going on.
+
+        begun = asyncio.create_task(first())
+        await until(lambda: w.server.accounts.used_bytes)
+        second = asyncio.create_task(client.call("test.echo", Echo(number=2), reply=Echo))
+        await asyncio.sleep(0)
+        third = asyncio.create_task(
+            client.call("test.echo", Echo(number=3), reply=Echo, timeout=Duration(5 * SECOND))
+        )
+        await asyncio.sleep(0)
+        w.methods.gate.set()
+        await begun
+
+        body, _ = await third
+        assert body == Echo(number=3)
+        assert second.cancelled()
+        await client.close()
+
+
 async def test_a_call_that_comes_while_the_node_ends_is_refused_and_not_begun() -> None:
     """Its tasks have ended, its connections not yet: no assertion may come of it, and no forgotten task."""
     async with world() as w:

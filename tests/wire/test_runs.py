@@ -123,6 +123,30 @@ async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_readin
         await client.close()
 
 
+async def test_one_answer_lets_every_run_go_on_that_now_fits() -> None:
+    """A large run leaves room for many small ones: they wait for its answer, and not for one another's."""
+    async with world(WireLimits(frame_bytes_max=1 << 20, window_bytes=(2 << 20) + 128)) as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        log = w.methods.log
+        log.is_holding = True
+        large = [asyncio.create_task(run.send([bytes(1_000_000)])) for _ in range(2)]
+        await until(lambda: len(log.held) == 2)
+        small = [asyncio.create_task(run.send([bytes(100_000)])) for _ in range(8)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(log.held) == 2
+        log.release()
+        log.is_holding = True
+        await asyncio.gather(*large)
+        async with asyncio.timeout(5):
+            await until(lambda: len(log.held) == 8)
+
+        log.release()
+        assert [(await each).begin for each in small] == [2_000_000 + 100_000 * n for n in range(8)]
+        await client.close()
+
+
 async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
     """The log decides in its own time; a run that nobody waits for is answered into the void."""
     async with world() as w:

@@ -294,6 +294,26 @@ def test_an_acceptor_whose_log_was_full_shows_nothing_of_what_it_refused() -> No
     assert [effect.offset for effect in again if isinstance(effect, Persist)] == [promise.offset]
 
 
+def test_an_answer_to_a_read_of_an_earlier_boot_counts_for_nothing() -> None:
+    """control.7: rounds count from 1 in each boot, and an answer may be late by more than a restart."""
+    cluster = founded()
+    cluster["c"].crash()
+    cluster["c"].start()
+    cluster.read("c")
+    while any(isinstance(message, Read) for _, message in cluster.flying):
+        cluster.deliver(next(n for n, (_, m) in enumerate(cluster.flying) if isinstance(m, Read)))
+    late, cluster.flying = cluster.flying, []
+    assert sum(isinstance(message, Held) for _, message in late) == 3
+    cluster["c"].crash()
+    assert cluster.result(cluster.change("b", 1, b"two")).version == 2
+    cluster.settle()
+    cluster["c"].start()
+    read = cluster.read("c")
+    cluster.flying = late + cluster.flying
+
+    assert cluster.result(read).version == 2
+
+
 def test_dueling_proposers_both_end() -> None:
     """control.3: "proposers back off with jitter"; nobody starves, and each version has one writer."""
     cluster = founded()
