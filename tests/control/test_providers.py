@@ -14,10 +14,18 @@ from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
 from broadsheet.control.core.settings import ProposerConfig
-from broadsheet.control.core.value import DOCUMENT_BYTES_WARN
+from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, Acceptor
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.port import Metastore
-from broadsheet.errors import ConfigError, Corrupt, InsufficientReplicas, Throttled
+from broadsheet.errors import (
+    ConfigError,
+    Corrupt,
+    InsufficientReplicas,
+    InvalidArgument,
+    NotFound,
+    Throttled,
+    Unreachable,
+)
 from broadsheet.observe.logs import Logs
 from tests.control.conformance import ALL
 from tests.control.real import CONFIG, file_metastore, free_addresses, majority, one_node
@@ -97,6 +105,26 @@ async def test_a_cut_off_acceptor_is_replaced_and_comes_back_harmless(tmp_path: 
                 assert await back.read() == after
                 sets = (await back.read_value()).sets
             assert [member.node for member in sets.old] == ["n2", "n3", "n4"]
+
+
+async def test_what_is_nobodys_acceptor_takes_no_place(tmp_path: Path) -> None:
+    """A mistyped one was a member that is down for good: the next failure stopped the cluster."""
+    async with majority(tmp_path) as (first, second, third):
+        before = await first.read_value()
+        mistyped = Acceptor(third.node, Incarnation(third.acceptor.acceptor.incarnation ^ 1))
+        own = Acceptor(first.node, Incarnation(1))
+        absent = Acceptor(NodeId("n4"), Incarnation(1))
+        (nowhere,) = free_addresses(1)
+        for removed, added, address, error in (
+            (third.acceptor.acceptor, mistyped, "", NotFound),
+            (first.acceptor.acceptor, own, "", NotFound),
+            (second.acceptor.acceptor, absent, nowhere, Unreachable),
+            (second.acceptor.acceptor, absent, "", InvalidArgument),
+        ):
+            with pytest.raises(error):
+                await first.replace(removed, added, address)
+
+        assert await second.read_value() == before
 
 
 def test_10_000_shards_fit_below_the_warning() -> None:

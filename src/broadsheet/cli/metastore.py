@@ -16,12 +16,11 @@ from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId
 from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.cli.cluster import Cluster
-from broadsheet.control.core.value import Acceptor
+from broadsheet.control.core.value import Acceptor, acceptor_text
 from broadsheet.control.service import (
     ReplaceRequest,
     StatusReply,
     VersionReply,
-    incarnation_text,
     parse_acceptor,
 )
 from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unreachable
@@ -79,14 +78,14 @@ def replace(
         where = added_address or _door(data_dir, added)
         new = _own(run(_call(where, "metastore.status", EMPTY, StatusReply)), added)
     if new == out:
-        raise InvalidArgument(f"{incarnation_text(new)} still has its state: there is nothing to replace")
+        raise InvalidArgument(f"{acceptor_text(new)} still has its state: there is nothing to replace")
     request = ReplaceRequest(removed=out, added=new, address=added_address)
     done = run(_call(door, "metastore.replace", request, VersionReply))
     if json:
-        told = {"removed": incarnation_text(out), "added": incarnation_text(new), "version": done.version}
+        told = {"removed": acceptor_text(out), "added": acceptor_text(new), "version": done.version}
         print(msgspec.json.encode(told).decode())
     else:
-        print(f"{incarnation_text(out)} was replaced by {incarnation_text(new)} at version {done.version}")
+        print(f"{acceptor_text(out)} was replaced by {acceptor_text(new)} at version {done.version}")
 
 
 def _seen_by_one(doors: list[str]) -> StatusReply:
@@ -105,7 +104,7 @@ def _member(door: str, text: str) -> Acceptor:
     for member in (*found.acceptors, *found.pending):
         if member.node == text:
             return member
-    raise NotFound(f"node {text} has no acceptor in {', '.join(map(incarnation_text, found.acceptors))}")
+    raise NotFound(f"node {text} has no acceptor in {', '.join(map(acceptor_text, found.acceptors))}")
 
 
 def _own(found: StatusReply, node: str) -> Acceptor:
@@ -142,11 +141,11 @@ def _lines(found: StatusReply) -> list[str]:
     else:
         lines = [f"metastore ({found.provider}): version {found.version}, {found.document_bytes} bytes"]
     if found.acceptors:
-        lines.append("acceptors: " + ", ".join(map(incarnation_text, found.acceptors)))
+        lines.append("acceptors: " + ", ".join(map(acceptor_text, found.acceptors)))
     if found.pending:
-        lines.append("pending:   " + ", ".join(map(incarnation_text, found.pending)))
+        lines.append("pending:   " + ", ".join(map(acceptor_text, found.pending)))
     if found.own is not None and found.own not in (*found.acceptors, *found.pending):
-        own = incarnation_text(found.own)
+        own = acceptor_text(found.own)
         lines.append(f"{own} is no acceptor: if it lost its state, `metastore replace {found.node} {own}`")
     return lines
 
@@ -155,8 +154,8 @@ def _object(found: StatusReply) -> dict[str, object]:
     """The status as JSON: acceptors as `replace` takes them, for 62 bits are too many for its numbers."""
     told: dict[str, object] = msgspec.to_builtins(found)
     for field in ("acceptors", "pending"):
-        told[field] = [incarnation_text(member) for member in getattr(found, field)]
-    told["own"] = None if found.own is None else incarnation_text(found.own)
+        told[field] = [acceptor_text(member) for member in getattr(found, field)]
+    told["own"] = None if found.own is None else acceptor_text(found.own)
     return told
 
 

@@ -42,16 +42,19 @@ from broadsheet.control.core.operation import (
     ReplaceRequest,
 )
 from broadsheet.control.core.proposer import ProposerEffect, ProposerEvent, ProposerMachine
-from broadsheet.control.core.value import Acceptor, AttemptId, Value
+from broadsheet.control.core.value import NO_BALLOT, Acceptor, AttemptId, Value, acceptor_text
 from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
 from broadsheet.errors import (
     BY_STATUS,
     BroadsheetError,
+    InvalidArgument,
+    NotFound,
     Refused,
     StoreUnhealthy,
     Throttled,
     Unknown,
+    Unreachable,
 )
 from broadsheet.observe.logs import Logger
 from broadsheet.observe.story import Story
@@ -165,10 +168,32 @@ class MajorityMetastore:
         """Change the acceptors, by two writes; returns the version of the second.
 
         Raises:
-            NotFound: `removed` is no acceptor. Nothing changed.
+            NotFound: `removed` is no acceptor, or `added` is nobody's. Nothing changed.
+            Unreachable: the node of `added` does not answer. Nothing changed.
             Unknown: it may be half done; the same command finishes it.
         """
+        if added is not None:
+            await self._must_live(added, address)
         return (await self._do(lambda r: ReplaceRequest(r, removed, added, address, self._attempt()))).version
+
+    async def _must_live(self, added: Acceptor, address: str) -> None:
+        """Refuse an acceptor that nobody is: it would take a place, answer nobody, and be noticed by none."""
+        if added in (await self.read_value()).sets.members():
+            return  # It is in already: a change that is half done is finished without it.
+        found = self.acceptor.acceptor
+        if added.node != self.node:
+            where = address or self._address(added.node)
+            if not where:
+                raise InvalidArgument(f"nobody knows where {added.node} listens: give its address")
+            try:
+                held = await self._carry(where, Read(self.node, (self.proposer.nonce, 0), NO_BALLOT))
+            except BroadsheetError as error:
+                text = f"{added.node} does not answer at {where}, so nothing was changed: {error}"
+                raise Unreachable(text) from error
+            found = held.acceptor
+        if found != added:
+            text = f"no acceptor is {acceptor_text(added)}: who answers is {acceptor_text(found)}"
+            raise NotFound(f"{text}; nothing was changed")
 
     async def ask_acceptor(self, request: Request) -> Response:
         """The answer of this node's acceptor to a request from elsewhere; it may never come."""

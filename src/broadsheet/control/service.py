@@ -186,11 +186,6 @@ async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusR
     )
 
 
-def incarnation_text(acceptor: Acceptor) -> str:
-    """An acceptor as an operator reads and types it: `node#incarnation`."""
-    return f"{acceptor.node}#{acceptor.incarnation:x}"
-
-
 def parse_acceptor(text: str) -> Acceptor:
     """The acceptor of `node#incarnation`.
 

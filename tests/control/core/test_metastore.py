@@ -51,6 +51,27 @@ def test_nobody_founds_while_a_seed_is_silent() -> None:
     assert answer.status is Status.INSUFFICIENT_REPLICAS
 
 
+def test_a_founding_waits_for_a_promise_of_everyone() -> None:
+    """ADR 0052: who has not promised may still accept the founding of an earlier life of the founder."""
+    cluster = Cluster()
+    cluster.read("a")
+    proposer = cluster["a"].proposer
+    while proposer.state is not State.PREPARING:
+        cluster.deliver()
+    cluster.flying = [(to, message) for to, message in cluster.flying if isinstance(message, Prepare)]
+    for at in [place for place, (to, _) in enumerate(cluster.flying) if to != "c"][::-1]:
+        cluster.deliver(at)
+    for node in cluster.nodes.values():
+        node.sync()
+    cluster.flying = [(to, message) for to, message in cluster.flying if isinstance(message, Promised)]
+    assert len(cluster.flying) == 2
+    while cluster.flying:
+        cluster.deliver()
+
+    assert proposer.state is State.PREPARING
+    assert proposer.known is None
+
+
 def test_a_wiped_founder_does_not_found_again() -> None:
     """control.6: an acceptor that lost its state is a new one, and no member."""
     cluster = founded()
@@ -119,6 +140,23 @@ def move(cluster: Cluster, is_wanted: Callable[[Request | Response], bool]) -> N
             if not any(is_wanted(message) for _, message in cluster.flying):
                 return
     raise AssertionError("it goes on for ever")
+
+
+def test_a_read_is_not_answered_by_a_round_that_began_before_it_came() -> None:
+    """M1: the answers of that round may be older than a write that was acknowledged before the read."""
+    cluster = founded()
+    first = cluster.read("a")
+    while any(isinstance(message, Read) for _, message in cluster.flying):
+        cluster.deliver()
+    late, cluster.flying = cluster.flying, []
+    assert cluster.result(cluster.change("b", 1, b"x"), without="a").status is Status.OK
+    second = cluster.read("a")
+    cluster.flying = late
+    while first not in cluster.answers:
+        cluster.deliver()
+
+    assert second not in cluster.answers
+    assert cluster.result(second).version == 2
 
 
 def test_compare_and_set_moves_the_version_by_one() -> None:

@@ -12,7 +12,14 @@ import msgspec
 
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.types import NodeId, RequestId
-from broadsheet.control.core.value import ACCEPTORS_MAX, Acceptor, AcceptorSets, AttemptId, Value
+from broadsheet.control.core.value import (
+    ACCEPTORS_MAX,
+    Acceptor,
+    AcceptorSets,
+    AttemptId,
+    Value,
+    acceptor_text,
+)
 from broadsheet.errors import Status
 
 
@@ -110,10 +117,10 @@ def _replace(operation: ReplaceRequest, value: Value, *, is_chosen: bool) -> Ste
     if is_gone and (added is None or added in sets.old):
         if removed is None or added is not None or any(f"{attempt}/" in a.attempt for a in value.attempts):
             return Answer(operation.request, Status.OK, value.version)
-        text = f"{removed.node}.{removed.incarnation} is no acceptor: see `metastore status`"
+        text = f"{acceptor_text(removed)} is no acceptor: see `metastore status`"
         return Answer(operation.request, Status.NOT_FOUND, value.version, message=text)
     if is_gone and removed is not None:
-        text = f"{removed.node}.{removed.incarnation} is no acceptor: see `metastore status`"
+        text = f"{acceptor_text(removed)} is no acceptor: see `metastore status`"
         return Answer(operation.request, Status.NOT_FOUND, value.version, message=text)
     if added is not None and added in sets.old:  # To go on would leave one acceptor less than before.
         text = f"{added.node} is an acceptor already, so it cannot take another's place: name one that is not"

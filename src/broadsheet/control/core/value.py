@@ -53,6 +53,11 @@ class Acceptor(msgspec.Struct, frozen=True, gc=False, array_like=True):
     incarnation: Annotated[Incarnation, msgspec.Meta(ge=0, lt=1 << COUNT_BITS)]
 
 
+def acceptor_text(acceptor: Acceptor) -> str:
+    """An acceptor as an operator reads and types it: `node#incarnation`."""
+    return f"{acceptor.node}#{acceptor.incarnation:x}"
+
+
 class AcceptorSets(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Who decides. While a change is under way there are two sets, and both must agree."""
 
