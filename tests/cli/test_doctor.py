@@ -8,6 +8,7 @@ import pytest
 from broadsheet.cli import checks
 from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
+from broadsheet.runtime.data_dir import FORMAT_FILE
 from tests.cli.processes import broadsheet, cluster
 from tests.runtime.test_data_dir import take
 
@@ -64,12 +65,29 @@ def test_the_directory_of_serve_is_known(tmp_path: Path) -> None:
     assert checks.directory_check(tmp_path / "n1").verdict is Verdict.GOOD
 
 
+def test_a_node_that_did_not_start_is_found_with_its_words(tmp_path: Path) -> None:
+    """Everything was in order, it said, of a node that did not start."""
+    root = tmp_path / "c"
+    Cluster.make(root, count=1, port_offset=0, has_any_port=True)
+    (root / "n1").mkdir(mode=0o700)
+    (root / "n1" / FORMAT_FILE).write_text("xx")
+    assert checks.end_check(root).verdict is Verdict.GOOD
+
+    assert broadsheet("up", "--data-dir", root, "--detach").returncode != 0
+    finding = checks.end_check(root)
+
+    assert (finding.verdict, finding.remedy) == (Verdict.BAD, "do what that says, then `broadsheet up`")
+    assert f"n1 ended last time with: config: data directory {root}/n1 is half-written" in finding.text
+
+
 def test_a_running_cluster_is_counted_and_its_ports_are_its_own(tmp_path: Path) -> None:
     """A node that listens where it should is no conflict; a stranger is."""
     root = tmp_path / "c"
     with cluster(root) as found:
         assert checks.directory_check(root).text == "1 nodes, 1 running"
         assert checks.ports_check(root).verdict is Verdict.GOOD
+        assert checks.end_check(root).verdict is Verdict.GOOD
+        assert checks.journals_check(root).text == "none of a running node is stopped"
         address = found["nodes"][0]["addresses"]["http"]
 
         Cluster.make(tmp_path / "d", count=1, port_offset=0, has_any_port=True)

@@ -183,6 +183,10 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
         assert f"lost [0, {len(CONTENT)})" in found.stdout
         status = command("journals", "status", "out/a", *at)
         assert "reset-head" in status.stdout
+        doctor = command("doctor", "--data-dir", str(tmp_path / "data"))
+        assert doctor.returncode == 1
+        assert "`broadsheet journals reset-head out/a`" in doctor.stdout
+        assert "`broadsheet journals reset-head out/b`" in doctor.stdout
         found = command("journals", "accept-loss", "out/a", "--yes", "--json", *at)
         assert (found.returncode, json.loads(found.stdout)["is_done"]) == (0, True), found
         async with broadsheet.connect(node.address) as client:
@@ -190,6 +194,7 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
             assert (await client.journals.reset_head("out/b", head=1000, may_act=True)).head == 1000
             assert (await client.journals.append("out/b", b"on")).begin == 1000
         doctor = command("doctor", "--data-dir", str(tmp_path / "data"))
+        assert "ok   journals" in doctor.stdout
         assert ".lost" in doctor.stdout, doctor.stdout
     finally:
         node.kill()

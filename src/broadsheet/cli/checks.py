@@ -1,6 +1,6 @@
 """Checks of `broadsheet doctor`: each looks at one thing and says what to do about it.
 
-A check reads and measures; it changes nothing that matters and needs no running node.
+A check reads and measures; it changes nothing that matters and needs no running node. One that runs is asked.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,21 +19,31 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.cli.calling import TOKEN_VARIABLE, ask_status
 from broadsheet.cli.cluster import CLUSTER_FILE, Cluster, data_dirs
-from broadsheet.cli.running import is_running
+from broadsheet.cli.running import Running, is_running
+from broadsheet.client import connect
 from broadsheet.config import load
-from broadsheet.errors import BroadsheetError, ConfigError, Corrupt
+from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
 from broadsheet.journal.core.seal import decode_seal
 from broadsheet.journal.orphans import ORPHANS_NAME, is_creation
 from broadsheet.keyspace.local.accepting import look
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
 from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.loop import run
 
 FREE_BYTES_MIN: Final = 2 << 30
 """Four segments for each log, and room to append."""
 OPEN_FILES_MIN: Final = 4096
 FILES_SHOWN: Final = 8
+JOURNALS_SHOWN: Final = 8
+WORDS: Final = "broadsheet: "
+"""How the command line begins an error."""
+LOG_BYTES_READ: Final = 16 << 10
+"""Of the end of a node's log file."""
+TAKES_NONE: Final = ("behind-index", "damaged")
+"""States of journals that take no appends, by `journals status`."""
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -257,6 +268,64 @@ def keyspace_check(root: Path) -> Finding:
     return Finding(name, Verdict.GOOD, "no record of it is missing")
 
 
+def end_check(root: Path) -> Finding:
+    """Whether a node that does not run ended, or did not start, for a reason: its last words."""
+    name = "nodes"
+    try:
+        nodes = Cluster.open(root).nodes if (root / CLUSTER_FILE).exists() else ()
+        stopped = [node for node in nodes if not is_running(Cluster(root, nodes).data_dir(node))]
+        said = {node: words for node in stopped if (words := _last_words(root / f"{node}.log"))}
+    except (ConfigError, OSError) as error:
+        return Finding(name, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
+    if said:
+        text = "; ".join(f"{node} ended last time with: {words}" for node, words in said.items())
+        return Finding(name, Verdict.BAD, text, "do what that says, then `broadsheet up`")
+    return Finding(name, Verdict.GOOD, "none ended with an error")
+
+
+def _last_words(log: Path) -> str:
+    """The error that a node's log file ends with; empty where it ends otherwise."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES_READ))
+        lines = file.read().decode(errors="replace").splitlines()
+    return lines[-1].removeprefix(WORDS) if lines and lines[-1].startswith(WORDS) else ""
+
+
+def journals_check(root: Path) -> Finding:
+    """Whether the nodes that run have journals that take no appends, with the reason of each."""
+    name = "journals"
+    try:
+        found = [running for path in data_dirs(root) if (running := Running.read(path)) is not None]
+        addresses = [each.addresses["native"] for each in found if "native" in each.addresses]
+        reasons = [reason for address in addresses for reason in run(_stopped(address))]
+    except (BroadsheetError, OSError) as error:
+        return Finding(name, Verdict.WARNING, f"unknown: {error}", "see `broadsheet status`")
+    if reasons:
+        return Finding(name, Verdict.BAD, "; ".join(reasons), "run the command that the reason names")
+    if not addresses:
+        return Finding(name, Verdict.GOOD, "unknown: no node runs that could be asked")
+    return Finding(name, Verdict.GOOD, "none of a running node is stopped")
+
+
+async def _stopped(address: str) -> list[str]:
+    """Why journals of the node at `address` take no appends; the first of them."""
+    reply = await ask_status(address)
+    count = min(int(reply.roles.get("journals", {}).get("stopped") or 0), JOURNALS_SHOWN)
+    reasons: list[str] = []
+    if not count:
+        return reasons
+    async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
+        for info in await client.journals.list():
+            with suppress(NotFound):  # It was deleted meanwhile.
+                status = await client.journals.status(info.name)
+                reasons += [status.reason] if status.state in TAKES_NONE else []
+            if len(reasons) == count:
+                break
+    return reasons
+
+
 def _lost_of(path: Path) -> str:
     """Why the key space of a stopped node does not start; empty where it does."""
     if not (path / "keyspace").is_dir():
@@ -287,6 +356,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     ports_check,
     damage_check,
     keyspace_check,
+    end_check,
+    journals_check,
     java_check,
 )
 

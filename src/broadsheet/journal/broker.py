@@ -135,6 +135,12 @@ class Broker:
         return len(self._slots)
 
     @property
+    def stopped_count(self) -> int:
+        """Journals that take no appends, for a reason that `status` tells."""
+        replicas = [slot.replica for slot in self._slots.values() if slot.replica is not None]
+        return sum(1 for replica in replicas if replica.reason or replica.trouble)
+
+    @property
     def is_full(self) -> bool:
         """Whether appends are refused for want of space."""
         return bool(self._fullness)

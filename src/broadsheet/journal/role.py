@@ -139,6 +139,7 @@ def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool |
     status = log.status()
     return {
         "journals": broker.count,
+        "stopped": broker.stopped_count,
         "is_full": broker.is_full,
         "log_segments": status.segment_count,
         "log_segments_free": status.segment_free_count,
