@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import broadsheet
 from broadsheet.base.types import ByteOffset, JournalName, Offset
 from broadsheet.errors import Corrupt, Status
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import Condition
@@ -297,6 +298,27 @@ async def test_what_a_repair_proved_outlives_a_power_cut() -> None:
     async with running(cut, Shelf(None, {}), seed=3, crashes=crashes, config=ROOMY) as node:
         assert await shown(node, NAME) == CONTENT
         assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes
+
+
+async def test_an_append_that_a_repair_proved_is_not_taken_for_one_that_failed() -> None:
+    """C2: its record named its attempt, and was damaged: its client was told for certain that it failed."""
+    disk, crashes, ends = SimDisk(), list[BaseException](), [0]
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for number, part in enumerate(PARTS):
+            condition = Condition(offset=ByteOffset(ends[-1]), attempt=bytes((number,)) * ATTEMPT_BYTES)
+            assert await append(node, NAME, part, condition) is Status.OK
+            ends.append(ends[-1] + len(part))
+        await append(node, NAME, b"")
+        await _idle()
+    flip(disk, *place_of(disk, PARTS[1], ".wal"))
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=ROOMY, is_last=False) as node:
+        assert await shown(node, NAME) == CONTENT
+        attempts = (await node.broker.replica(NAME)).pipeline.attempts
+        for number in range(len(PARTS)):
+            is_known = attempts.find(bytes((number,)) * ATTEMPT_BYTES) is not None
+            assert is_known or attempts.known_from > ends[number]
     assert not crashes
 
 

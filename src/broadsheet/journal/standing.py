@@ -15,6 +15,7 @@ from typing import NamedTuple
 from broadsheet.base.types import Generation, LogStreamId
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
+from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.records import decode, encode_checkpoint
 from broadsheet.journal.core.recovery import Plan, replay
 from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, claims_of, governs
@@ -84,6 +85,8 @@ def stand(
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset
     claims = claims_of([record.payload for record in found.suspects], is_complete=is_last)
     is_whole = repair(disk, directory, plan, claims, registers_version=registers_version)
+    if plan.end > known:
+        plan.attempts = Attempts(known_from=plan.end)  # Whose the appends were that sums prove, nobody knows.
     lost: tuple[Lost, ...] = ()
     if found.is_quarantined and not is_whole:
         limit = context.config.limits.append_bytes_max

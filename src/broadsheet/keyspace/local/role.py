@@ -73,12 +73,12 @@ async def open_keyspace(
     seal = await ports.disk.run(lambda: read_seal(ports.disk))
     next_offset = found.next_offset
     if seal is None:
-        if found.is_quarantined:
+        payloads = [record.payload async for record in log.records(STREAM)]
+        if log.is_quarantined(STREAM):  # Known damage ends the records, also where it was found just now.
             raise Corrupt(
                 f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: the key space does"
                 f" not start without them; restore the data directory from a backup, or {REMEDY}"
             )
-        payloads = [record.payload async for record in log.records(STREAM)]
         store = await _recovered(ports, config, payloads, found.first_offset, found.next_offset)
         if found.tail_cut and log.is_same_boot:
             seal = await _above_the_cut(ports, config, log, store, suspects=found.suspects, logger=logger)
