@@ -259,3 +259,33 @@ async def test_a_directory_whose_making_failed_is_made_again() -> None:
         await node.broker.replica(NAME)
         assert faulty.made == 2
     assert not crashes
+
+
+class CarelessOnce(Careless):
+    """A store that flips a bit of the first fragment only."""
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if f"/{0:016x}-" in name:
+            return await super().put_if_absent(name, body)
+        return await Shelf.put_if_absent(self, name, body)
+
+
+async def test_what_is_stored_behind_a_spool_that_is_kept_contradicts_nothing() -> None:
+    """The gap between two spools was compared as if it were empty: every later start refused appends."""
+    crashes: list[BaseException] = []
+    shelf, disk = CarelessOnce(None, {}), SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for _ in range(8):
+            await append(node, b"a" * 700)
+        replica = await node.broker.replica(NAME)
+        for _ in range(TURNS_MAX):
+            if len(replica.index) == 2:
+                break
+            await asyncio.sleep(0)
+        assert ([each.begin for each in replica.closed], replica.index.begin) == ([0], 1400)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        assert (await node.broker.replica(NAME)).reason == ""
+        await append(node, b"and on")
+        assert (await node.content())[1] == b"a" * 5600 + b"and on"
+    assert not crashes

@@ -13,7 +13,7 @@ import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, StoreUnhealthy
+from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
@@ -147,6 +147,8 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
         assert shelf.objects == stored
     async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
         assert (await node.broker.replica(NAME)).reason
+        with pytest.raises(InvalidArgument, match="older copy"):
+            await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
         await asyncio.sleep(0.1)
         assert shelf.objects == stored, "a restart does not change its mind"
     assert not crashes

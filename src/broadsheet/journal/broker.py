@@ -51,6 +51,7 @@ from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
     OPEN_RETRY_MIN,
     Keys,
+    contradiction,
     move_epoch,
     open_journal,
     stream_of,
@@ -388,6 +389,9 @@ class Broker:
         if not replica.reason and replica.log_registers is not None:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
+        here = [each for each in (*replica.closed, replica.spool) if not each.damage]
+        if contradicted := await contradiction(info.name, here, replica.index.fragments()):
+            raise InvalidArgument(contradicted)  # It would be stopped again by the next look at the store.
         keys = Keys(
             context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name))
         )

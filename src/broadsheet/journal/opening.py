@@ -175,15 +175,16 @@ async def contradiction(name: JournalName, spools: Sequence[SpoolFile], fragment
     Args:
         spools: by offset.
     """
-    begin, end = spools[0].begin, spools[-1].end
     for fragment in fragments:
-        if fragment.end <= begin or fragment.begin >= end:
+        # What is stored and gone from here leaves a gap between spools that are kept: nothing contradicts it.
+        shared = [each for each in spools if each.begin < fragment.end and fragment.begin < each.end]
+        if not shared:
             continue
-        if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in spools):
+        if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in shared):
             continue  # Of another sum it is a conflict, which the index keeps and tells.
-        is_within = begin <= fragment.begin and fragment.end <= end
+        is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
         try:
-            is_same = is_within and await _digest(spools, fragment) == fragment.sum
+            is_same = is_within and await _digest(shared, fragment) == fragment.sum
         except (Corrupt, OSError) as error:
             return str(error)
         if not is_same:

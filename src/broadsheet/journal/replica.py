@@ -50,6 +50,7 @@ from broadsheet.journal.core.spec import epoch_key, registers_key
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
@@ -200,12 +201,12 @@ class Replica:
         if self.index.end > self._opened_head:
             reason = (
                 f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"
-                f" was found at the start was {self._opened_head}"
+                f" was found at the start was {self._opened_head}: {contradiction or reset_head(self.name)}"
             )
         elif missing:
             reason = (
                 f"journal {self.name}: neither a spool file nor the fragment store has"
-                f" [{missing[0].begin}, {missing[0].end})"
+                f" [{missing[0].begin}, {missing[0].end}): {contradiction or accept_loss(self.name)}"
             )
         self._may_upload = not reason
         if reason and not self.reason:
