@@ -129,3 +129,20 @@ def test_a_java_home_without_java_is_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     assert checks.java_check(tmp_path).remedy == "unset JAVA_HOME"
+
+
+def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
+    """A node that goes on above a cut tail says so once, in its log: who looks later must still find it."""
+    take(tmp_path)
+    (tmp_path / "keyspace").mkdir()
+    (tmp_path / "journals").mkdir()
+    assert checks.keyspace_check(tmp_path).verdict is Verdict.GOOD
+    (tmp_path / "keyspace" / "cut-0000000000000007-0000000000000009.lost").write_text("{}")
+    (tmp_path / "journals" / "orphans").write_text("[7]")
+
+    damage, keyspace = checks.damage_check(tmp_path), checks.keyspace_check(tmp_path)
+
+    assert damage.verdict is Verdict.WARNING
+    assert "keyspace/cut-0000000000000007-0000000000000009.lost" in damage.text
+    assert (keyspace.verdict, "revisions 7" in keyspace.text) == (Verdict.WARNING, True)
+    assert "keyspace accept-loss --adopt" in keyspace.remedy

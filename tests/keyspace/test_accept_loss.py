@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import msgspec
@@ -17,14 +18,17 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, epoch_key, r
 from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.keyspace.core.loss import LOSS_KEY
+from broadsheet.keyspace.local.role import open_keyspace
 from broadsheet.keyspace.local.sealing import REVISION_LEAP, SEAL_NAME
+from broadsheet.observe.logs import Logs
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
-from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.crash_histories import KEYSPACE, NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import append, copy_of, flip, shown
 from tests.journal.test_kept import lose
+from tests.keyspace.test_healing import Life
 
 OTHER, THIRD = JournalName("crash/other"), JournalName("crash/third")
 ALL = (NAME, OTHER, THIRD)
@@ -129,6 +133,23 @@ async def test_orphans_go_only_by_an_operators_word() -> None:
         assert node.keyspace.get(LOSS_KEY) is None
         assert await shown(node, NAME) == NAME.encode()
     assert not any(f"{created[OTHER]:016x}" in name for name in image(disk))
+    assert not crashes
+
+
+async def test_a_journal_that_has_a_spool_and_no_record_is_an_orphan_too() -> None:
+    """Its directory was left behind for ever, and nobody was told."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        info = await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.replica(NAME)
+        await _idle()
+        left = kept_at(disk)
+    flip_key(left, spec_key(NAME))
+    told = accept(left, {}, may_act=True)
+    assert [(each.revision, each.has_stream) for each in told.orphans] == [(info.create_revision, False)]
+    async with running(left, Shelf(None, {}), seed=2, crashes=crashes, is_last=False):
+        pass
+    assert json.loads(image(left)[ORPHANS_NAME]) == [info.create_revision]
     assert not crashes
 
 
@@ -295,6 +316,25 @@ async def test_an_epoch_key_that_was_cut_off_gives_no_revision_twice() -> None:
     assert told["doubtful"][0] <= revision < told["doubtful"][1]
     assert told["goes_on"] > revision
     assert not crashes
+
+
+async def test_a_start_says_which_revisions_are_in_doubt() -> None:
+    """An operator learns what may be gone from the start that goes on without it."""
+    disk, revision = await cut_after(epoch_key(NAME))
+    lines, life = StringIO(), Life(disk, 2)
+    logger = Logs(lines, wall=life.ports.time.wall, is_console=False).of("keyspace")
+
+    keyspace = await open_keyspace(life.scope, life.ports, KEYSPACE, logger)
+    await life.scope.close()
+
+    (line,) = [each for each in map(json.loads, lines.getvalue().splitlines()) if "doubtful" in each]
+    assert (line["event"], line["sound"], line["goes_on"]) == (
+        "keyspace.tail_cut",
+        revision - 1,
+        keyspace.revision,
+    )
+    assert line["doubtful"] == f"[{revision}, {revision + 1})"
+    assert keyspace.revision == revision + REVISION_LEAP
 
 
 async def test_a_torn_batch_after_a_power_cut_leaves_no_trace() -> None:

@@ -184,7 +184,7 @@ def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
     if may_act and standing.accepted is not None:
         # Spools first: once the map says that nothing is missing, nobody would look for them.
         remove_spools(disk, left)
-        revision = Revision(standing.found.revision + 1)
+        revision = floor(standing, [found.newest])
         now = time.time_ns()
         give_up(disk, standing, added=(), loss=None, revision=revision, chunk_bytes=CHUNK_BYTES, now=now)
     return DroppedOrphans(left, is_done=may_act)
@@ -199,10 +199,8 @@ def _stopped(root: Path) -> Iterator[Disk]:
     """
     paths = data_dirs(root)
     if len(paths) != 1:
-        raise ConfigError(
-            f"{root} holds the data of {len(paths)} nodes, and a key space is of a node that stands alone:"
-            " name its --data-dir"
-        )
+        held = f"holds the data of {len(paths)} nodes" if paths else "is no data directory"
+        raise ConfigError(f"{root} {held}: name, as --data-dir, that of a node that stands alone")
     disk = LocalDisk(paths[0])
     try:
         owned = claim(disk, root=str(paths[0]), node=node_of(disk, str(paths[0])), version=__version__)

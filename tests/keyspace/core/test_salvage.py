@@ -107,6 +107,15 @@ def test_the_whole_chunks_of_a_damaged_snapshot_count() -> None:
     assert (found.sound, found.revision) == (0, 10)
 
 
+def test_an_older_transaction_does_not_undo_a_newer_chunk() -> None:
+    """Transactions that were appended before the snapshot stand before it in the log."""
+    chunks = snapshot(Revision(9), [pair("a", 8), pair("b", 9)], chunk_bytes=1)
+
+    found = run([put(5, a="old"), gone(6, "a"), *chunks], flipped=[23], first=20)
+
+    assert values(found) == {"a": b"v"}
+
+
 def test_parts_of_two_snapshots_are_none() -> None:
     """Their pairs are of two moments: a key could be shown that no moment had."""
     old = snapshot(Revision(3), [pair("a", 1), pair("b", 3)], chunk_bytes=1)
