@@ -1,6 +1,8 @@
 """What the local object store keeps beyond its port: crashes, other processes, its confinement."""
 
+import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from broadsheet.base.names import PARTIAL_SEGMENT as PARTIAL
 from broadsheet.errors import ConfigError
+from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.objects import PARTIAL_AGE_MAX_S, LocalObjects, local_root
 
 
@@ -30,6 +33,37 @@ async def test_two_processes_may_share_a_store(tmp_path: Path) -> None:
     assert await two.get("d/name") == b"one"
     one.close()
     two.close()
+
+
+async def test_a_store_that_hangs_while_it_is_opened_holds_nobody_who_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close` is called on the loop: it waited there for the thread, and the loop stood still."""
+    reached, go = threading.Event(), threading.Event()
+    made: list[LocalDisk] = []
+
+    class Hanging(LocalDisk):
+        def make_dir(self, name: str) -> None:
+            made.append(self)
+            reached.set()
+            assert go.wait(30)
+            super().make_dir(name)
+
+    monkeypatch.setattr("broadsheet.runtime.objects.LocalDisk", Hanging)
+    objects = LocalObjects(tmp_path / "store")
+    asked = asyncio.ensure_future(objects.get("d/name"))
+    await asyncio.get_running_loop().run_in_executor(None, reached.wait, 30)
+    closing = threading.Thread(target=objects.close)
+    closing.start()
+    closing.join(10)
+    is_closed = not closing.is_alive()
+    go.set()
+    with pytest.raises(OSError, match="closed"):
+        await asked
+    closing.join()
+
+    assert is_closed
+    assert [disk.tree._fd for disk in made] == [-1]
 
 
 async def test_what_a_crashed_writer_left_is_hidden_and_swept(tmp_path: Path) -> None:

@@ -68,12 +68,12 @@ class LocalObjects:
         """
         with self._opening:
             if self._opened is None:
-                if self._is_closed:
-                    raise OSError(errno.EBADF, "the store is closed", str(self._root))
+                self._must_be_open()
                 disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
                 try:
                     disk.make_dir(PARTIAL_SEGMENT)
                     _sweep(disk)
+                    self._must_be_open()  # It may have been closed while a directory of a network hung.
                 except BaseException:
                     disk.close()
                     raise
@@ -106,14 +106,21 @@ class LocalObjects:
         await self._workers.do(lambda: self._delete(name))
 
     def close(self) -> None:
-        """Let go of the directory; idempotent."""
-        with self._opening:
-            self._is_closed = True
-            if self._opened is not None:
-                self._opened.close()
+        """Let go of the directory; idempotent. Waits for no thread that is opening it: that one lets go."""
+        self._is_closed = True
+        if self._opening.acquire(blocking=False):
+            try:
+                if self._opened is not None:
+                    self._opened.close()
+            finally:
+                self._opening.release()
         if self._is_alone:
             self._syncs.close()
         self._workers.close()
+
+    def _must_be_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the store is closed", str(self._root))
 
     def _put(self, name: str, body: Iterable[Buffer]) -> bool:
         directory = name.rpartition("/")[0]
