@@ -229,6 +229,17 @@ def test_up_on_a_taken_port_makes_nothing_and_names_the_flags(tmp_path: Path) ->
     assert not root.exists()
 
 
+def test_the_same_offset_may_be_said_again(tmp_path: Path) -> None:
+    """The command that made it starts it again after a reboot: its own ports were no reason to refuse."""
+    offset = 21_000
+    made = Cluster.make(tmp_path / "c", count=2, port_offset=offset, has_any_port=False)
+
+    assert made.has_offset(offset)
+    assert not made.has_offset(offset + 1)
+    other = broadsheet("up", "--data-dir", made.root, "--detach", "--port-offset", str(offset + 1))
+    assert (other.returncode, "has its ports already" in other.stderr) == (2, True)
+
+
 def test_up_says_what_a_node_said_when_its_port_was_taken_later(tmp_path: Path) -> None:
     """A directory keeps its ports; who has taken one meanwhile is not always another cluster."""
     root = tmp_path / "c"

@@ -67,9 +67,12 @@ async def test_no_flipped_bit_of_a_file_is_served(tmp_path: Path) -> None:
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         path.write_bytes(bad)
-        with pytest.raises(Corrupt, match="checksum"):
+        with pytest.raises(Corrupt, match=r"checksum is wrong: restore this file.* or move it away"):
             async with file_metastore(tmp_path):
                 pass
+    path.rename(tmp_path / "aside")
+    async with file_metastore(tmp_path) as metastore:
+        assert (await metastore.read()).version == 1
 
 
 async def test_a_majority_goes_on_after_all_were_restarted(tmp_path: Path) -> None:

@@ -124,11 +124,23 @@ class Cluster:
 
     def data_dir(self, node: str) -> Path:
         """Where a node keeps its data."""
+        return self.root / self._setting(node, "node", "data_dir")
+
+    def has_offset(self, port_offset: int) -> bool:
+        """Whether its nodes listen where `port_offset` would have them."""
+        return all(
+            self._setting(node, door, "address") == address
+            for number, node in enumerate(self.nodes)
+            for door, address in _addresses(number, port_offset=port_offset, has_any_port=False).items()
+        )
+
+    def _setting(self, node: str, section: str, field: str) -> str:
+        """A value of the node's file that `up` wrote there."""
         path = self.root / f"{node}.toml"
         try:
-            return self.root / str(tomllib.loads(path.read_text())["node"]["data_dir"])
+            return str(tomllib.loads(path.read_text())[section][field])
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path} names no node.data_dir: {error}") from error
+            raise ConfigError(f"{path} names no {section}.{field}: {error}") from error
 
     def running(self) -> dict[str, Running | None]:
         """Every node with its process; None where there is none."""

@@ -37,7 +37,7 @@ def up(
                 f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
                 "leave out --nodes, or name another directory"
             )
-        if port_offset or any_port:
+        if any_port or (port_offset and not cluster.has_offset(port_offset)):
             raise ConfigError(
                 f"{data_dir} has its ports already, in {data_dir}/*.toml: edit them there, "
                 "or leave out --port-offset and --any-port"

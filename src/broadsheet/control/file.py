@@ -113,7 +113,10 @@ def _read(disk: Disk) -> Versioned | None:
     finally:
         file.close()
     if len(content) < 4 or int.from_bytes(content[:4], "little") != crc32c(content[4:]):
-        raise Corrupt(f"{NAME}: the checksum is wrong: restore the data directory from a backup")
+        raise Corrupt(
+            f"{NAME}: the checksum is wrong: restore this file, and nothing else, from a backup;"
+            " or move it away, and the metastore begins anew"
+        )
     found = msgspec.msgpack.decode(content[4:], type=_Content)
     if found.format != FORMAT:
         raise Corrupt(f"{NAME} has format {found.format}, this version reads {FORMAT}")

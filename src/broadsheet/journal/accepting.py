@@ -80,6 +80,9 @@ def look(replica: Replica, keys: Keys, *, head: ByteOffset | None) -> Loss:
     if head is not None and head < known:
         raise InvalidArgument(f"head {head} is below {known}, which is known: {why}; choose {known} or more")
     chosen = known if head is None else head
+    for each in sorted(lost, key=lambda lost: lost.begin):
+        if each.begin <= reached:
+            reached = max(reached, each.end)  # Told already.
     if reached < chosen:
         lost.append(Lost(reached, chosen, f"nothing that is here has it, and {chosen} is named: {why}"))
     registers = replica.log_registers

@@ -174,7 +174,7 @@ def _form(disk: Disk, root: str) -> Format:
     except msgspec.DecodeError as error:
         raise ConfigError(
             f"data directory {root} is half-written: {FORMAT_FILE} is damaged ({error}). "
-            "Restore it from a backup"
+            "Restore this file from a backup, and nothing else"
         ) from error
 
 
