@@ -56,6 +56,8 @@ class History:
         self.tape: Tape = record(self.disk)
         self.states: dict[int, list[tuple[int, Records]]] = {}
         """Per stream: (next offset, records) after each of its operations."""
+        self.points: dict[int, list[tuple[int, int]]] = {}
+        """Per stream: (generation, chain) after each of its operations."""
         self.trimmed: dict[int, int] = {}
         self.bench: Bench | None = None
         self.starts = 0
@@ -68,7 +70,7 @@ class History:
         for stream, states in self.states.items():
             told = await self.bench.found(LogStreamId(stream))
             found = {int(r.offset): r.payload for r in told.records}
-            states.append((log.next_offset(LogStreamId(stream)), found))
+            self._note(stream, log.next_offset(LogStreamId(stream)), found)
             self.tape.mark(
                 (stream, len(states) - 1)
             )  # What a start tells its domain is durable from then on.
@@ -129,7 +131,11 @@ class History:
         return self.states.setdefault(stream, [(0, {})])[-1]
 
     def _note(self, stream: int, after: int, content: Records) -> None:
+        assert self.bench is not None
+        log, name = self.bench.log, LogStreamId(stream)
         self.states[stream].append((after, content))
+        points = self.points.setdefault(stream, [(0, 0)])
+        points.append((log.generation(name), log.chain(name)))
 
     def _done(self, stream: int) -> Callable[[], None]:
         number = len(self.states.setdefault(stream, [(0, {})]))
@@ -163,6 +169,8 @@ class History:
                 for number, (after, content) in enumerate(states)
                 if number >= promised.get(stream, 0)
                 and after == verdict.point.next
+                and self.points[stream][number][1] == verdict.point.crc
+                and verdict.point.generation >= self.points[stream][promised.get(stream, 0)][0]
                 and {o: p for o, p in content.items() if o >= verdict.first} == found
             ]
             if not legal or verdict.first > max(self.trimmed.get(stream, 0), _base(states, legal[0])):
@@ -314,6 +322,25 @@ async def trims_within_a_turn(history: History) -> None:
         count += 9
 
 
+async def trims_behind_a_roll(history: History) -> None:
+    """The head has moved on, within a turn, when everything that is durable is trimmed.
+
+    The segment of the last durable batch is needed all the same: it says where the streams stand, if what
+    is being written now is torn.
+    """
+    bench = await history.start()
+    count = 0
+    for n in range(8):
+        while bench.log._last is None or bench.log._last.end < TINY.segment_bytes - 7000:
+            history.append(A, noise(count, 3000), generation=n + 1)
+            await history.settled()
+            count += 1
+        history.append(A, noise(n, 7000), generation=n + 1)
+        history.trim(A, count)
+        await history.settled()
+        count += 1
+
+
 async def restarts(history: History) -> None:
     """Killed in the middle of a write and started again, with the page cache as it was."""
     for life in range(10):
@@ -365,6 +392,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         recycling,
         copying,
         trims_within_a_turn,
+        trims_behind_a_roll,
         restarts,
         resets,
         resting,

@@ -20,6 +20,7 @@ ATOMS_MAX = {
     "recycling": 9,
     "copying": 9,
     "trims_within_a_turn": 10,
+    "trims_behind_a_roll": 10,
     "restarts": 10,
     "resets": 11,
     "resting": 11,

@@ -9,7 +9,7 @@ from broadsheet.base.types import LogStreamId
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
-from tests.wal.harness import DIRECTORY, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, abandon, open_log
 from tests.wal.histories import TINY, Kept, noise, read_image
 
 BATCHES = 12
@@ -112,3 +112,27 @@ async def test_a_damaged_last_batch_behind_a_lost_one_is_no_cut_tail() -> None:
     damaged = log.streams_of[last.batch][-1]
     assert told[damaged].flags & RowFlag.QUARANTINED
     judge(log, told, [log.batches[-2][1].batch, last.batch])
+
+
+@pytest.mark.parametrize("laps", [2, 8])
+async def test_a_damaged_header_of_the_first_batch_in_a_segment_is_told(laps: int) -> None:
+    """W2: a batch in a segment that was never used, or used long ago, whose frames alone are left.
+
+    Nothing vouches for it and nothing links to it: the frames behind its damaged header are the only sign
+    that there was a record, which was acknowledged.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    while bench.log.pool.head < laps:
+        offset = await bench.commit(A, noise(1, 6000))
+        bench.log.trim(A, offset)
+    await abandon(bench)
+    last = bench.log._last
+    assert last is not None
+    name = f"{DIRECTORY}/segment-{last.index:08d}.wal"
+    content = bytearray(disk.medium.image()[name])
+    content[last.at + 1] ^= 1
+    told = read_image({**disk.medium.image(), name: bytes(content)})
+
+    assert [each.offset for each in told[A].held] != [offset]
+    assert told[A].flags & (RowFlag.TAIL_CUT | RowFlag.QUARANTINED)
