@@ -1,10 +1,13 @@
 """Ways out: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
 
+import asyncio
 import errno
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +26,7 @@ from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived,
 from tests.journal.test_healing import Down
 from tests.support.faulty import Fault, FaultyDisk
 
+T = TypeVar("T")
 LAST = sum(map(len, PARTS[:-1]))
 """Where the newest append begins."""
 
@@ -154,6 +158,33 @@ async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() ->
         replica = await node.broker.replica(NAME)
         assert (replica.reason, replica.begin, replica.end) == ("", 0, len(CONTENT))
         assert replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
+    assert not crashes
+
+
+class Late(FaultyDisk):
+    """A disk whose threads are slow to say that they are done."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        found = await super().run(work)
+        await asyncio.sleep(0.003)
+        return found
+
+
+async def test_what_is_acknowledged_while_a_loss_is_accepted_stays() -> None:
+    """J1, J2: a journal without registers takes appends; those that came after the look were moved aside."""
+    disk, crashes = await lived(is_vouched=True), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
+        await node.keyspace.transact([], [Delete(registers_key(NAME))])
+    disk.medium.locks.clear()
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, faulty=Late(disk)) as node:
+        await node.broker.replica(NAME)
+        accepting = asyncio.create_task(accept(node, may_act=True))
+        acknowledged = [n for n in range(100) if await append(node, NAME, b"%03d," % n) is Status.OK]
+        assert (await accepting).are_registers_lost
+        found = (await shown(node, NAME)).removeprefix(CONTENT).split(b",")[:-1]
+        assert len(acknowledged) > 90
+        assert [n for n in acknowledged if b"%03d" % n not in found] == []
+        assert (await node.broker.replica(NAME)).reason == ""
     assert not crashes
 
 

@@ -392,14 +392,12 @@ class Broker:
         here = [each for each in (*replica.closed, replica.spool) if not each.damage]
         if contradicted := await contradiction(info.name, here, replica.index.fragments()):
             raise InvalidArgument(contradicted)  # It would be stopped again by the next look at the store.
-        keys = Keys(
-            context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name))
-        )
-        reason, loss = replica.reason, await context.disk.run(partial(look, replica, keys, head=head))
+        looking = partial(look, replica, self._keys(info), head=head)
+        reason, loss = replica.reason, await context.disk.run(looking)
         if is_head_only and loss.is_damaged:
             raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
         if may_act:
-            await self._carried(self._give_up(replica, keys, loss), f"accept.{name}")
+            loss = await self._carried(self._give_up(replica, head=head), f"accept.{name}")
         return LossReply(
             journal=info.name,
             reason=reason,
@@ -410,7 +408,11 @@ class Broker:
             is_done=may_act,
         )
 
-    async def _give_up(self, replica: Replica, keys: Keys, loss: Loss) -> None:
+    def _keys(self, info: JournalInfo) -> Keys:
+        keyspace = self._context.keyspace
+        return Keys(keyspace.get(epoch_key(info.name)), keyspace.get(registers_key(info.name)))
+
+    async def _give_up(self, replica: Replica, *, head: ByteOffset | None) -> Loss:
         """Close the journal, write down what is given up, and open it again."""
         slot = self._slots.get(replica.name)
         if slot is None or slot.replica is not replica:
@@ -423,8 +425,12 @@ class Broker:
                 if slot.housekeeping is not None:
                     await slot.housekeeping.settle()
                     slot.housekeeping = None
+                keys = self._keys(replica.info)
+                # Looked at once more: where only its registers are lost, it took appends until it was closed.
+                loss = await context.disk.run(partial(look, replica, keys, head=head))
                 await context.disk.run(partial(give_up, replica, loss))
                 await move_epoch(context, replica.info, keys, head=loss.head)
+                return loss
         except OSError as error:
             raise StoreUnhealthy(
                 f"journal {replica.name}: its loss was not accepted, for the disk refused: {error}; free some"
