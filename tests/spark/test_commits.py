@@ -194,6 +194,36 @@ def test_a_driver_fenced_between_reading_and_deciding_does_not_commit(bench: Ben
     assert new.standing().batch == -1
 
 
+def test_a_driver_fenced_before_it_looks_for_the_end_does_not_commit(bench: Bench) -> None:
+    """P6: the end that it is then told lies behind the newer fence, so only the registers can refuse it."""
+    newer = bench.commit_journal()
+
+    def fence_first(name: str, content: bytes) -> None:
+        if name == bench.name and not content and newer.standing().author == "f1":
+            newer.begin(Fence("f2"))
+
+    older = bench.commit_journal(fence_first)
+    newer.begin(Fence("f1"))
+    intents = bench.task(0)
+
+    with pytest.raises(Fenced):
+        commit(older, "f1", 0, intents)
+    assert newer.standing().batch == -1
+    assert bench.committed() == []
+
+
+def test_a_forked_worker_does_not_take_the_producer_of_the_one_that_it_was_forked_from(bench: Bench) -> None:
+    """Both would append under one producer, with the same clocks."""
+    journal, held = bench.commit_journal(), Held()
+    journal.begin(Fence("f1"))
+    first = held.take(journal.plan(Fence("f1")))
+    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    held.pid = os.getppid()  # As its copy in a child has it.
+
+    assert held.take(journal.plan(Fence("f1"))) is not first
+
+
 def test_a_start_that_slept_publishes_nothing_of_a_newer_driver(bench: Bench) -> None:
     """That one goes on with its producers: an old acknowledgement would roll back what they append now.
 
