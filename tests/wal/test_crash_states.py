@@ -23,6 +23,7 @@ ATOMS_MAX = {
     "trims_behind_a_roll": 10,
     "restarts": 10,
     "resets": 11,
+    "resets_behind_others": 11,
     "resting": 11,
 }
 

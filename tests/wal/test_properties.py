@@ -259,7 +259,7 @@ async def test_w7_damaged_bytes_are_set_aside_before_anything_writes_over_them()
             pass
     kept = [content for name, content in disk.medium.image().items() if "quarantine-" in name]
     block = at // BLOCK_BYTES * BLOCK_BYTES
-    assert sum(disk.medium.image()[SEGMENT][block : block + BLOCK_BYTES] == content for content in kept) == 1
+    assert sum(disk.medium.image()[SEGMENT][block : block + BLOCK_BYTES] in content for content in kept) == 1
 
 
 async def test_w8_a_disk_that_fills_up_leaves_a_log_that_reads_and_goes_on() -> None:

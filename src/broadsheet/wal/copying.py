@@ -174,14 +174,19 @@ class _Step:
 
 async def _set_aside(log: Copied, lap: int, index: int) -> None:
     """Charge what could not be read to its streams, at once, and let it pin nothing."""
-    lost = []
+
+    def is_held(stream: int) -> bool:
+        state = log.states.get(stream)
+        return state is not None and lap in state.laps
+
+    found = []
     use = log.pool.laps.get(lap)
     for count, stream in enumerate(list(use.streams) if use is not None else ()):
-        state = log.states.get(stream)
-        if state is not None and lap in state.laps:
-            lost.append(stream)
+        if is_held(stream):
+            found.append(stream)
         if count % RUNS_PER_TURN == 0:
             await asyncio.sleep(0)
+    lost = [stream for stream in found if is_held(stream)]  # Some were trimmed, reset or dropped meanwhile.
     if not lost or log.is_dead or log.is_closed or lap not in log.pool.laps:
         return  # Where the lap is gone, its streams have trimmed what it had: nothing was lost.
     hit("wal.copy_found_damage")

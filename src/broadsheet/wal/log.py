@@ -11,6 +11,7 @@ Source: `docs/protocols/wal.md`.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -438,15 +439,11 @@ class Log:
             known = list(state.runs(from_offset, places[-1].end))
             if self.states.get(stream) is not state or known != places or from_offset < state.first:
                 continue  # Truncated, trimmed or copied meanwhile: what was read may be void.
-            runs: list[Run] = []
-            for run in found:
-                if run is None:
-                    break
-                runs.append(run)
+            runs = [run for run in takewhile(lambda run: run is not None, found) if run is not None]
             if len(runs) < len(found):
                 hit("wal.read_found_damage")
-                await self._set_aside(places[len(runs)])
-                self.quarantine(stream)
+                if not await self._lose(state, places[len(runs)]):
+                    continue  # Given up, reset or dropped meanwhile: nobody wants it any more.
             if not runs:
                 raise self._lost(stream)
             runs[0] = runs[0].since(from_offset)
@@ -480,11 +477,18 @@ class Log:
         self._ask()
         await durable
 
-    async def _set_aside(self, place: Place) -> None:
+    async def _lose(self, state: StreamState, place: Place) -> bool:
+        """The run at `place` is damaged: keep its bytes; quarantine its stream if that still holds it."""
         use = self.pool.laps.get(place.lap)
         if use is not None:
             damage = Damage(use.index, place.lap, place.at, place.at + frame_bytes(place.length))
             self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, [damage])))
+        self._check_open()
+        is_held = self.states.get(state.stream) is state
+        is_held = is_held and state.place(place.begin, place.lap, place.at) == place
+        if is_held:
+            self.quarantine(state.stream)
+        return is_held
 
     def _lost(self, stream: LogStreamId) -> StreamQuarantined:
         return StreamQuarantined(f"stream {stream} of {self.directory} lost records: repair it, then `reset`")
@@ -822,7 +826,9 @@ class Log:
             return last
         if self._is_out_of_space and not is_relief:
             raise self._full()
-        batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=False)
+        # The first batch of a segment may be the only one that tells of a stream, so the second does, too.
+        is_second = last.at == BLOCK_BYTES and (is_relief or self.pool.may_append())
+        batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=is_second)
         batch.name(last.touched)
         if not batch.room_for(stream, length, is_relief=is_relief):
             self._roll_for(length, is_relief=is_relief)

@@ -7,12 +7,13 @@ the page cache"); reliability 0.4, W3, W7.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
-from broadsheet.wal.config import BLOCK_BYTES, WALConfig
+from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.format import VERSION, SegmentHeader, aligned
 from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, survey
 from broadsheet.wal.scan import Content
@@ -23,6 +24,9 @@ from broadsheet.wal.segments import (
     segment_index,
     segment_name,
 )
+
+JOIN_GAP_BYTES: Final = MIB
+"""Damage that lies no further apart goes to one file."""
 
 
 class Opened:
@@ -135,18 +139,40 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
         The names of new files.
     """
     made: list[str] = []
-    for place in damage:
+    for place in _joined(damage):
         content = segments.read(place.file, place.begin, place.end - place.begin)
         name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
         file = segments.disk.open(segments.path(name), create=True)
-        if file.size() != len(content):  # Else a former start has set the same bytes aside.
-            file.write_at(0, [content])
-            file.sync()
-            made.append(name)
-        file.close()
-    if made:
+        try:
+            if not _holds(file, content):  # Else a former start has set the same bytes aside.
+                file.truncate(0)
+                file.write_at(0, [content])
+                made.append(name)
+            file.sync()  # Also what is there: who wrote it may have been killed before it was durable.
+        finally:
+            file.close()
+    if damage:
         segments.disk.sync_dir(segments.directory)
     return made
+
+
+def _holds(file: File, content: bytes) -> bool:
+    try:
+        return file.size() == len(content) and file.read_at(0, len(content)) == content
+    except OSError:
+        return False  # It is written anew.
+
+
+def _joined(damage: Sequence[Damage]) -> list[Damage]:
+    """The same places, as few: ten thousand small runs of one segment must not be as many files."""
+    joined: list[Damage] = []
+    for place in sorted(damage, key=lambda each: (each.lap, each.file, each.begin)):
+        last = joined[-1] if joined else None
+        if last is not None and last[:2] == place[:2] and place.begin <= last.end + JOIN_GAP_BYTES:
+            joined[-1] = last._replace(end=max(last.end, place.end))
+        else:
+            joined.append(place)
+    return joined
 
 
 def _repair_headers(segments: Segments, found: list[Found]) -> None:

@@ -154,15 +154,7 @@ class Recovery:
         return at
 
     def _batch(self, segment: Found, content: Content, header: BatchHeader) -> None:
-        last = self._last
-        if last is not None:
-            lost = header.batch - last.batch - 1
-            if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
-                hit("wal.recovery.gap")
-                self._gap = header.batch
-            if lost:
-                hit("wal.recovery.batch_lost")
-                self._after_loss = header.batch
+        self._notice_loss(header)
         self._last, self._chain = header, header.chain
         base, data = header.at, content.read(header.at, header.at + header.length)
         begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
@@ -193,6 +185,23 @@ class Recovery:
             named = dict.fromkeys(row.stream for row in said)
             for stream in [stream for stream in self._tales if stream not in named]:
                 del self._tales[stream]
+
+    def _notice_loss(self, header: BatchHeader) -> None:
+        """Compare `header` with what came before it: batches may be missing."""
+        last = self._last
+        if last is not None:
+            lost = header.batch - last.batch - 1
+            if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
+                hit("wal.recovery.gap")
+                self._gap = header.batch
+            if lost:
+                hit("wal.recovery.batch_lost")
+                self._after_loss = header.batch
+        elif header.at > BLOCK_BYTES:
+            hit("wal.recovery.first_batch_lost")
+            self._after_loss = header.batch
+            if not header.flags & BatchFlag.FULL:
+                self._gap = header.batch  # What told of all streams is gone.
 
     def _hole(self, segment: Found, content: Content, begin: int, end: int) -> None:
         """Batches were lost, their headers damaged: salvage their frames, verified one by one."""

@@ -72,6 +72,11 @@ class Tale:
         self.expect: Point | None = None
         self.prior: Point | None = None
         """Where it stood before the batch that touched it last."""
+        self.prior_first: int | None = None
+        """The first untrimmed offset then."""
+        self.prior_flags = 0
+        self.is_linked = True
+        """Whether the runs since the last row follow what was there before them."""
         self.touched = self.seen = 0
         """The batch that moved it last; the last one that spoke of it."""
         self.held: dict[int, Held] = {}
@@ -91,6 +96,8 @@ class Tale:
         boundary = self._boundary(held.offset)
         if boundary == held.seed and self.expect is not None and held.offset < self.expect.next:
             self._void(held.offset)  # The truncation between them was lost; that this run links proves it.
+        elif boundary != held.seed and self.expect is not None:
+            self.is_linked = False
         self._put(held)
         self.expect = Point(held.end, held.generation, held.crc)
 
@@ -108,6 +115,8 @@ class Tale:
         self.expect = Point(header.offset, header.generation, header.seed)
         if self.prior is not None and self.prior.next >= header.offset:
             self.prior = self.expect  # Else what stands between them is of the same batch, and as doubtful.
+            if self.prior_first is not None:
+                self.prior_first = min(self.prior_first, header.offset)
         self.first = header.offset if self.first is None else min(self.first, header.offset)
 
     def reset(self, header: FrameHeader) -> None:
@@ -116,13 +125,20 @@ class Tale:
         self._void(0)
         self.shadowed.clear()
         self.damaged.clear()
-        self.first, self.flags = header.offset, 0
+        self.first = self.prior_first = header.offset
+        self.flags = self.prior_flags = 0
+        self.is_linked = True
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
     def row(self, row: Row, batch: int) -> None:
-        """The writer says where the stream stands at the end of `batch`."""
+        """The writer says where the stream stands at the end of `batch`.
+
+        Where that does not follow from the frames, that of a reset may be lost: what the row no longer counts
+        is kept then, because a batch that was cut short has reset nothing.
+        """
         self.seen = batch
         point = Point(row.next, row.generation, row.crc)
+        is_explained, self.is_linked = self.expect == point and self.is_linked, True
         if self.expect != point:
             self._touch(batch)
             lost_truncation = self.expect is not None and row.generation > self.expect.generation
@@ -131,8 +147,9 @@ class Tale:
             elif self.expect is not None and not lost_truncation:
                 self._cut(row)
             self.expect = point
-        self.flags = row.flags
-        self._trim(row.first)
+        self.flags, self.first = row.flags, row.first
+        if is_explained:
+            self._trim(row.first)
 
     def judge(self, tail_batch: int, *, is_suspect: bool) -> Verdict:
         """What is left, now that everything was read.
@@ -148,15 +165,20 @@ class Tale:
         if _agree(reached, self.expect) and not is_suspect:
             behind = self._suspects(self.expect.next) if self.flags & RowFlag.TAIL_CUT else []
             return Verdict(first, self.expect, chain, self.flags, [], behind)
-        if self.touched == tail_batch and not is_suspect and not self.flags & RowFlag.QUARANTINED:
-            start = self.prior or Point(first, 0, 0)
+        is_quarantined = (self.flags | self.prior_flags) & RowFlag.QUARANTINED
+        if self.touched == tail_batch and not is_suspect and not is_quarantined:
+            start = self.prior or Point(0, 0, 0)  # It began in the batch that was cut.
             before = {h.offset: h for h in (*self.shadowed, *self.held.values()) if h.batch < tail_batch}
             after = {h.offset: h for h in self.held.values() if h.batch == tail_batch}
-            reached, chain = _walk({**after, **before}, first, start)
-            if _passes(chain, first, start):
-                point = reached._replace(generation=max(reached.generation, start.generation))
-                flags = self.flags | RowFlag.TAIL_CUT
-                return Verdict(min(first, point.next), point, chain, flags, [], self._suspects(point.next))
+            is_there = any(_agree(Point(h.end, h.generation, h.crc), start) for h in before.values())
+            for base in self._bases(first, start, self.expect, is_there=is_there):
+                runs = before if base > start.next else {**after, **before}
+                reached, chain = _walk(runs, base, start)
+                if _passes(chain, base, start):
+                    point = reached._replace(generation=max(reached.generation, start.generation))
+                    flags = self.flags | RowFlag.TAIL_CUT
+                    behind = self._suspects(point.next)
+                    return Verdict(min(base, point.next), point, chain, flags, [], behind)
         in_chain = dict.fromkeys(h.offset for h in chain)
         rest = [
             h for h in (*self.shadowed, *self.held.values()) if h.offset not in in_chain and h.end > first
@@ -164,6 +186,22 @@ class Tale:
         end = chain[-1].end if chain else first
         flags = self.flags | RowFlag.QUARANTINED
         return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
+
+    def _bases(self, first: int, start: Point, expect: Point, *, is_there: bool) -> list[int]:
+        """Where what was there before the last batch may begin. It is cut, so it has given up nothing.
+
+        Unless what it trimmed is gone already, because it also says that a segment is free. A reset frees
+        nothing before it is durable.
+
+        Args:
+            expect: where the last batch says that it stands.
+            is_there: the run that leads to `start` is held.
+        """
+        bases = [self.prior_first or 0]
+        is_reset = is_there and first > start.next and expect.generation > start.generation
+        if first not in bases and not is_reset:
+            bases.append(first)
+        return bases
 
     def _suspects(self, at: int) -> list[Held | Suspect]:
         """What was found at `at` and behind it."""
@@ -173,7 +211,8 @@ class Tale:
     def _touch(self, batch: int) -> None:
         self.seen = batch
         if self.touched != batch:
-            self.prior, self.touched = self.expect, batch
+            self.prior, self.prior_first, self.prior_flags = self.expect, self.first, self.flags
+            self.touched = batch
 
     def _put(self, held: Held) -> None:
         known = self.held.get(held.offset)
@@ -218,7 +257,6 @@ class Tale:
                 self._put(held)
 
     def _trim(self, first: int) -> None:
-        self.first = first
         while self._order:
             oldest = self.held.get(self._order[0])
             if oldest is not None and oldest.end > first:
