@@ -255,7 +255,7 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
     assert not made.ports.crashed, made.ports.crashed
     await until(lambda: made.server.accounts.used_bytes == 0)  # Every byte in flight is given back.
     assert made.server.accounts.queued_bytes == 0, "what nobody takes is counted no longer"
-    for piece in (made.server.accounts, made.server.turns, made.server.places):
+    for piece in (made.server.accounts, made.server.turns, made.server.places, made.server.outlet):
         piece.check()
     assert not made.server.accounts.by_name, "an account whose last connection has gone"
     assert not made.server.accounts.task_count, "a task that has ended is counted no longer"

@@ -94,7 +94,7 @@ async def test_a_deadline_is_unknown_and_stops_the_handler() -> None:
     async with world() as w:
         client = await w.client()
         with pytest.raises(DeadlineExceeded):
-            await client.call("test.wait", Echo(), reply=Echo, timeout=Duration(20 * MILLISECOND))
+            await client.call("test.wait", Echo(), reply=Echo, timeout=Duration(200 * MILLISECOND))
         await until(lambda: w.methods.cancelled == 1)
 
         body, _ = await client.call("test.echo", Echo(number=7), reply=Echo)
@@ -281,3 +281,21 @@ async def test_what_was_handed_over_before_the_peer_was_too_slow_is_unknown() ->
 
         assert client.reason.startswith("slow peer")
         assert [type(each) for each in found] == [Unknown] * 9
+
+
+async def test_a_request_that_cannot_be_sent_takes_no_others_turn() -> None:
+    """It waited for a stream, was woken, was refused and woke nobody: those behind it waited for ever."""
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+        first = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        await asyncio.sleep(0)
+        bad = asyncio.create_task(client.call("test.echo", Echo(), (bytes(8 << 20),), reply=Echo))
+        good = asyncio.create_task(client.call("test.echo", Echo(), reply=Echo))
+        await asyncio.sleep(0)
+        w.methods.gate.set()
+
+        with pytest.raises(TooLarge):
+            await bad
+        async with asyncio.timeout(10):
+            await asyncio.gather(first, good)
+        await client.close()

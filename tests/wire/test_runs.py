@@ -9,7 +9,7 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import NotFound, TooLarge, Unknown, WrongAppendOffset
 from broadsheet.wire import frame as f
-from broadsheet.wire.client import ClientConnection
+from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
 from tests.wire.harness import Echo, Empty, until, world
 
@@ -188,4 +188,68 @@ async def test_views_of_a_run_never_show_other_bytes_later() -> None:
         await asyncio.gather(*sends)
 
         assert bytes(w.methods.log.content) == b"".join(records)
+        await client.close()
+
+
+async def test_senders_that_wait_for_room_never_exceed_the_window_together() -> None:
+    """One that came when another had been woken took its room as well, and the node ended the connection."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        log, most = w.methods.log, 0
+        log.is_holding = True
+
+        async def send(size: int) -> None:
+            nonlocal most
+            for _ in range(20):
+                answer = await run.submit((bytes(size),))
+                (state,) = client.base.streams
+                most = max(most, run.unanswered_bytes)
+                assert state == run.stream
+                await answer
+
+        async def answer() -> None:
+            while True:
+                await asyncio.sleep(0)
+                if log.held:
+                    log.content.clear()
+                    log.place(log.held.pop(0))
+
+        answering = asyncio.create_task(answer())
+        await asyncio.gather(*[send(mib << 20) for mib in (3, 3, 3, 2, 3, 1, 3)])
+        answering.cancel()
+
+        assert most <= client.base.peer_window_bytes
+        assert run.unanswered_bytes == 0, "all that was taken is given back"
+        await client.close()
+
+
+async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
+    """It may have got the room and not have used it: then nobody ever would."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        log = w.methods.log
+        log.is_holding = True
+        waiting: list[asyncio.Task[Acknowledged]] = []
+
+        async def send() -> None:
+            await run.send((bytes(3 << 20),))
+            for task in waiting:  # The first of them has got its room by now, and has not yet run.
+                task.cancel()
+
+        first = [asyncio.create_task(send()) for _ in range(3)]
+        await until(lambda: len(log.held) == 3)
+        waiting += [asyncio.create_task(run.send((bytes(3 << 20),))) for _ in range(2)]
+        await asyncio.sleep(0)
+        log.place(log.held.pop(0))
+        assert all(
+            isinstance(each, asyncio.CancelledError)
+            for each in await asyncio.gather(*waiting, return_exceptions=True)
+        )
+        log.release()
+        await asyncio.gather(*first)
+
+        await asyncio.gather(*[run.send((bytes(3 << 20),)) for _ in range(4)])
+        assert run.unanswered_bytes == 0
         await client.close()

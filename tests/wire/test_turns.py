@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -12,7 +13,8 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.turns import START_UNITS, TOKEN_UNITS
+from broadsheet.wire.serving import ServerConnection
+from broadsheet.wire.turns import START_UNITS, TOKEN_UNITS, Share, Turns
 from tests.wire.harness import Echo, Empty, World, until, world
 
 UNITS = 256
@@ -234,3 +236,79 @@ async def test_runs_that_nobody_answers_do_not_starve_another_caller() -> None:
 
         for client in (*hogs, other):
             await client.close()
+
+
+async def test_whoever_wants_more_is_not_starved_by_many_that_ask_now_and_then() -> None:
+    """It waited for as long as others kept coming: 200 connections made of 15,000 calls a second 10."""
+    async with world(LIMITS) as w:
+        served: list[str] = []
+
+        class Asker:
+            is_waiting = False
+
+            def __init__(self, flow: str, *, has_more: bool) -> None:
+                self.flow, self.has_more = flow, has_more
+
+            def work(self, share: Share) -> bool:
+                served.append(self.flow)
+                share.units -= UNITS
+                if not self.has_more:
+                    asyncio.get_running_loop().call_soon(
+                        turns.enter, cast(ServerConnection, self)
+                    )  # It asks again at once.
+                return self.has_more
+
+            def update_reading(self) -> None: ...
+
+        turns = Turns(w.ports, LIMITS)
+        askers = [Asker("greedy", has_more=True), *[Asker(f"{n}", has_more=False) for n in range(20)]]
+        for asker in askers:
+            turns.enter(cast(ServerConnection, asker))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        turns.check()
+
+        assert served.count("greedy") > len(served) // 3, "every other share is of those that want more"
+        assert max(served.count(f"{n}") for n in range(20)) > 2, "and they are not starved either"
+        for asker in askers:
+            turns.forget(cast(ServerConnection, asker))
+            asker.has_more = True
+
+
+@pytest.mark.parametrize("is_allowed", [True, False])
+async def test_calls_that_are_alike_and_refused_are_few_in_a_turn(is_allowed: bool) -> None:
+    """42,000 calls of a method that is not there fit into a read, and were refused in one go."""
+    calls = b"".join([request(f.CALL, number, 999) for number in range(20_000)])
+    if not is_allowed:
+        calls = b"".join(
+            [request(f.CALL, number, 201).replace(b"a/b", b"\xc1/b") for number in range(20_000)]
+        )
+    async with world(LIMITS) as w:
+        most = await most_in_a_turn(w, calls, lambda: w.server.counts.refused, 20_000)
+
+        assert 1 <= most <= 4 * UNITS
+
+
+async def test_a_cancel_behind_many_calls_that_are_alike_is_heard() -> None:
+    """It came in the same read as 24 calls or more, was taken for a late one, and the call ran."""
+    calls = b"".join([request(f.CALL, number, 203) for number in range(64)])
+    cancels = b"".join([f.frame(f.CANCEL, 2 * number + 1) for number in range(0, 64, 2)])
+    async with world() as w:
+        loop = asyncio.get_running_loop()
+        host, _, port = w.address.rpartition(":")
+        sock = socket.create_connection((host, int(port)))
+        sock.setblocking(False)
+        await loop.sock_sendall(sock, HELLO)
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        await loop.sock_sendall(sock, calls + cancels + request(f.CALL, 64, 203))
+        (connection,) = w.server.connections.values()
+        await until(lambda: connection.base.last_stream == 129 and connection.is_idle is False)
+        await until(lambda: len(connection.base.streams) == 33)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+        assert sorted(connection.base.streams) == sorted([2 * n + 1 for n in range(1, 64, 2)] + [129])
+        assert not w.methods.cancelled, "they were not begun"
+        await loop.sock_sendall(sock, f.frame(f.PING, 0))
+        await until(lambda: not connection.base.withdrawn)  # Nothing is remembered of it.
+        sock.close()

@@ -207,8 +207,6 @@ class ClientConnection(Shell):
         """Open a stream, once there is room for it; returns it with what is left of `timeout`."""
         base = self.base
         began = self.ports.time.now()
-        if self._waiting or not base.may_open():
-            await self._waiting.turn(began, timeout)
         self.raise_if_unusable()
         number = self.methods.get(method)
         if number is None:
@@ -219,6 +217,9 @@ class ClientConnection(Shell):
                 f"a request of {len(body)} + {size} bytes, and {self.address} takes"
                 f" {base.peer_frame_bytes_max}"
             )
+        if self._waiting or not base.may_open():
+            await self._waiting.turn(began, timeout)  # Whoever is woken here uses the stream.
+            self.raise_if_unusable()
         left = Duration(max(0, timeout - (self.ports.time.now() - began)))
         timeout_ms = min(max(1, left // MILLISECOND), 0xFFFF_FFFF) if is_bounded else 0
         stream = base.open(kind, number, timeout_ms=timeout_ms, body=body, payload=payload)

@@ -47,6 +47,11 @@ class ListenerConnection(WireConnection):
         self.has_hello = self.has_goaway = False
         self.ending: dict[int, None] = {}
         """Streams whose caller has gone and whose task still runs: each keeps its slot until it has ended."""
+        self.withdrawn: dict[int, None] = {}
+        """Cancelled streams of a `CallsReceived` that was not looked at yet: they are not begun.
+
+        Late ones are among them, so it is emptied once all that was taken has been looked at.
+        """
         self.table.update({
             f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
             f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
@@ -146,8 +151,11 @@ class ListenerConnection(WireConnection):
         return stop
 
     def begin_call(self, stream: int) -> bool:
-        """Register a call of a `CallsReceived` that is not answered at once; false where there is no room."""
-        if self.phase is Phase.BROKEN or not self._has_room(stream):
+        """Register a call of a `CallsReceived` that is not answered at once.
+
+        False where there is no room, or it was cancelled in the same read.
+        """
+        if self.phase is Phase.BROKEN or stream in self.withdrawn or not self._has_room(stream):
             return False
         self.streams[stream] = UNARY
         return True
@@ -205,6 +213,8 @@ class ListenerConnection(WireConnection):
             del self.streams[stream]
             self.ending[stream] = None
             self.events.append(CancelReceived(stream=stream))
+        elif self.events:
+            self.withdrawn[stream] = None
 
     def lingers(self, stream: int) -> None:
         """The task of `stream`, which has ended for its caller, still runs."""

@@ -62,6 +62,8 @@ CHUNK_MIN: Final = 4
 CHUNK_MAX: Final = 64
 """Calls of a row between two looks at the share of the turn: few at first, for who knows what one costs."""
 CHUNK_UNITS: Final = 16
+REFUSAL_UNITS: Final = 4
+"""Refusing one of a row."""
 
 
 def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
@@ -77,10 +79,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
             event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
         )
     except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
-        for stream in event.streams.tolist():
-            if connection.base.begin_call(stream):
-                connection.refuse(stream, error)
-        return None
+        return _refuse(connection, event, error)
     handler, rows, done = method.handler, Rows(connection, event.streams), 0
     share, chunk = connection.share, CHUNK_MIN
     while done < count:
@@ -93,6 +92,18 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
     rows.flush(done)
     connection.server.counts.calls += done - 1
     return None if done == count else _rest(event, done)
+
+
+def _refuse(connection: "ServerConnection", event: CallsReceived, error: Exception) -> CallsReceived | None:
+    """Refuse as many of the calls as the share allows; returns what is left of them."""
+    share, count = connection.share, len(event.streams)
+    most = count if share is None else max(1, share.units // REFUSAL_UNITS)
+    for stream in event.streams[:most].tolist():
+        if connection.base.begin_call(stream):
+            connection.refuse(stream, error)
+    if share is not None:
+        share.units -= REFUSAL_UNITS * min(most, count)
+    return _rest(event, most) if most < count else None
 
 
 def _rest(event: CallsReceived, done: int) -> CallsReceived:

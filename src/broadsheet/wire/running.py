@@ -43,7 +43,8 @@ class RunCaller:
         self._ended: asyncio.Future[None] = loop.create_future()
         self._error: BroadsheetError | None = None
         self._sequence = 0
-        self._unanswered_bytes = 0
+        self.unanswered_bytes = 0
+        """Sent and not yet answered, and what was promised to those that are about to send."""
         self._answers: dict[int, tuple[int, int, asyncio.Future[Acknowledged]]] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._has_finished = False
@@ -75,19 +76,24 @@ class RunCaller:
         lengths = array("I", [len(record) for record in records])
         size = sum(lengths)
         base = self._connection.base
-        if size + 8 + 4 * len(lengths) > base.peer_frame_bytes_max or len(lengths) > base.peer_run_count_max:
+        if (
+            size + 8 + 4 * len(lengths) > base.peer_frame_bytes_max
+            or size > base.peer_window_bytes
+            or len(lengths) > base.peer_run_count_max
+        ):
             raise TooLarge(
                 f"a run of {len(lengths)} records and {size} bytes, and {self._connection.address} takes"
                 f" {base.peer_run_count_max} and {base.peer_frame_bytes_max}"
             )
         if self._waiting or not self._has_room(size):
             await self._wait(size)
+        else:
+            self.unanswered_bytes += size
         self._raise_if_ended()
         table = f.U64.pack(f.AT_HEAD if at is None else at) + lengths.tobytes()
         future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
         self._answers[self._sequence] = (len(lengths), size, future)
         self._sequence += len(lengths)
-        self._unanswered_bytes += size
         base.send_run(self.stream, table, records)
         self._connection.mark_dirty()
         return future
@@ -106,9 +112,10 @@ class RunCaller:
 
     def _has_room(self, size: int) -> bool:
         window = self._connection.base.peer_window_bytes
-        return self._unanswered_bytes + size <= window and not self._connection.is_write_paused
+        return self.unanswered_bytes + size <= window and not self._connection.is_write_paused
 
     async def _wait(self, size: int) -> None:
+        """Wait for room, which is taken as soon as there is some: nobody may come in between."""
         self._raise_if_ended()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, waiter)
@@ -118,9 +125,10 @@ class RunCaller:
         except BaseException:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-            raise
-        finally:
+            elif not waiter.cancelled():
+                self.unanswered_bytes -= size  # It had got the room, and goes without using it.
             self.on_writable()
+            raise
 
     @property
     def has_ended(self) -> bool:
@@ -138,10 +146,11 @@ class RunCaller:
     # ------------------------------------------------------------------ for the connection
 
     def on_writable(self) -> None:
-        """The window, or the socket, has room: wake the first that fits, which wakes the next."""
-        if self._waiting and (self._error is not None or self._has_room(self._waiting[0][0])):
-            _, waiter = self._waiting.popleft()
+        """The window, or the socket, has room: give it to those that wait, in order."""
+        while self._waiting and (self._error is not None or self._has_room(self._waiting[0][0])):
+            size, waiter = self._waiting.popleft()
             if not waiter.done():
+                self.unanswered_bytes += size
                 waiter.set_result(None)
 
     def on_opened(self, body: memoryview) -> None:
@@ -156,7 +165,7 @@ class RunCaller:
             self._connection.base.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
             return
         _, size, future = entry
-        self._unanswered_bytes -= size
+        self.unanswered_bytes -= size
         if not future.done():
             if isinstance(event, RunRefused):
                 future.set_exception(error_of(event.status, event.message, event.hint))
@@ -181,5 +190,4 @@ class RunCaller:
             else:
                 self._ended.set_exception(error)
                 self._ended.exception()
-        for _ in range(len(self._waiting)):
-            self.on_writable()
+        self.on_writable()

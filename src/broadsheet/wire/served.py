@@ -10,7 +10,7 @@ wait for the very frame that would not be. Source: ADR 0152.
 from typing import TYPE_CHECKING
 
 from broadsheet.base.marks import hit
-from broadsheet.errors import InvalidArgument
+from broadsheet.errors import BroadsheetError, InvalidArgument
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import MessageReceived
 from broadsheet.wire.method import Method
@@ -25,12 +25,12 @@ class ServedStream(StreamEnd):
 
     def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
         super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
-        self._connection, self._method = connection, method
+        self.connection, self._method = connection, method
 
     def window_bytes(self) -> int:
         """The whole window if the handler waits or there is room, else what every stream begins with."""
-        wide = self._connection.limits.window_bytes
-        if self.is_waited_for or self._connection.pressure.may_widen(wide):
+        wide = self.connection.limits.window_bytes
+        if self.is_waited_for or self.connection.pressure.may_widen(wide):
             return wide
         hit("wire.narrow")
         return f.INITIAL_WINDOW_BYTES
@@ -39,18 +39,28 @@ class ServedStream(StreamEnd):
         """A message came."""
         if not self._method.is_receiving:
             error = InvalidArgument(f"{self._method.name} takes no messages")
-            self._connection.end_stream(self.stream, error)
+            self.connection.end_stream(self.stream, error)
             return
         before = self.queued_bytes
         super().on_message(event)
-        self._connection.pressure.queued(self.queued_bytes - before)
+        self.connection.pressure.queued(self.queued_bytes - before)
+
+    def may_leave(self, size: int) -> bool:
+        """Whether it may be sent in this turn, beside what the other streams of the server send."""
+        return self.connection.server.outlet.take(self, size)
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """The stream has ended: it sends no more."""
+        self.connection.server.outlet.forget(self)
+        super().on_end(error)
 
     def on_taken(self, size: int) -> None:
         """The handler has it now."""
-        self._connection.pressure.queued(-size)
+        self.connection.pressure.queued(-size)
 
     def close(self) -> None:
-        """Nobody will take what is queued."""
+        """Nobody will take what is queued, or send."""
+        self.connection.server.outlet.forget(self)
         self._queue.clear()
-        self._connection.pressure.queued(-self._queued_bytes)
+        self.connection.pressure.queued(-self._queued_bytes)
         self._queued_bytes = 0

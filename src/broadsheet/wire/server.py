@@ -21,6 +21,7 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.wire.account import Accounts
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
+from broadsheet.wire.outlet import Outlet
 from broadsheet.wire.places import Places
 from broadsheet.wire.serving import ServerConnection
 from broadsheet.wire.shell import WirePorts, large_slab_bytes
@@ -68,6 +69,7 @@ class Server:
         self.pool = SlabPool(large_slab_bytes(limits))
         self.accounts = Accounts(limits, ports.turn)
         self.turns = Turns(ports, limits)
+        self.outlet = Outlet(ports)
         self.counts = Counts()
         self.places = Places(limits)
         self.connections = self.places.all

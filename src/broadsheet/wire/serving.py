@@ -134,6 +134,7 @@ class ServerConnection(Shell):
                 self.base.events, self._pending = self._pending, []
                 self.take_events(now)
             elif inbound.read < inbound.written:
+                self.base.withdrawn.clear()
                 spent = self.receive(now, min(share.units, SLICE_UNITS))
                 share.units -= spent
                 if spent:
@@ -201,8 +202,7 @@ class ServerConnection(Shell):
 
     def on_writable(self) -> None:
         """The socket takes bytes again, so there may be more answers."""
-        for stream in list(self._streams.values()):
-            stream.on_writable()
+        self.server.outlet.resume(self)
         self.pressure.ease()
 
     def pause_writing(self) -> None:

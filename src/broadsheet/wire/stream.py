@@ -72,7 +72,7 @@ class StreamEnd:
         base = self._shell.base
         if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:
             raise TooLarge(f"a message of {size} bytes, and the peer takes {base.peer_frame_bytes_max}")
-        while self._error is None and (self._shell.is_write_paused or not base.may_send(self.stream, size)):
+        while self._error is None and not (base.may_send(self.stream, size) and self.may_leave(size)):
             assert self._sender is None, "one task sends on a stream"
             self._sender = asyncio.get_running_loop().create_future()
             try:
@@ -94,6 +94,10 @@ class StreamEnd:
     def window_bytes(self) -> int:
         """What the peer may have sent and we not yet taken, now."""
         return self._window_bytes
+
+    def may_leave(self, size: int) -> bool:
+        """Whether a message of `size` bytes, for which the window has room, may be sent now."""
+        return not self._shell.is_write_paused
 
     def on_taken(self, size: int) -> None:
         """A message that was queued has been taken."""

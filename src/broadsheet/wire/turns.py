@@ -9,8 +9,9 @@ next turn, and its connection is not read meanwhile. So a turn is short however 
     IDLE --bytes--> working --share used up--> WAITING (fresh) --served, more left--> WAITING (stale) --> IDLE
 
 Who waits is served in rotation, by caller first and then by connection, so that a caller gains nothing by
-having more connections. Callers that come fresh are served before those that had a share and want more: a
-call now and then never waits behind a flood (as fq_codel does with sparse flows).
+having more connections. Callers that come fresh are served before those that had a share and want more, but
+one of these in between, however many come fresh: a call now and then waits behind one share of a flood at
+most, and whoever wants more is never starved by many that ask now and then.
 It reads no bytes and knows no frames. Source: RFC 8290 section 4; ADR 0151.
 """
 
@@ -67,6 +68,8 @@ class Turns:
         self._fresh: dict[str, dict[ServerConnection, None]] = {}
         self._stale: dict[str, dict[ServerConnection, None]] = {}
         self._ends = Instant(0)
+        self._was_fresh = False
+        """Whether the last that was taken from a line had come fresh: then one that wants more is next."""
         self._units = 0
         """What is left of this turn for all together."""
         self._is_armed = False
@@ -115,7 +118,9 @@ class Turns:
             self._serve(self._first())
 
     def _first(self) -> "ServerConnection":
-        line = self._fresh or self._stale
+        is_fresh = bool(self._fresh) and not (self._was_fresh and self._stale)
+        line = self._fresh if is_fresh else self._stale
+        self._was_fresh = is_fresh
         flow = next(iter(line))
         others = line.pop(flow)
         connection = next(iter(others))

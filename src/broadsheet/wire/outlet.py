@@ -1,0 +1,108 @@
+"""Outlet: how much the handlers of STREAMs send in one turn of the loop.
+
+A reader may have a window of gigabytes, and a connection a thousand readers: without a bound each would
+queue its whole window in one turn, before anybody looks whether the peer takes any of it. All streams of a
+server together send `TURN_BYTES` in a turn; a message costs its bytes and `MESSAGE_BYTES`, for the work that
+it makes. Who wants more waits: callers take turns, and so do the streams of one.
+
+    free --take--> waiting --its turn--> promised --take--> free
+                   waiting --the peer does not read--> parked --it reads--> waiting
+
+A promise is good for one turn. It holds no bytes. Source: ADR 0151.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broadsheet.wire.served import ServedStream
+    from broadsheet.wire.serving import ServerConnection
+    from broadsheet.wire.shell import WirePorts
+
+TURN_BYTES: Final = 1 << 20
+"""Of all streams together, and the rest of the message that goes beyond it."""
+MESSAGE_BYTES: Final = 16 << 10
+"""A message costs so much more than its bytes: sixty-four empty ones are a turn's."""
+
+
+class Outlet:
+    """What the streams of one server may still send in this turn, and those that wait."""
+
+    def __init__(self, ports: "WirePorts") -> None:
+        self._ports = ports
+        self._left = TURN_BYTES
+        self._is_armed = False
+        self._waiting: dict[str, dict[ServedStream, int]] = {}
+        """By caller: what each stream wants to send."""
+        self._parked: dict[ServerConnection, dict[ServedStream, int]] = {}
+        """By connection, where its peer does not read."""
+        self._promised: dict[ServedStream, None] = {}
+
+    def take(self, stream: "ServedStream", size: int) -> bool:
+        """Whether `stream` may send a message of `size` bytes now; else it is woken when it may."""
+        is_promised = self._promised.pop(stream, 0) is None
+        connection = stream.connection
+        if connection.is_write_paused:
+            self._parked.setdefault(connection, {})[stream] = size
+            return False
+        if is_promised:
+            return True
+        self._arm()
+        if self._waiting or self._left <= 0:
+            self._waiting.setdefault(connection.flow, {})[stream] = size
+            return False
+        self._left -= size + MESSAGE_BYTES
+        return True
+
+    def resume(self, connection: "ServerConnection") -> None:
+        """The peer of `connection` reads again, so its streams may send when it is their turn."""
+        parked = self._parked.pop(connection, None)
+        if parked:
+            self._waiting.setdefault(connection.flow, {}).update(parked)
+            self._arm()
+
+    def forget(self, stream: "ServedStream") -> None:
+        """It sends no more."""
+        self._promised.pop(stream, None)
+        connection = stream.connection
+        _drop(self._parked, connection, stream)
+        _drop(self._waiting, connection.flow, stream)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        lines = [*self._waiting.values(), *self._parked.values()]
+        waiting = [stream for line in lines for stream in line]
+        assert all(lines), "no empty line"
+        assert len(waiting) == len(dict.fromkeys(waiting)), "a stream waits once"
+        assert not any(stream in self._promised for stream in waiting), "what is promised waits no longer"
+        assert not self._waiting or self._is_armed, "who waits is woken some time"
+        assert all(each.is_write_paused for each in self._parked), "whose peer reads is not parked"
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            self._ports.timers.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._is_armed, self._left = False, TURN_BYTES
+        self._promised.clear()  # Who was woken and did not send has other reasons to wait, or comes again.
+        while self._waiting and self._left > 0:
+            flow = next(iter(self._waiting))
+            others = self._waiting.pop(flow)
+            stream = next(iter(others))
+            size = others.pop(stream)
+            if others:
+                self._waiting[flow] = others  # Behind the other callers.
+            if stream.connection.is_write_paused:
+                self._parked.setdefault(stream.connection, {})[stream] = size
+                continue
+            self._left -= size + MESSAGE_BYTES
+            self._promised[stream] = None
+            stream.on_writable()
+        if self._waiting or self._promised:
+            self._arm()
+
+
+def _drop(lines: "dict[Any, dict[ServedStream, int]]", key: object, stream: "ServedStream") -> None:
+    line = lines.get(key)
+    if line is not None and line.pop(stream, None) is not None and not line:
+        del lines[key]
