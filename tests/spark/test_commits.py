@@ -212,6 +212,22 @@ def test_a_driver_fenced_before_it_looks_for_the_end_does_not_commit(bench: Benc
     assert bench.committed() == []
 
 
+def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
+    """What it had appended would be acknowledged with the rows of its repetition: each of them twice."""
+    journal, held = bench.commit_journal(), Held()
+    journal.begin(Fence("f1"))
+    first = held.take(journal.plan(Fence("f1")))
+    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    plan = journal.plan(Fence("f1"))
+    bench.task(1, held.take(plan))
+
+    again = held.take(plan)
+    assert again is not first
+    commit(journal, "f1", 1, bench.task(1, again))
+    assert bench.committed() == [b"0", b"1"]
+
+
 def test_a_forked_worker_does_not_take_the_producer_of_the_one_that_it_was_forked_from(bench: Bench) -> None:
     """Both would append under one producer, with the same clocks."""
     journal, held = bench.commit_journal(), Held()
