@@ -5,7 +5,7 @@ next chunk from the open spool, a closed one or the store, and goes on. Nothing 
 ever read (journals.7), and every chunk was checked against a sum on the way (W4).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from broadsheet.base.types import ByteOffset
@@ -71,9 +71,17 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         raise Corrupt(f"journal {replica.name}: {names} disagree about offset {offset}; neither is served")
     fragment = replica.index.covering(offset)
     if fragment is None:
-        following = replica.index.next_begin(offset)
+        following = min(_begins_above(replica, offset))
         raise Trimmed(
             f"journal {replica.name}: nothing has offset {offset}; the next that is there is {following}"
         )
     length = min(most, fragment.end - offset)
     return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+
+
+def _begins_above(replica: Replica, offset: ByteOffset) -> Iterator[ByteOffset]:
+    """Where something begins above `offset`, which is below the open spool."""
+    yield replica.spool.begin
+    yield from (spool.begin for spool in replica.closed if spool.begin > offset)
+    if (stored := replica.index.next_begin(offset)) is not None:
+        yield stored
