@@ -16,11 +16,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
-from broadsheet.base.types import ByteOffset, JournalName, LogStreamId, Revision
+from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import (
     AlreadyExists,
     BroadsheetError,
-    Corrupt,
     InvalidArgument,
     NotFound,
     ShuttingDown,
@@ -56,13 +55,12 @@ from broadsheet.journal.opening import (
     open_journal,
     stream_of,
 )
-from broadsheet.journal.orphans import Kept, drop_orphans
+from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.turns import Turns
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
-from broadsheet.keyspace.local.sealing import REMEDY
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
@@ -103,22 +101,14 @@ class Broker:
     def start(self) -> Kept:
         """Take up every journal that the Keyspace names, and drop what none of them owns.
 
-        Where the Keyspace lost records, what it does not name may be an acknowledged journal: it is kept.
-
         Returns:
-            What is kept so.
+            What is kept though no key names it: the Keyspace may have lost the key.
 
         Raises:
             Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
         """
         context = self._context
-        youngest = max(context.log.streams(), default=LogStreamId(0))  # Named by revisions: `stream_of`.
-        if youngest > context.keyspace.revision:
-            raise Corrupt(
-                f"the log of the journals holds one that was created at revision {youngest}, but the key"
-                f" space ends at {context.keyspace.revision}: it was lost, or is an older copy; restore"
-                f" keyspace/ as it was with journals/, or {REMEDY}"
-            )
+        refuse_older_keyspace(context)
         known: dict[int, None] = {0: None}
         for pair in context.keyspace.range(PREFIX):
             info = decode_info(pair)

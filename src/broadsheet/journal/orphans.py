@@ -21,6 +21,7 @@ from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.local.sealing import REMEDY
 from broadsheet.ports import Disk
 from broadsheet.wal.inspection import inspected
 
@@ -97,6 +98,21 @@ def orphans(found: Sequence[OnDisk], pairs: Iterable[KeyValue]) -> list[OnDisk]:
     """Those that no spec key of `pairs` names."""
     named = dict.fromkeys(pair.create_revision for pair in pairs if pair.key.startswith(SPEC_PREFIX))
     return [each for each in found if each.revision not in named]
+
+
+def refuse_older_keyspace(context: Context) -> None:
+    """Refuse a key space that cannot name what the log of the journals has.
+
+    Raises:
+        Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
+    """
+    youngest = max(context.log.streams(), default=LogStreamId(0))  # Named by revisions: `stream_of`.
+    if youngest > context.keyspace.revision:
+        raise Corrupt(
+            f"the log of the journals holds one that was created at revision {youngest}, but the key space"
+            f" ends at {context.keyspace.revision}: it was lost, or is an older copy; restore keyspace/ as"
+            f" it was with journals/, or {REMEDY}"
+        )
 
 
 def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
