@@ -13,8 +13,9 @@ from msgspec import structs
 from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
+from broadsheet.control.core.messages import Prepare
 from broadsheet.control.core.settings import ProposerConfig
-from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, Acceptor
+from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, Acceptor, Ballot
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.port import Metastore
 from broadsheet.errors import (
@@ -87,6 +88,35 @@ async def test_a_majority_goes_on_after_all_were_restarted(tmp_path: Path) -> No
     async with one_node(tmp_path, NodeId("n2"), peers) as second, one_node(tmp_path, NodeId("n3"), peers):
         assert await second.read() == written
         assert (await second.compare_and_set(2, b"more")).version == 3
+
+
+async def test_an_acceptor_whose_log_lost_a_promise_is_none_of_the_cluster_any_more(tmp_path: Path) -> None:
+    """control.6: the value before it is whole, but what it promised is not known: it is a new life."""
+    names = [NodeId("n1"), NodeId("n2"), NodeId("n3")]
+    peers = dict(zip(names, free_addresses(3), strict=True))
+    async with (
+        one_node(tmp_path, names[0], peers) as first,
+        one_node(tmp_path, names[1], peers) as second,
+        one_node(tmp_path, names[2], peers),
+    ):
+        await first.compare_and_set(1, b"kept")
+        while "kept" not in str(second.acceptor.memory.accepted):  # noqa: ASYNC110 - behind a socket.
+            await asyncio.sleep(0.01)  # A majority without it may have decided.
+        before, accepted = second.acceptor.acceptor, second.acceptor.memory.accepted
+        assert accepted is not None
+        ballot = Ballot(second.acceptor.memory.promised.counter + 1, NodeId("promised"), 7)
+        prepare = Prepare(NodeId("n9"), ballot, before, accepted.ballot, accepted.value.sets)
+        second.acceptor_host.deliver(prepare)
+        assert second.acceptor.memory.promised == ballot
+    (path,) = [each for each in (tmp_path / "n2").rglob("segment-*.wal") if b"promised" in each.read_bytes()]
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"promised")] ^= 1
+    path.write_bytes(content)
+
+    async with one_node(tmp_path, names[1], peers) as again:
+        assert again.acceptor.acceptor.node == before.node
+        assert again.acceptor.acceptor != before
+        assert again.acceptor.memory.accepted is None
 
 
 async def test_a_cut_off_acceptor_is_replaced_and_comes_back_harmless(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from broadsheet.errors import (
 )
 from broadsheet.wire.method import Call, Reply
 from broadsheet.wire.pool import Pool
-from broadsheet.wire.routed import RetryPolicy, Routed
+from broadsheet.wire.routed import RetryPolicy, Routed, _Attempts
 from tests.wire.harness import Echo, Empty, World, until, world
 
 QUICK = RetryPolicy(attempts_max=6, pause_min=Duration(MILLISECOND), pause_max=Duration(4 * MILLISECOND))
@@ -104,6 +104,17 @@ async def test_a_refusal_after_an_unknown_attempt_is_unknown() -> None:
         Script(a, Unknown("who knows"), NotFound("no"))
         with pytest.raises(Unknown, match="earlier attempt"):
             await r.call("test.task", Echo(), reply=Echo, is_idempotent=True)
+
+
+async def test_a_hint_that_comes_when_the_time_is_up_leaves_an_unknown_attempt_unknown() -> None:
+    """C2: the last node did nothing, for sure; the one before may have."""
+    async with world() as w, routed(w) as r:
+        attempt = _Attempts(r, Duration(50 * MILLISECOND), "j", is_idempotent=True)
+        await attempt.after(Unknown("the first was lost"))
+        await until(lambda: not attempt.left())
+
+        with pytest.raises(Unknown, match="an earlier attempt may have been done"):
+            await attempt.after(NotLeader("b leads", hint=w.address))
 
 
 async def test_a_node_that_is_down_is_passed_over() -> None:
