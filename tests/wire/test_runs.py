@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import tracemalloc
 from itertools import accumulate, pairwise
 
 import pytest
@@ -252,4 +253,28 @@ async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
 
         await asyncio.gather(*[run.send((bytes(3 << 20),)) for _ in range(4)])
         assert run.unanswered_bytes == 0
+        await client.close()
+
+
+async def test_record_headers_are_remembered_for_one_stream_only() -> None:
+    """1,024 lengths on each stream were a hundred KiB of memory for each, until the stream ended."""
+    lengths = list(range(1024))
+    async with world() as w:
+        client = await w.client()
+        runs = [(await client.open_run("test.append", Echo(), reply=Empty))[1] for _ in range(20)]
+        tracemalloc.start()
+        try:
+            before = 0
+            for run in runs:
+                frames = SingleFrames(client, run.stream)
+                frames.send([bytes(length) for length in lengths])
+                await until(lambda frames=frames: len(frames.acks) == len(lengths))
+                frames.acks.clear()
+                w.methods.log.content.clear()
+                before = before or tracemalloc.get_traced_memory()[0]  # After the first: buffers have grown.
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+
+        assert grown < 1_000_000, f"{grown} bytes more"
         await client.close()

@@ -58,7 +58,7 @@ class StreamState:
     """One open stream."""
 
     __slots__ = (
-        "crcs", "grant", "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
+        "grant", "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
         "send_credit", "unanswered_bytes",
     )  # fmt: skip
 
@@ -75,8 +75,6 @@ class StreamState:
         """Records received; the next one's sequence (RUN)."""
         self.unanswered_bytes = 0
         """Record bytes received and not yet answered (RUN)."""
-        self.crcs: dict[int, int] = {}
-        """Verified RECORD headers by length."""
         self.grant: tuple[Capability, str | None] | None = None
         """What the caller's token must allow for as long as it is open."""
 

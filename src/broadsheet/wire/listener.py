@@ -47,6 +47,10 @@ class ListenerConnection(WireConnection):
         self.has_hello = self.has_goaway = False
         self.ending: dict[int, None] = {}
         """Streams whose caller has gone and whose task still runs: each keeps its slot until it has ended."""
+        self._crcs_of = 0
+        self._crcs: dict[int, int] = {}
+        """Verified RECORD headers by length, of the stream that records came for last: one for each stream of
+        a peer would be a hundred KiB of memory for each."""
         self.withdrawn: dict[int, None] = {}
         """Cancelled streams of a `CallsReceived` that was not looked at yet: they are not begun.
 
@@ -245,8 +249,10 @@ class ListenerConnection(WireConnection):
             return at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
         first = at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
         end = min(end, max(first, at + RUN_BYTES_MAX))
+        if stream != self._crcs_of:
+            self._crcs_of, self._crcs = stream, {}
         at, count, size, lengths, parts = take_records(
-            buffer, view, at, end, state.crcs, self.limits.run_count_max, self.frame_bytes_max
+            buffer, view, at, end, self._crcs, self.limits.run_count_max, self.frame_bytes_max
         )
         self._take(stream, state, count, size, at=None, lengths=lengths, parts=parts, is_framed=False)
         return at

@@ -6,7 +6,7 @@ committed. Whether the change may be shown is the pipeline's business. Source: j
 reference/gazette.md 1.5, 1.8; reliability J6.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,16 +19,19 @@ NAME_CHARS_MAX: Final = 64
 VALUE_CHARS_MAX: Final = 256
 
 
+_Few: Final = msgspec.Meta(max_length=16 * REGISTERS_MAX)  # Far too many are refused before they are decoded.
+
+
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     """What must hold for an append, and what it sets."""
 
     offset: ByteOffset | None = None
     """The append must begin exactly here; None: wherever the head is."""
-    check: dict[str, str | None] | None = None
+    check: Annotated[dict[str, str | None], _Few] | None = None
     """Each register must have this value; None: must be absent."""
-    union: dict[str, str] | None = None
+    union: Annotated[dict[str, str], _Few] | None = None
     """Registers set with the append, after `subtract`."""
-    subtract: dict[str, str] | None = None
+    subtract: Annotated[dict[str, str], _Few] | None = None
     """Registers removed with the append where they have exactly this value."""
     attempt: bytes = b""
     """Whose append it is: 16 bytes, the same for every try of one call; empty where nobody will ask."""

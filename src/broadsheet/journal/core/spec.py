@@ -6,11 +6,11 @@ each. Nothing here knows where a journal is or what it holds. Source: journals.1
 journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from broadsheet.base.labels import LEGACY_PREFIX, META_NAME, label_set
+from broadsheet.base.labels import LABELS_MAX, LEGACY_PREFIX, META_NAME, label_set
 from broadsheet.base.names import PARTIAL_SEGMENT, journal_name
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
@@ -50,7 +50,8 @@ class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
     name: JournalName
     fragment: FragmentSpec = FragmentSpec()
-    labels: dict[str, str] = {}
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=4 * LABELS_MAX)] = {}
+    """Far too many are refused before they are decoded: a MiB of them held the loop for 55 ms."""
     is_deleting: bool = False
     """Set by a delete, which then removes the content; such a journal serves nothing."""
 
