@@ -108,6 +108,7 @@ class Methods:
             row("test.append_later", 210, Shape.RUN, self.append_later, Capability.APPEND),
             row("test.commit", 211, Shape.STREAM, self.commit, Capability.APPEND),
             row("test.slow", 214, Shape.STREAM, self.slow, Capability.APPEND),
+            row("test.busy", 215, Shape.STREAM, self.busy, Capability.APPEND),
             row("test.deaf", 213, Shape.STREAM, self.deaf, Capability.APPEND),
             row("test.stubborn", 212, Shape.UNARY, self.stubborn, Capability.READ),
         ]
@@ -158,6 +159,13 @@ class Methods:
 
     async def deaf(self, _call: Call, _request: Echo, _stream: WireStream) -> Reply:
         await self.gate.wait()  # As a handler that has to wait before it takes anything.
+        return Reply(EMPTY)
+
+    async def busy(self, _call: Call, _request: Echo, stream: WireStream) -> Reply:
+        await self.gate.wait()
+        await stream.receive()  # It has come already, so nobody waits for it.
+        self.done += 1
+        await asyncio.Event().wait()
         return Reply(EMPTY)
 
     async def stubborn(self, _call: Call, request: Echo, _payload: memoryview) -> Reply:

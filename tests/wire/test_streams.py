@@ -293,3 +293,29 @@ async def test_streams_of_a_peer_that_does_not_read_are_parked_and_go_on_when_it
         async with asyncio.timeout(60):
             assert await asyncio.gather(*map(take, ends)) == [40] * 19
         await client.close()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_a_busy_handler_has_a_narrow_window_where_its_caller_holds_much(is_full: bool) -> None:
+    """Else each stream whose handler took one could hold a whole window beside what is in flight."""
+    async with world() as w:
+        client = await w.client()
+        calls = [
+            asyncio.create_task(client.call("test.stubborn", Echo(), (bytes(3 << 20),), reply=Echo))
+            for _ in range(7 * is_full)
+        ]
+        stream = await client.open("test.busy", Echo())
+        for _ in range(10):
+            await stream.send(None, (bytes(5000),))
+        (connection,) = w.server.connections.values()
+        await until(lambda: w.server.accounts.queued_bytes == 10 * 5064)
+        await until(lambda: connection.pressure.in_flight_bytes >= len(calls) * (3 << 20))
+        w.methods.gate.set()
+        await until(lambda: w.methods.done == 1)
+
+        held = connection.base.streams[stream.stream].granted + w.server.accounts.queued_bytes
+        assert held == (64 << 10) - 5064 if is_full else held > 1 << 20
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        client.abort("the test is over")
