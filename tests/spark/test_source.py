@@ -65,6 +65,26 @@ def test_a_journal_that_is_left_out_for_a_while_is_not_read_again(node: Any) -> 
         assert both.latestOffset(without, ReadAllAvailable()) == first
 
 
+@pytest.mark.parametrize(
+    ("field", "said"), [("offset", "end below where"), ("create_revision", "made again")]
+)
+def test_a_journal_that_is_not_the_one_that_was_read_fails_the_next_plan(
+    node: Any, field: str, said: str
+) -> None:
+    """Another data directory, lost bytes, or a journal of the same name: its offsets mean other messages."""
+    name = f"other/{field}"
+    with connect_sync(node.address) as client:
+        client.journals.create(name)
+        client.journals.append(name, b'{"x":1}\n')
+    reader = StreamReader({"address": node.address, "journals": name}, X)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    start[name][field] += 1
+
+    for limit in (ReadAllAvailable(), ReadMaxBytes(5)):
+        with pytest.raises(LocalProtocolError, match=said):
+            reader.latestOffset(start, limit)
+
+
 def test_a_logged_batch_is_read_whole_after_a_journal_was_left_out(node: Any) -> None:
     """Spark runs the batch of its log again, whatever the options say by now."""
     with connect_sync(node.address) as client:
