@@ -1,6 +1,8 @@
 """Unary calls over real sockets: answers, refusals, deadlines, loss."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from broadsheet.errors import (
     Unsupported,
 )
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import Call, Reply
 from tests.wire.harness import Echo, until, world
 
 
@@ -217,6 +220,46 @@ async def test_waiting_for_a_stream_is_bounded_by_the_calls_time() -> None:
         w.methods.gate.set()
         await first
         await client.close()
+
+
+async def test_calls_that_leave_their_row_do_not_shift_the_answers_of_the_others() -> None:
+    """Of many calls that are alike some become tasks and some are refused; the others are answered by column.
+
+    Each answer is its own call's: one that goes to a neighbour looks like a good one.
+    """
+    async with world() as w:
+
+        async def later(request: Echo, payload: memoryview) -> Reply:
+            await asyncio.sleep(0)
+            return Reply(request, (bytes(payload),))
+
+        def mixed(_call: Call, request: Echo, payload: memoryview) -> Reply | Coroutine[Any, Any, Reply]:
+            match payload[0] % 7:
+                case 3:
+                    return later(request, payload)
+                case 5:
+                    raise NotFound("there is none")
+                case _:
+                    return Reply(request, (payload,))
+
+        next(each for each in w.methods.table if each.name == "test.echo").handler = mixed
+        client = await w.client()
+        payloads = [bytes((number, 255 - number)) for number in range(200)]
+        answers = await asyncio.gather(
+            *[
+                client.call("test.echo", Echo(), (payload,), reply=Echo, timeout=Duration(5 * SECOND))
+                for payload in payloads
+            ],
+            return_exceptions=True,
+        )
+        await client.close()
+
+    for payload, answer in zip(payloads, answers, strict=True):
+        if payload[0] % 7 == 5:
+            assert isinstance(answer, NotFound)
+        else:
+            assert isinstance(answer, tuple), answer
+            assert bytes(answer[1]) == payload
 
 
 async def test_a_call_that_is_given_up_when_its_turn_has_come_leaves_the_turn_to_the_next() -> None:
