@@ -103,6 +103,19 @@ async def test_a_refused_opening_says_why() -> None:
         await client.close()
 
 
+async def test_a_run_stream_that_was_cancelled_gives_its_place_back() -> None:
+    """A place kept for a stream that nothing works for any more is lost until the connection ends."""
+    async with world(WireLimits(streams_max=4)) as w:
+        client = await w.client()
+        for _ in range(12):
+            _, run = await client.open_run("test.append", Echo(), reply=Empty)
+            client.base.cancel(run.stream)
+            client.mark_dirty()
+
+        assert (await client.call("test.echo", Echo(number=7), reply=Echo))[0].number == 7
+        await client.close()
+
+
 async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_reading() -> None:
     """A log that does not answer holds its callers back, and nothing piles up."""
     limits = WireLimits(frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20)
