@@ -46,7 +46,7 @@ async def test_a_copy_never_takes_the_place_of_a_record_of_another_branch() -> N
 
 
 async def test_copying_a_segment_of_small_records_never_holds_the_loop_for_long() -> None:
-    """20,000 runs of 172 bytes: not one turn of the loop takes 5 ms of CPU (it took 100 ms and more)."""
+    """20,000 runs of 172 bytes: not one turn of the loop takes 5 ms of CPU."""
     config = WALConfig(segment_bytes=8 << 20, segments_initial=3, initial_fill_bytes=8 << 20)
     async with opened(SimDisk(), config=config) as bench:
         log = bench.log
