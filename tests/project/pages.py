@@ -1,11 +1,32 @@
-"""Pages of the documentation that are made from the code: `make docs` writes them, a test compares them."""
+"""Pages of the documentation that are made from the code: `make docs` writes them, a test compares them.
 
+Each page is a function from nothing to text. What it says comes from docstrings, field docstrings and the
+command line's own help, so that a setting or a command without a sentence shows as a hole here.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+from typer.main import get_command
+
+from broadsheet.base.time import Duration
+from broadsheet.cli.main import app
+from broadsheet.client import Client
+from broadsheet.config import Loaded
 from broadsheet.errors import BY_STATUS, Refused, Status
+from broadsheet.journal.client import Journals
+from broadsheet.node import Settings
 from tests.project.rules import ROOT
 
-ERRORS_PAGE = ROOT / "docs" / "reference" / "errors.md"
+REFERENCE: Final = ROOT / "docs" / "reference"
 
-ERRORS_INTRODUCTION = """# Errors
+ERRORS_INTRODUCTION: Final = """# Errors
 
 Made from `src/broadsheet/errors.py` by `make docs`; do not edit.
 
@@ -15,6 +36,37 @@ have been done: look, or repeat it only where that is harmless. An error's messa
 
 | status | number | class | kind | retry | meaning, state afterwards, remedy |
 |---|---|---|---|---|---|
+"""
+
+CONFIGURATION_INTRODUCTION: Final = """# Configuration
+
+Made from the structs of the settings by `make docs`; do not edit.
+
+A node reads a TOML file (`broadsheet serve --config FILE`), then `BROADSHEET_SECTION__FIELD` in the
+environment, then flags; the later
+one wins. `broadsheet config show --origin` prints what a node would use, and where each value comes from.
+An unknown name is refused.
+Bytes and counts are whole numbers. A time is written with its unit: `"30s"`, `"1.5ms"`. A path in a file is
+relative to that file.
+"""
+
+COMMANDS_INTRODUCTION: Final = """# Commands
+
+Made from the command line's own help by `make docs`; do not edit.
+
+The exit status is 0 for done, 1 for failed, 2 for a wrong command line, 3 for an unknown outcome, and 4
+where a command only showed what
+it would do with `--yes`.
+"""
+
+PYTHON_INTRODUCTION: Final = """# Python
+
+Made from the docstrings of `broadsheet.client` and `broadsheet.journal.client` by `make docs`; do not edit.
+
+`broadsheet.connect(address, token)` opens a `Client` on the running asyncio loop.
+`broadsheet.connect_sync(address, token)` opens one
+with the same methods that block, for programs without a loop. Both are context managers. Errors:
+[errors.md](errors.md).
 """
 
 
@@ -27,12 +79,151 @@ def errors_page() -> str:
         kind = BY_STATUS[status]
         retry = kind.retry.value if issubclass(kind, Refused) else "-"
         parent = kind.__mro__[1].__name__
-        meaning = " ".join((kind.__doc__ or "").split())
+        meaning = _line(kind.__doc__)
         rows.append(
             f"| `{status.name}` | {status.value} | `{kind.__name__}` | {parent} | {retry} | {meaning} |\n"
         )
     return ERRORS_INTRODUCTION + "".join(rows)
 
 
+def configuration_page() -> str:
+    """A table of settings for each section."""
+    defaults = {each.name: each.value for each in Loaded(Settings(), {}).settings()}
+    parts = [CONFIGURATION_INTRODUCTION]
+    for section, names in _sections(Settings, "", defaults):
+        parts.append(f"\n## `{section}`\n\n| setting | default | is |\n|---|---|---|\n")
+        parts += [f"| `{name}` | {_shown(value)} | {text} |\n" for name, value, text in names]
+    return "".join(parts)
+
+
+def commands_page() -> str:
+    """Each command with its arguments and options."""
+    return COMMANDS_INTRODUCTION + "".join(_commands(get_command(app), "broadsheet"))
+
+
+def python_page() -> str:
+    """The methods of the client."""
+    parts = [PYTHON_INTRODUCTION, "\n## `Client`\n\n", _paragraphs(Client.__doc__), "\n"]
+    parts += ["\n## `client.journals`\n"]
+    for name, method in vars(Journals).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            word = "await " if inspect.iscoroutinefunction(method) else ""
+            parts += [
+                f"\n### `{word}journals.{name}`\n\n```python\n{_signature(name, method)}\n```\n\n",
+                _paragraphs(method.__doc__) + "\n",
+            ]
+    return "".join(parts)
+
+
+PAGES: Final[Mapping[Path, Callable[[], str]]] = {
+    REFERENCE / "errors.md": errors_page,
+    REFERENCE / "configuration.md": configuration_page,
+    REFERENCE / "commands.md": commands_page,
+    REFERENCE / "python.md": python_page,
+}
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _paragraphs(text: str | None) -> str:
+    """A docstring as Markdown: its sections become lists."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(text or "").splitlines():
+        if line in ("Args:", "Returns:", "Raises:", "Yields:"):
+            lines += [f"*{line.rstrip(':')}*", ""]
+        elif line.startswith("    ") and not line.startswith("     "):
+            name, colon, rest = line.strip().partition(": ")
+            lines.append(f"* `{name}`: {rest}" if colon and " " not in name else f"* {line.strip()}")
+        else:
+            lines.append(f"  {line.strip()}" if line.startswith("     ") else line)
+    return "\n".join(lines)
+
+
+def _signature(name: str, method: Callable[..., object]) -> str:
+    text = str(inspect.signature(method)).replace("(self, ", "(").replace("(self)", "()")
+    for module in ("collections.abc.", "broadsheet.base.types.", "broadsheet.journal.", "typing."):
+        text = text.replace(module, "")
+    return f"{name}{text}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return f'`"{value}"`' if value else "(none)"
+    if isinstance(value, tuple | list | dict):
+        return f"`{value!r}`" if value else "(none)"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+Row = tuple[str, object, str]
+
+
+def _sections(
+    tree: type[msgspec.Struct], prefix: str, defaults: Mapping[str, object]
+) -> Iterator[tuple[str, list[Row]]]:
+    """Sections in the order of the tree: a struct's own settings, then those of the structs in it."""
+    own: list[Row] = []
+    nested: list[tuple[str, type[msgspec.Struct]]] = []
+    hints = get_type_hints(tree)
+    for field in tree.__struct_fields__:
+        hint = hints[field]
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            nested.append((f"{prefix}{field}", hint))
+        else:
+            value = defaults[f"{prefix}{field}"]
+            text = _field_docs(tree).get(field, "")
+            own.append((f"{prefix}{field}", _told(value, hint), text))
+    if own:
+        yield prefix.rstrip("."), own
+    for name, hint in nested:
+        yield from _sections(hint, f"{name}.", defaults)
+
+
+def _told(value: object, hint: object) -> object:
+    return value if hint is not Duration or isinstance(value, str) else f"{value} ns"
+
+
+@cache
+def _field_docs(tree: type[msgspec.Struct]) -> dict[str, str]:
+    """The sentence under each field, in the source of the class and of its parents."""
+    found: dict[str, str] = {}
+    for kind in reversed(tree.__mro__):
+        if not issubclass(kind, msgspec.Struct) or kind is msgspec.Struct:
+            continue
+        module = ast.parse(Path(str(sys.modules[kind.__module__].__file__)).read_text())
+        for node in ast.walk(module):
+            if not isinstance(node, ast.ClassDef) or node.name != kind.__name__:
+                continue
+            for statement, after in zip(node.body, node.body[1:], strict=False):
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    match after:
+                        case ast.Expr(value=ast.Constant(value=str(text))):
+                            found[statement.target.id] = _line(text)
+    return found
+
+
+def _commands(command: Any, path: str) -> Iterator[str]:
+    """Headings, help and tables of a command and of those below it."""
+    if names := getattr(command, "list_commands", None):
+        if path != "broadsheet":
+            yield f"\n## `{path}`\n\n{_line(command.help)}\n"
+        for name in names(None):
+            yield from _commands(command.get_command(None, name), f"{path} {name}")
+        return
+    level = "###" if path.count(" ") > 1 else "##"
+    yield f"\n{level} `{path}`\n\n{_line(command.help)}\n"
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    if shown:
+        yield "\n| argument or option | is |\n|---|---|\n"
+    for each in shown:
+        names = ", ".join(each.opts) if each.param_type_name == "option" else str(each.name).upper()
+        default = each.default if not callable(each.default) else None
+        text = _line(getattr(each, "help", ""))
+        tail = f" Default: `{default}`." if default not in (None, "", False, ()) else ""
+        yield f"| `{names}` | {text}{tail} |\n"
+
+
 if __name__ == "__main__":
-    ERRORS_PAGE.write_text(errors_page())
+    for path, page in PAGES.items():
+        path.write_text(page())
