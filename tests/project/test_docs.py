@@ -1,0 +1,34 @@
+"""What the documents name exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.project.rules import ROOT
+
+DOCUMENTS = sorted(
+    [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md"))]
+)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_each_link_leads_somewhere(document: Path) -> None:
+    """A reader who follows a link to nowhere trusts the rest less."""
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
+    lost = [each for each in links if "://" not in each and not (document.parent / each).exists()]
+
+    assert lost == []
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs" / "concepts").glob("life-*.md")), ids=ids)
+def test_a_walk_through_the_code_names_modules_that_exist(document: Path) -> None:
+    """Who moves a module finds the page that sends readers to it."""
+    named = re.findall(r"\*\*`([a-z_/]+\.py)`\*\*", document.read_text())
+
+    assert len(named) >= 8
+    assert [each for each in named if not (ROOT / "src" / "broadsheet" / each).exists()] == []
