@@ -18,6 +18,7 @@ from broadsheet.node import Node, Settings
 from broadsheet.observe.logs import Level, Logs
 from broadsheet.runtime.data_dir import claim, prepare
 from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.heap import Heap
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process, lift_file_limit
 from broadsheet.runtime.system import system_ports
@@ -65,6 +66,8 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
         node=settings.node.id,
     )
     stop = _stop_requested(lifeline_fd)
+    heap = Heap(ports.timers)
+    heap.start()
     node = Node(settings, ports, logs=logs)
     running = Running(node=settings.node.id, pid=os.getpid(), addresses={})
     try:
@@ -78,6 +81,7 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
         await stop.wait()
         await close_within(CLOSE_SECONDS_MAX, node.close, forget=lambda: Running.forget(root))
     finally:
+        heap.close()
         Running.forget(root)
         owned.release()
         disk.close()

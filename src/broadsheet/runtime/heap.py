@@ -1,0 +1,82 @@
+"""Heap: when the interpreter looks for garbage in cycles, so that it never holds the loop for long.
+
+The collector's last generation is everything that lives long: modules, journals, connections. To walk it
+takes a tenth of a second for a small node and more for each thousand journals, with every thread standing
+still, and by itself it is walked whenever many requests are in flight. So what lives long is frozen: it is
+walked no more, and reference counts alone free it. Sizes are blocks, as `sys.getallocatedblocks` counts
+them; four or five of them are an object that could be in a cycle.
+
+    walked by itself: the two young generations, which are small
+    grown by `STEP_BLOCKS`: what is not frozen is walked once, and frozen
+    grown by half since everything was walked: everything is walked, for cycles among what was frozen
+
+So garbage in cycles never exceeds half of the heap, and everything is walked a logarithm of times.
+It is of the whole process, so the command that owns the process makes one. ADR 0153.
+"""
+
+import gc
+import sys
+from typing import Final
+
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.ports import Timer, Timers
+
+YOUNG_OBJECTS: Final = 10_000
+"""New objects, less those that are gone, between two walks of the youngest generation."""
+YOUNG_WALKS: Final = 20
+"""Walks of the youngest generation to one of the middle one."""
+NEVER: Final = 1 << 30
+"""Walks of the middle generation to one of the last, by the interpreter itself."""
+STEP_BLOCKS: Final = 100_000
+"""Growth after which what is new is walked and frozen: about ten milliseconds."""
+INTERVAL: Final = Duration(SECOND // 2)
+"""How often the growth is looked at, for some ten microseconds."""
+
+
+class Heap:
+    """The collector of this process, until `close`."""
+
+    def __init__(self, timers: Timers, *, interval: Duration = INTERVAL) -> None:
+        """Nothing changes before `start`."""
+        self._timers, self._interval = timers, interval
+        self._before = gc.get_threshold()
+        self._whole = self._seen = 0
+        """Blocks when everything was walked, and when the growth was last acted on."""
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Before much is made: from here on the last generation is not walked by itself."""
+        gc.set_threshold(YOUNG_OBJECTS, YOUNG_WALKS, NEVER)
+        gc.freeze()
+        self._whole = self._seen = sys.getallocatedblocks()
+        self._arm()
+
+    def look(self) -> None:
+        """Act on what has grown since."""
+        blocks = sys.getallocatedblocks()
+        if blocks - self._seen < STEP_BLOCKS:
+            self._seen = min(self._seen, blocks)  # What has shrunk may grow again.
+            return
+        is_whole = blocks >= self._whole + self._whole // 2
+        if is_whole:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._seen = sys.getallocatedblocks()
+        if is_whole:
+            self._whole = self._seen
+
+    def close(self) -> None:
+        """Let the interpreter decide again. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            gc.set_threshold(*self._before)
+            gc.unfreeze()
+
+    def _arm(self) -> None:
+        self._timer = self._timers.call_after(self._interval, self._fire)
+
+    def _fire(self) -> None:
+        self.look()
+        self._arm()

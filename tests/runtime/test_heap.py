@@ -1,0 +1,105 @@
+"""Garbage in cycles is looked for in small steps: a walk of everything stops every thread of the node.
+
+The collector belongs to the whole process, so each test puts it back as it was.
+"""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from broadsheet.base.time import Duration
+from broadsheet.runtime.heap import INTERVAL, STEP_BLOCKS, Heap
+from tests.support.hand import HandClock
+
+
+class Node:
+    """Something that may be in a cycle."""
+
+    def __init__(self) -> None:
+        self.other: Node | None = None
+
+
+def kept(blocks: int) -> list[dict[str, list[int]]]:
+    """Objects that live, of `blocks` blocks or some more."""
+    return [{"x": []} for _ in range(blocks // 3)]
+
+
+class Walks:
+    """Counts the walks of the last generation, with how many objects were in it."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            self.sizes.append(sum([len(gc.get_objects(generation)) for generation in range(3)]))
+
+
+@pytest.fixture
+def walks() -> Iterator[Walks]:
+    before, found = gc.get_threshold(), Walks()
+    gc.collect()
+    gc.callbacks.append(found)
+    yield found
+    gc.callbacks.remove(found)
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_what_lives_long_is_not_walked_whatever_comes_and_goes(walks: Walks) -> None:
+    """A flood of a thousand requests in flight had all of the node walked twice a second, 0.1 s each."""
+    clock = HandClock()
+    heap = Heap(clock)
+    everything = len(gc.get_objects())
+    heap.start()
+    for _ in range(20):
+        flood = kept(STEP_BLOCKS // 2)
+        clock.advance(INTERVAL)
+        del flood
+    assert not walks.sizes
+
+    grown = kept(2 * STEP_BLOCKS)
+    clock.advance(INTERVAL)
+    heap.close()
+
+    assert grown
+    assert len(walks.sizes) == 1
+    assert walks.sizes[0] < everything // 2 + 2 * STEP_BLOCKS, "what was there at the start is not in it"
+
+
+def test_cycles_among_what_was_frozen_are_found_once_the_heap_has_grown_by_half(walks: Walks) -> None:
+    """Else journals that are deleted, and connections that are lost, might stay for the life of the node."""
+    clock = HandClock()
+    heap = Heap(clock)
+    gone, other = Node(), Node()
+    gone.other, other.other = other, gone
+    is_there = weakref.ref(gone)
+    heap.start()
+    del gone, other
+    grown = []
+    for _ in range(200):
+        grown.append(kept(2 * STEP_BLOCKS))
+        clock.advance(INTERVAL)
+        if is_there() is None:
+            break
+
+    assert is_there() is None
+    assert walks.sizes
+    heap.close()
+
+
+def test_a_closed_heap_leaves_the_interpreter_as_it_was(walks: Walks) -> None:
+    """It is the process's, and others may come after us."""
+    before, clock = gc.get_threshold(), HandClock()
+    heap = Heap(clock, interval=Duration(1))
+    heap.start()
+    assert gc.get_threshold() != before
+    heap.close()
+    heap.close()
+
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+    assert clock.pending() == []
+    assert not walks.sizes
