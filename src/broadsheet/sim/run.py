@@ -95,6 +95,8 @@ class RunBase(ABC, Generic[W]):
         self.saboteur = Saboteur(self.cluster, self.history, act=self._act, sever=self.sever, stop=self.stop)
         self.coverage = Coverage()
         self.healed_at: int | None = None
+        if type(workload).hear is not Workload.hear:
+            self.trace.hear = lambda event, effects: workload.hear(self.world.current, event, effects)
 
     @abstractmethod
     def boot(self, node: Node) -> None:

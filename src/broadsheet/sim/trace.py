@@ -61,6 +61,8 @@ class Trace:
         self._encode = msgspec.msgpack.Encoder(enc_hook=_opaque, order="deterministic").encode
         self._show = show
         self.moments: Moments | None = None
+        self.hear: Callable[[Event, Sequence[Effect]], None] | None = None
+        """Where the workload judges each step."""
         self.transitions: dict[tuple[str, str, object], int] = {}
         """How often each kind of machine stepped an event, with the state after it, where it shows one."""
 
@@ -94,6 +96,8 @@ class Trace:
         self.transitions[key] = self.transitions.get(key, 0) + 1
         if self._show is not None:
             self._show(f"{self.now() / 1e9:12.6f} {name}: {event!r} -> {list(effects)!r}")
+        if self.hear is not None:
+            self.hear(event, effects)
         if self.moments is not None and self.moments.is_armed:
             self.moments.reach(f"step.{kind}")
 

@@ -11,8 +11,10 @@ after healing (liveness).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
+from broadsheet.base.machine import Effect, Event
 from broadsheet.base.types import NodeId
 from broadsheet.ports import Random
 from broadsheet.sim import coverage
@@ -22,7 +24,7 @@ from broadsheet.sim.plan import Budget, Fault, Plan, Tier
 if TYPE_CHECKING:
     from broadsheet.sim.seat import ClientSeat, Seat
     from broadsheet.sim.services import ServiceSeat
-    from broadsheet.sim.world import World
+    from broadsheet.sim.world import Life, World
 
 
 OPERATIONS: Final = ("open", "write", "sync", "truncate", "rename", "remove", "sync_dir")
@@ -108,6 +110,10 @@ class Workload(ABC):
 
     def watch(self, run: Run) -> None:  # noqa: B027 - most have nothing that must hold at all times.
         """Check what must hold at all times; called every 100 virtual ms. Raises `Violation`."""
+
+    def hear(self, life: "Life | None", event: Event, effects: Sequence[Effect]) -> None:
+        """Judge one step of a machine of `life`, before its effects are performed. Raises `Violation`."""
+        raise NotImplementedError  # Only those that have it are asked.
 
     @abstractmethod
     def verify(self, run: Run) -> None:

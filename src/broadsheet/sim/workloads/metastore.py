@@ -6,12 +6,12 @@ by a replacement. Checked: WGL and versions over the whole history; that all kno
 Source: design/control.md control.1-7.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from broadsheet.base.machine import Effect
+from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId
 from broadsheet.control.core.acceptor import (
@@ -38,6 +38,7 @@ from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import NO_BALLOT, Acceptor
 from broadsheet.errors import Status
 from broadsheet.ports import Random
+from broadsheet.sim.checkers.ledger import Ledger
 from broadsheet.sim.checkers.linearizable import check_linearizable
 from broadsheet.sim.history import Operation
 from broadsheet.sim.history import Outcome as Known
@@ -45,6 +46,7 @@ from broadsheet.sim.log import SimLog
 from broadsheet.sim.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Kind
 from broadsheet.sim.seat import ClientSeat, Seat
 from broadsheet.sim.workload import MachineWorkload, Run, Violation
+from broadsheet.sim.world import Life
 
 FOUNDED = b"0"
 PROPOSER = ProposerConfig(operation_timeout=Duration(2 * SECOND))
@@ -89,6 +91,15 @@ class MetastoreWorkload(MachineWorkload):
     acceptor: ClassVar[type[AcceptorMachine]] = AcceptorMachine
     proposer: ClassVar[type[ProposerMachine]] = ProposerMachine
 
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.asked: dict[tuple[NodeId, NodeId, int], None] = {}
+        """Requests of clients that came, by node: calls on the wire are not repeated by a network."""
+
+    def hear(self, life: Life | None, event: Event, effects: Sequence[Effect]) -> None:
+        """The rules of ballots, at each step."""
+        self.ledger.step(life, event, effects)
+
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried the clients and the operator are."""
         return {"think_ms": draw.randrange(5, 40), "replace_ms": draw.randrange(300, 3000)}
@@ -113,6 +124,7 @@ class MetastoreWorkload(MachineWorkload):
         booted = _Booted(
             seat,
             log,
+            self.asked,
             acceptor=type(self).acceptor(memory, next_offset=Offset(len(records))),
             proposer=type(self).proposer(
                 seat.node,
@@ -123,6 +135,7 @@ class MetastoreWorkload(MachineWorkload):
                 founding=Founding(FOUNDED, ()) if seat.node == seeds[0] else None,
             ),
         )
+        self.ledger.booted(seat.life, memory)
         if not records:
             booted.begin(memory)
         seat.on_message = booted.on_message
@@ -214,9 +227,15 @@ class _Booted:
     """One boot of one node: two hosts and what joins them."""
 
     def __init__(
-        self, seat: Seat, log: SimLog, *, acceptor: AcceptorMachine, proposer: ProposerMachine
+        self,
+        seat: Seat,
+        log: SimLog,
+        asked: dict[tuple[NodeId, NodeId, int], None],
+        *,
+        acceptor: AcceptorMachine,
+        proposer: ProposerMachine,
     ) -> None:
-        self.seat, self.log, self.machine = seat, log, acceptor
+        self.seat, self.log, self.asked, self.machine = seat, log, asked, acceptor
         self.clients: dict[RequestId, tuple[NodeId, int]] = {}
         self.requests = 0
         self.next_offset = len(log.records)
@@ -264,6 +283,10 @@ class _Booted:
         if isinstance(message, Prepare | Accept | Read):
             self.acceptor.deliver(message)
         elif isinstance(message, Ask):
+            key = (self.seat.node, sender, message.request)
+            if key in self.asked:
+                return
+            self.asked[key] = None
             self.requests += 1
             request = RequestId(self.requests)
             self.clients[request] = (sender, message.request)

@@ -12,11 +12,14 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from broadsheet.access.authorizer import Authorizer
+from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import NodeId
 from broadsheet.control.carrying import receive_document, send_document
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import Acceptor
+from broadsheet.control.majority import MajorityMetastore
+from broadsheet.control.port import Metastore
 from broadsheet.control.role import MetastoreConfig, MetastoreRole
 from broadsheet.control.service import (
     CompareAndSetRequest,
@@ -33,12 +36,14 @@ from broadsheet.errors import (
 from broadsheet.ports import Random
 from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.role import Services
+from broadsheet.sim.checkers.ledger import Ledger
 from broadsheet.sim.checkers.linearizable import check_linearizable
 from broadsheet.sim.history import Operation
 from broadsheet.sim.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload
 from broadsheet.sim.workloads.metastore import check_versions, document_model, founded_document
+from broadsheet.sim.world import Life
 from broadsheet.wal.config import KIB, WALConfig
 from broadsheet.wire.client import ClientConnection
 from broadsheet.wire.limits import WireLimits
@@ -84,6 +89,13 @@ class MetastoreServiceWorkload(ServiceWorkload):
         damaged_nodes_max=1,
     )
 
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+
+    def hear(self, life: Life | None, event: Event, effects: Sequence[Effect]) -> None:
+        """The rules of ballots, at each step."""
+        self.ledger.step(life, event, effects)
+
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried clients and operator are, and how large the documents."""
         return {
@@ -107,6 +119,9 @@ class MetastoreServiceWorkload(ServiceWorkload):
         identity = Identity(node=seat.node, cluster="sim", peers=peers, version="sim", is_insecure=True)
         services.offer(Identity, identity)
         await MetastoreRole().start(seat.scope.child("metastore"), seat.ports, CONFIG, services)
+        majority = services.one(Metastore)  # type: ignore[type-abstract]  # Found under its port.
+        assert isinstance(majority, MajorityMetastore), "three nodes"
+        self.ledger.booted(seat.life, majority.acceptor.memory)
         server = Server(
             seat.ports,
             seat.scope,
