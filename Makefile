@@ -36,6 +36,7 @@ check: $(ENV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.project.citations
 
 format: $(ENV)
 	$(BIN)/ruff check --fix .

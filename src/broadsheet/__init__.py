@@ -4,7 +4,7 @@
         await client.journals.append("events/clicks", row)
 
 Importing it loads nothing heavy: Spark workers and `broadsheet up` depend on that, and a test holds it
-(DESIGN 11).
+(node.8).
 """
 
 from typing import TYPE_CHECKING, Any, Final

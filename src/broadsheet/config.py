@@ -6,7 +6,7 @@ the field names, bounds in `__post_init__` or `msgspec.Meta`); `node.py` compose
 loaded here. A `Duration` is written with its unit, as in `"30s"` or `"1.5ms"`, or as nanoseconds. A `Place`
 that stands in a file is relative to that file. No integer is negative, or has more than 63 bits. This module
 knows no domain, keeps no settings, and reads the environment only where it is passed in.
-Source: STYLE 8, ADR 0001.
+Source: code.17, ADR 0001.
 """
 
 import contextlib

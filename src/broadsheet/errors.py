@@ -1,4 +1,4 @@
-"""Every error that crosses a door, with the state it leaves behind (STYLE 7).
+"""Every error that crosses a door, with the state it leaves behind (code.16).
 
 A class exists only where a caller can sensibly act on it. Each concrete class has one `Status` on the wire,
 and each status one class. Inside a core a refusal is a `Status` in a reply; the client's edge raises.

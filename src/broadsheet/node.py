@@ -1,4 +1,4 @@
-"""The node: a configuration, and roles that start and end in order. The composition root (DESIGN 2).
+"""The node: a configuration, and roles that start and end in order. The composition root (node.1).
 
 STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order listed, each with
 what the earlier ones offer, and close in the opposite order: doors first, so that nothing is accepted that

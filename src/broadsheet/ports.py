@@ -1,4 +1,4 @@
-"""The ports: all that a node may ask of the world (STYLE 2).
+"""The ports: all that a node may ask of the world (node.3).
 
 Each port has a production implementation (`runtime/`), a simulated one (`sim/`) and, for disk and objects,
 one that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine` comes with
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Time(Protocol):
-    """The clocks of one node; not `Clock`, for that word is a producer's (STYLE 5)."""
+    """The clocks of one node; not `Clock`, for that word is a producer's."""
 
     def now(self) -> Instant:
         """The monotonic clock, suspended time included."""
@@ -372,4 +372,4 @@ class Closeable(Protocol):
 
 
 Procedure = Callable[[], Awaitable[None]]
-"""A restartable to-do list: holds no protocol state and ends as exactly one event (STYLE 1.9)."""
+"""A restartable to-do list: holds no protocol state and ends as exactly one event (code.1)."""

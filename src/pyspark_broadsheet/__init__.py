@@ -1,6 +1,6 @@
 """Spark finds `format("broadsheet")` by this module's name: it registers each `pyspark_*`.
 
-Source: reference/spark.md 6.
+Spark imports a module of this name when it meets the format.
 """
 
 from broadsheet.spark.source import BroadsheetDataSource as DefaultSource

@@ -71,7 +71,7 @@ def test_a_token_carries_its_capabilities_and_prefixes() -> None:
 
 
 def test_a_token_without_names_covers_everything() -> None:
-    """An empty selector matches all (reference/gazette.md 1.5)."""
+    """An empty selector matches all (access.5)."""
     principal = tokens().verify(tokens().sign(EVERYTHING, now=NOW, lifetime=HOUR), now=NOW)
 
     assert principal.covers("anything")

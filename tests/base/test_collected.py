@@ -1,4 +1,4 @@
-"""What the garbage collector is told to overlook refers to plain values only (STYLE 2.1)."""
+"""What the garbage collector is told to overlook refers to plain values only (code.4)."""
 
 import enum
 import importlib

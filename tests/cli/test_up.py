@@ -50,12 +50,12 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
 
 
 def test_one_node_is_ready_in_two_seconds(tmp_path: Path) -> None:
-    """Whoever tries it must not wait (issue 3, line 7)."""
+    """Whoever tries it must not wait."""
     assert best_seconds(tmp_path, nodes=1, goal=ONE_NODE_SECONDS) < ONE_NODE_SECONDS
 
 
 def test_three_nodes_are_ready_in_five_seconds(tmp_path: Path) -> None:
-    """Three processes, each with its own ports and directory (issue 3, line 7)."""
+    """Three processes, each with its own ports and directory."""
     assert best_seconds(tmp_path, nodes=3, goal=THREE_NODES_SECONDS) < THREE_NODES_SECONDS
 
 
@@ -198,7 +198,7 @@ def test_a_second_process_cannot_serve_the_same_directory(standing: tuple[Path, 
 
 
 def test_a_door_beyond_loopback_is_refused_unless_insecure(tmp_path: Path) -> None:
-    """Security that must be switched on is off (reliability S1)."""
+    """Security that must be switched on is off (access.1)."""
     done = broadsheet("serve", "--data-dir", tmp_path / "n1", **free_ports(http="0.0.0.0:0"))
 
     assert done.returncode == 2
@@ -346,7 +346,7 @@ def test_status_of_nobody_is_unreachable() -> None:
 
 
 def test_journals_are_refused_with_the_reason_among_peers(tmp_path: Path) -> None:
-    """Until they are replicated, several nodes serve the metastore and status only (issue 3, line 7)."""
+    """Until they are replicated, several nodes serve the metastore and status only."""
     with cluster(tmp_path / "c", nodes=2) as found:
         address = found["nodes"][0]["addresses"]["native"]
 

@@ -1,4 +1,4 @@
-"""The authorization matrix of DESIGN 10: every method of a real node by every kind of caller, over sockets.
+"""The authorization matrix of access.3: every method of a real node by every kind of caller, over sockets.
 
 A method that a node offers and that has no row here fails `test_every_method_has_a_row`: whoever adds a
 method says what a caller needs for it.

@@ -20,7 +20,7 @@ from tests.wire.test_connection import START, feed
 
 @pytest.mark.parametrize("size", [100, 4000, 65_536, 1_000_000])
 def test_records_of_one_read_make_runs_that_may_be_hashed_on_the_loop(size: int) -> None:
-    """STYLE 2: no span above 1 MiB is hashed on the loop, though a read may bring 4 MiB at once."""
+    """node.2: no span above 1 MiB is hashed on the loop, though a read may bring 4 MiB at once."""
     listener = ListenerConnection(WireLimits(), now=START)
     feed(listener, good_session()[0], [])
     feed(listener, good_session()[5], [])

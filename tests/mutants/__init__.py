@@ -1,4 +1,4 @@
-"""Planted bugs: each takes one guard out of the production code, and a named check must see it (issue 3).
+"""Planted bugs: each takes one guard out of the production code, and a named check must see it.
 
 A domain registers its own in `planted_<domain>.py` as `MUTANTS`. `python -O -m tests.mutants find NAME`
 looks for a seed that catches one, shrinks its plan and stores it in `plans/`; `measure` counts seeds to

@@ -1,4 +1,4 @@
-"""The rules that no linter has, as functions from a file to what is wrong with it (STYLE 1.35)."""
+"""The rules that no linter has, as functions from a file to what is wrong with it (code.15)."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ LONG_MODULES: Final = {
 FUNCTION_LINES_MAX: Final = 60
 BANNED_MODULES: Final = ("utils", "util", "helpers", "common", "misc")
 BANNED_WORDS: Final = ("Manager", "Handler", "Util", "Helper")
-"""Words that say nothing, as the end of a class's name (STYLE 5)."""
+"""Words that say nothing, as the end of a class's name (code.12)."""
 PLACEHOLDER: Final = re.compile(r"\bTODO\b|\bFIXME\b|\bXXX\b|NotImplementedError|\bstub\b|[Pp]laceholder")
 EXPLAINED: Final = re.compile(r"TODO\(#\d+\):|NotImplementedError(\(.*\))?  # \w")
 """A plan that names its issue, or an abstract method that says whose it is."""
@@ -85,7 +85,7 @@ def empty_names(tree: ast.Module) -> Iterator[str]:
 
 
 def iterated_sets(tree: ast.Module) -> Iterator[str]:
-    """Loops and conversions to sequences over what is visibly a set (STYLE 1.20)."""
+    """Loops and conversions to sequences over what is visibly a set (code.7)."""
     for scope in [tree, *functions(tree)]:
         names = _set_names(scope)
         for node in _own_nodes(scope):
@@ -95,7 +95,7 @@ def iterated_sets(tree: ast.Module) -> Iterator[str]:
 
 
 def undocumented_tests(tree: ast.Module) -> Iterator[str]:
-    """Tests that do not say why they matter (STYLE 1.29)."""
+    """Tests that do not say why they matter (code.20)."""
     for function in functions(tree):
         if function.name.startswith("test_") and not ast.get_docstring(function):
             yield f"{function.lineno}: {function.name} has no docstring"

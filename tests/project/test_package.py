@@ -21,7 +21,7 @@ DEFAULT_ADDRESS = "127.0.0.1:6640"
 
 
 def test_importing_it_takes_a_tenth_of_a_second_at_most() -> None:
-    """Spark starts a worker per task, and `up` starts nodes (DESIGN 11); the best run of a few counts."""
+    """Spark starts a worker per task, and `up` starts nodes (node.8); the best run of a few counts."""
     code = "import time; t = time.perf_counter(); import broadsheet; print(time.perf_counter() - t)"
 
     took = [float(_python("-c", code)) for _ in range(ATTEMPTS)]
@@ -94,7 +94,7 @@ def test_the_wheel_brings_what_it_needs_and_nothing_of_the_checkout(
 
 
 def test_the_wheel_runs_the_quick_start_outside_of_the_checkout(bin_directory: Path, tmp_path: Path) -> None:
-    """The README's first commands, as they stand there, and its Python (issue 3, line 1)."""
+    """The README's first commands, as they stand there, and its Python."""
     commands, code = quick_start()
     assert [command.split()[0] for command in commands][:2] == ["pip", "broadsheet"]
     installed, up, *others, down = commands

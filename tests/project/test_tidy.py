@@ -1,4 +1,4 @@
-"""The repository keeps the rules that no linter holds (STYLE 1.35)."""
+"""The repository keeps the rules that no linter holds (code.15)."""
 
 import ast
 import stat

@@ -1,4 +1,4 @@
-"""Plans that once failed, and what they found: each must pass now, and stays (STYLE 1.32).
+"""Plans that once failed, and what they found: each must pass now, and stays (code.21).
 
 A plan is stored with `found`: one line on what it was. To add one, copy the file that a failure wrote, and
 say there what the cause was.

@@ -1,4 +1,4 @@
-"""A small machine in the form of STYLE 11, for tests of the host: it answers what it has made durable.
+"""A small machine for tests of the host: it answers what it has made durable.
 
 Requests are numbered from 0. Holding is cumulative: `Held(n)` is the disk's word that everything through
 `n` is there. OPEN --Fenced--> FENCED, for good. A request that waits longer than `PATIENCE` is answered

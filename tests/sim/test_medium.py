@@ -64,7 +64,7 @@ def test_a_name_is_lost_without_a_directory_sync() -> None:
 
 
 def test_a_failed_sync_loses_bytes_that_reads_go_on_to_show_until_reboot() -> None:
-    """Linux marks pages clean after EIO, and the next sync succeeds: the fsync-gate (reliability 0.4)."""
+    """Linux marks pages clean after EIO, and the next sync succeeds: the fsync-gate (log.16)."""
     medium, disk = written()
     file = disk.open("a")
     file.write_at(0, [b"y" * SECTOR])

@@ -1,4 +1,4 @@
-"""Crash windows of reference/spark.md: a query, a place to be killed in, a second run, what is true then."""
+"""Crash windows: a query, a place to be killed in, a second run, what is true then."""
 
 import json
 import subprocess

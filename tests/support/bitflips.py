@@ -6,8 +6,7 @@
 `read` starts a reader on the damaged files and tells, per thing that it serves (a stream, an object, a
 key), the content, or that it was `Flagged` as damaged, missing or in doubt. A flip is silent where
 something is served that differs from `expected` and is not flagged. At least `share` of the flips hit
-`ranges`: the bytes of acknowledged, untrimmed records with their headers. Source: issue 3, line 4;
-reliability W4.
+`ranges`: the bytes of acknowledged, untrimmed records with their headers. Source: W4.
 """
 
 import random

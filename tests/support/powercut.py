@@ -5,11 +5,10 @@
         # every byte that was not synced is gone; the volume is mounted again ...
 
 The processes are stopped, thread by thread, before the cut: without that, an fdatasync that was on its way
-returned 0 for bytes that did not survive, in 8 of 100 cycles, and the process acknowledged them
-(reliability.md 0.3). What this cannot show: sectors torn within themselves, and a disk that lies. The
-simulated disk does.
+returned 0 for bytes that did not survive, in 8 of 100 cycles, and the process acknowledged them. What this
+cannot show: sectors torn within themselves, and a disk that lies. The simulated disk does.
 
-Source: reliability.md 0.3, 3.3; EXT4_IOC_SHUTDOWN of the Linux kernel.
+Source: EXT4_IOC_SHUTDOWN of the Linux kernel.
 """
 
 import fcntl

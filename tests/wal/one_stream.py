@@ -1,7 +1,7 @@
 """Bit flips in a log that holds one stream: an acceptor's, a key space's.
 
 Whoever starts on a damaged log must find the state that was written last, or say that it is not sure: a
-`Flagged` state is at most one that the log once was in. Source: issue 3, line 4; reliability W4.
+`Flagged` state is at most one that the log once was in. Source: W4.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
 
 
 async def sync_fails_and_the_page_cache_lies() -> str | None:
-    """EIO from a sync; the next process reads bytes that the disk never had (reliability 0.4)."""
+    """EIO from a sync; the next process reads bytes that the disk never had (log.16)."""
     disk = SimDisk()
     bench = await open_log(disk)
     await bench.commit(A, b"durable")

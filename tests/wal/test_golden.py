@@ -1,4 +1,4 @@
-"""The bytes of the format, pinned: a later version must read what this one wrote (DESIGN 3)."""
+"""The bytes of the format, pinned: a later version must read what this one wrote (log.19)."""
 
 import asyncio
 import random

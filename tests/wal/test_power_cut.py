@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_ext4]
 
 CYCLES = 10
 ACKNOWLEDGED_MIN: Final = 1_000
-"""Below this a run without losses says nothing (DESIGN 9)."""
+"""Below this a run without losses says nothing (simulation.4)."""
 
 
 @dataclass
 class Tally:
-    """What the appends of all cycles came to (DESIGN 9: no line says "zero lost" without these)."""
+    """What the appends of all cycles came to (simulation.4: no line says "zero lost" without these)."""
 
     cycles: int = 0
     acknowledged: int = 0

@@ -1,4 +1,4 @@
-"""Named regressions of the log (issue 3): what once hurt others, or us, and must not come back."""
+"""Named regressions of the log: what once hurt others, or us, and must not come back."""
 
 import pytest
 

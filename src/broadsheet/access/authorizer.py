@@ -1,8 +1,8 @@
-"""Authorizer: the one check that stands in front of every door's method table (DESIGN 10).
+"""Authorizer: the one check that stands in front of every door's method table (access.2).
 
 OFF (no keys; every caller is `ANYONE`; loopback only) or ON (a valid token or nothing), for the process's
 life. It does not look at what exists: a name outside the grant is refused before anybody looks it up, so
-that a refusal tells nothing. Source: DESIGN 10; reliability 5.2 S1, S3, S4.
+that a refusal tells nothing. Source: access.2-5.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 The low bits are Gazette's, so that one token serves its door and ours; ours begin at 1 << 16, where Gazette
 leaves room for applications. A method needs one capability, or none, which means that any authenticated
-caller may use it. Source: reference/gazette.md, authorization.
+caller may use it. Source: access.5.
 """
 
 from enum import IntFlag

@@ -1,4 +1,4 @@
-"""Exposure: a door beyond loopback without TLS is refused, unless asked for by name (DESIGN 10)."""
+"""Exposure: a door beyond loopback without TLS is refused, unless asked for by name (access.1)."""
 
 import ipaddress
 from typing import Final

@@ -4,7 +4,7 @@ A token is a JWT signed by HMAC-SHA256 with one of a list of keys: the first sig
 keys rotate by adding in front and removing at the end. The algorithm is pinned here and never read from a
 token. Claims: `cap` (capability bits), `sel` (Gazette's label selector, of which the meta-labels `name` and
 `prefix` are understood), `iat`, `exp` (required, at most `lifetime_max` after `iat`), `nbf` (obeyed where it
-stands), `aud` (the cluster's id). Source: reliability 5.2 S3; reference/gazette.md, authorization; ADR 0043.
+stands), `aud` (the cluster's id). Source: access.5; ADR 0043.
 """
 
 import base64
@@ -249,7 +249,7 @@ def _grants(labels: Sequence[Label]) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise Unauthenticated(
                 f"the token selects by label {label.name!r}: only name and prefix are understood"
             )
-        elif label.prefix or not label.value:  # An empty value means any (reference/gazette.md 1.5).
+        elif label.prefix or not label.value:  # An empty value means any (access.5).
             prefixes.append(label.value)
         else:
             names.append(label.value)

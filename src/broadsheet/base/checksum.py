@@ -1,4 +1,4 @@
-"""crc32c, the checksum of our own records (DESIGN 3): unsigned 32 bits, Castagnoli's polynomial.
+"""crc32c, the checksum of our own records (log.3): unsigned 32 bits, Castagnoli's polynomial.
 
 A *chained* checksum is seeded with its predecessor's, so that a record vouches for all records before it in
 its chain. Works on any buffer without a copy. Does not defend against a forger: SHA-256 does, where a name

@@ -1,4 +1,4 @@
-"""The machine contract: facts in, wishes out, no IO (STYLE 2).
+"""The machine contract: facts in, wishes out, no IO (code.1-7).
 
 A machine is stepped by exactly one host, on one thread. `step` is total and runs to completion. An exception
 other than `AssertionError` means that the *input* was illegal and that nothing changed; an `AssertionError`

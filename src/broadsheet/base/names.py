@@ -1,8 +1,8 @@
-"""Names of journals and files: what may stand in them, checked once where they come in (reliability.md S7).
+"""Names of journals and files: what may stand in them, checked once where they come in (access.7).
 
 A name is relative, clean (no empty segment, no `.` or `..`), ASCII, and bounded, so that it may become a
 path below a root, a key or a URL without escaping. Lengths are in characters, which are bytes here. Source:
-reference/gazette.md 1.4; reliability.md S7; DESIGN 2 for the reserved first segments.
+journals.23; access.7; node.5 for the reserved first segments.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Instants and durations: integer nanoseconds, never floats.
 
 An `Instant` is a reading of the node's monotonic clock (CLOCK_BOOTTIME, so that suspended time counts).
-A `WallTime` is nanoseconds since the Unix epoch; no correctness property depends on one (reliability C3).
+A `WallTime` is nanoseconds since the Unix epoch; no correctness property depends on one (C3).
 """
 
 from typing import Final, NewType

@@ -1,7 +1,7 @@
 """The typed integers and names that cross module borders.
 
 A position is inclusive (`offset`), an end exclusive (`end`). `Offset` counts entries of a log stream,
-`ByteOffset` bytes of a journal: the type checker keeps them apart (STYLE 5).
+`ByteOffset` bytes of a journal: the type checker keeps them apart (code.13).
 """
 
 from typing import Final, NewType

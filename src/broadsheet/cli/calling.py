@@ -11,7 +11,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
 
 TOKEN_VARIABLE: Final = "BROADSHEET_TOKEN"  # noqa: S105 - the name of a variable.
-"""Where a token comes from: never a flag, for the process list shows those (reliability S11)."""
+"""Where a token comes from: never a flag, for the process list shows those (access.5)."""
 
 
 async def ask_status(address: str) -> StatusReply:

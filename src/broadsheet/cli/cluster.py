@@ -5,7 +5,7 @@
     DIR/n1/              its data
     DIR/n1.log           what it printed
 
-Node i listens at the default ports plus 100 * i plus the offset (DESIGN 2). This module imports no node:
+Node i listens at the default ports plus 100 * i plus the offset (node.4). This module imports no node:
 `up` starts processes that do, and must not wait for the same imports twice.
 """
 

@@ -1,7 +1,7 @@
 """`broadsheet journals`: make, list, fill, read and delete journals of a node.
 
 Progress goes to standard error, and only where that is a terminal; content and JSON go to standard output.
-The token comes from the environment, never from a flag (reliability S11).
+The token comes from the environment, never from a flag (access.5).
 """
 
 import os

@@ -2,7 +2,7 @@
 
 One STREAM method for each kind of request: the opening holds the message without its document; messages in
 both directions carry the document in chunks, since it may be larger than a frame.
-Source: DESIGN 2 (large bodies stream); `docs/protocols/metastore.md`.
+Source: node.6; `docs/protocols/metastore.md`.
 """
 
 from typing import Final, TypeVar

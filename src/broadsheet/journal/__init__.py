@@ -2,5 +2,5 @@
 
 `core` has the machines and their values; `broker` and `replica` drive them over the log, the spool and the
 fragment store; `service` has the methods, `client` what users call, `role` starts it all in a node.
-Invariants: reliability J1-J8, J11. Source: design/journals.md; the papers of Gazette.
+Invariants: J1-J8, J11. Source: docs/design/journals.md.
 """

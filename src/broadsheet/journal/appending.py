@@ -5,7 +5,7 @@ a stream of messages, the last of which says that all was sent. Before that one 
 take effect, so that no error before it leaves a doubt. What was refused before it was sent is sent again
 while there is time; what may have been appended only where the condition lets it take effect once. A lost
 answer of such an append is settled by its attempt id. Source: journals.11, journals.17, journals.21;
-reliability C1, C2; ADR 0130, 0131.
+C1, C2; ADR 0130, 0131.
 """
 
 import asyncio

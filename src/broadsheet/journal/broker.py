@@ -5,7 +5,7 @@ up at OPENING or DELETING, by what
 its spec key says. Opening goes on until it succeeds; requests wait for it, `opening_wait` at most. Everything
 here is
 restartable; what can race is in the pipeline.
-Source: journals.1, journals.5, journals.20; DESIGN 2.
+Source: journals.1, journals.5, journals.20; node.2.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Offsets are bytes, timeouts seconds. Which append may be tried again is decided here (journals.21),
 everything else by the node. A failed call raises from `broadsheet.errors`; `Unknown` means that the append
-may or may not have happened. Source: journals.21, journals.24; reference/gazette.md 2.13.
+may or may not have happened. Source: journals.21, journals.24.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
 Lengths are bytes. Neither way holds a whole fragment: a decoder is fed with stored bytes as they come, and
 gives its output piece by piece. Reading trusts nothing: the output of a decoder is bounded by the length that
-the fragment's name declares, whatever the stored bytes claim, and each call by a piece (reliability S8; zstd
+the fragment's name declares, whatever the stored bytes claim, and each call by a piece (access.7; zstd
 packs 32,000:1). GZIP content may have many members and snappy is the framing format: Gazette writes both.
-Source: journals.25; reference/gazette.md 1.10, 2.5.
+Source: journals.25.
 """
 
 import zlib

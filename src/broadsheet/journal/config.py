@@ -22,7 +22,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     store: str = ""
     """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory."""
     stores: tuple[str, ...] = ()
-    """Other fragment stores that a journal may name; a URL that is not here is refused (reliability S7)."""
+    """Other fragment stores that a journal may name; a URL that is not here is refused (access.7)."""
     inline_bytes_max: int = 64 * KIB
     """Appends up to this go through the log, larger ones through the synced spool file (journals.14)."""
     checkpoint_bytes: int = 32 * MIB

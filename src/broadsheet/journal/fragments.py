@@ -4,7 +4,7 @@ Offsets are bytes of the journal. A fragment is stored under `<journal>/<content
 only once it was read back with its length and sum. Nobody holds a whole one: it is written and read a range
 at a time, and readers get checked blocks (`stored`), which are kept for a while. What is kept, what is on its
 way and what decodes share one budget, `cache_bytes_max` (`blocks`). Every method is restartable. Source:
-journals.8, journals.14, journals.25; reliability J10, S8; ADR 0141.
+journals.8, journals.14, journals.25; J10; access.7; ADR 0141.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ SOUND --the log quarantines the stream--> HEALING --a checkpoint in a new genera
 
 While it lasts content is refused, and reads go on: memory has the sums of every spool, so the files prove
 themselves. It is a restartable to-do list: what a crash cuts short the next start finds in the seal, or in
-the log. It never ends the node. Source: journals.3; reliability W6; ADR 0121.
+the log. It never ends the node. Source: journals.3; W6; ADR 0121.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ Offsets are bytes. Two restartable procedures for each open journal, at most one
 without an event, since nothing is decided by them. The log is trimmed only below what a checkpoint says is
 synced, and a spool file is removed only after its fragment was read back from the store (journals.14, J10).
 A fragment is uploaded only up to the committed end (journals.8). Source: journals.8, journals.14;
-reference/gazette.md 2.7.
+journals.8.
 """
 
 import asyncio

@@ -4,8 +4,7 @@ Offsets are bytes. A restartable to-do list: read the log's records, make the sp
 list the store, read both keys, choose the head, put both keys in one transaction, and checkpoint. With R=1
 the data directory's lock is the primary assignment, and the one named member has answered (journals.2), so
 that its head is the head; but a head below what any key or index names is never extended (journals.15): the
-journal then opens to readers only, with the reason. Source: journals.1, 2, 5, 14, 15; DESIGN 3 "Recovery
-does not believe the page cache".
+journal then opens to readers only, with the reason. Source: journals.1, 2, 5, 14, 15; log.15.
 """
 
 import asyncio

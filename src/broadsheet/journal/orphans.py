@@ -3,7 +3,7 @@
 A journal's stream and its spool directory are named by the revision that created it. Where the key space
 lost records, one that it does not name may be a journal with acknowledged bytes: a start keeps it and writes
 it down for `doctor`; an operator adopts it under a name, or drops it. Blocking. It does not decide what was
-lost (`keyspace.local.accepting`). Source: journals.3; reliability W7; ADR 0124.
+lost (`keyspace.local.accepting`). Source: journals.3; W7; ADR 0124.
 """
 
 from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ Offsets are bytes, times seconds. NOWHERE --position told--> PLACED --chunk--> P
 message places the read: from then on it goes on where it stood, in the same journal, however often the
 connection breaks. A reader that asked again for "the end" would skip what was appended meanwhile. A read
 changes nothing, so every attempt may be repeated; how long is the caller's to say. Source: journals.21;
-issue 7, line 7.
+journals.20.
 """
 
 import asyncio

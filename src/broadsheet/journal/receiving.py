@@ -1,7 +1,7 @@
 """Receiving: the content of a streamed append, from the wire to its stage.
 
 Until the content is whole, and while it waits for its place, the append ends with its client, with its
-deadline or with a refusal, and then nothing of it took effect. Source: journals.17; reliability C2.
+deadline or with a refusal, and then nothing of it took effect. Source: journals.17; C2.
 """
 
 import asyncio

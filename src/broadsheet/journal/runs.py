@@ -1,9 +1,9 @@
-"""Runs, the calling side: small appends of one journal, gathered into run frames (DESIGN 2).
+"""Runs, the calling side: small appends of one journal, gathered into run frames (wire.2).
 
 Offsets and lengths are bytes. What is ready when the loop comes round leaves as one frame, without a timer:
 the first append of a quiet moment waits for nothing, and under load frames grow by themselves. Answers come
 in order. A lost stream leaves what it carried `Unknown`, and the next append opens another. Source:
-reference/performance.md E3, F ("Run frames"); journals.21 (tried once).
+wire.2; journals.21 (tried once).
 """
 
 import asyncio

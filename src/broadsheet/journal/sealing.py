@@ -3,7 +3,7 @@
 Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. Bytes of a spool
 are believed where a record's sum proves them, be the record itself damaged or not: content that has the SHA-1
 that was written down for it is that content. What nothing proves is moved aside, never cut off, where it may
-have been acknowledged. Source: journals.3; reliability W7.
+have been acknowledged. Source: journals.3; W7.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 Capabilities stand in the table, in front of the handlers. Offsets are bytes; refusals carry the journal and
 the values. Content on its way in is limited by the wire's frames and windows, and by the pipeline's limits.
-Source: design/journals.md; reference/gazette.md 1.8; `docs/protocols/journals.md`.
+Source: journals.1-30; `docs/protocols/journals.md`.
 """
 
 import asyncio

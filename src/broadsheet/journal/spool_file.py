@@ -9,7 +9,7 @@ that a damaged page is refused and
 not served (W4).
 
 It does not decide what is committed, and it is durable only where somebody synced it and the log says so.
-Source: journals.6, journals.14; reliability W4.
+Source: journals.6, journals.14; W4.
 """
 
 from collections.abc import Iterator
@@ -198,7 +198,7 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
 
     It is not synced: what was not known to be synced is in the log until a checkpoint has synced it.
 
-    Bytes above what was known synced are written again in place: reading them proves nothing (DESIGN 3).
+    Bytes above what was known synced are written again in place: reading them proves nothing (log.15).
     A file that does not come out with the plan's sum is kept as it is and marked damaged.
 
     Args:

@@ -5,7 +5,7 @@ sums of records prove their bytes, else written down in a seal with the reason, 
 operator accepts the loss. Either way the log's stream begins anew with one checkpoint. A tail that a power
 cut tore was never acknowledged: it is settled and forgotten. After kill -9 the page cache still has what the
 spool got, and no sum may prove it: it is moved aside, not cut off.
-Source: journals.2, journals.3, journals.14, journals.15; reliability W6, W7; ADR 0120.
+Source: journals.2, journals.3, journals.14, journals.15; W6, W7; ADR 0120.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Offsets are bytes of the fragment's content. A fragment's name has one sum, of the whole. So the first who
 wants any of it has the whole fetched and summed once, a range at a time, and the crc32c of each block kept;
 each block that is fetched later is compared with its own. A compressed fragment is decoded from its begin on:
-a `Decoding` that has come some way is kept, and goes on for whoever reads on. Source: reliability W4, S8;
+a `Decoding` that has come some way is kept, and goes on for whoever reads on. Source: W4; access.7;
 ADR 0141.
 """
 

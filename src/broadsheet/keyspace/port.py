@@ -2,7 +2,7 @@
 
 Everything that is shown is durable. Reads are of the mirror in this process and never wait.
 Implementations: `local` (now); over our KV and over etcd come with their parts. One conformance suite
-(`tests/keyspace/conformance`) runs against all. Source: design/control.md; reference/gazette.md 2.10.
+(`tests/keyspace/conformance`) runs against all. Source: control.15-17.
 """
 
 from collections.abc import AsyncIterator, Sequence

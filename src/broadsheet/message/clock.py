@@ -3,7 +3,7 @@
 Units: see `uuid.Clock`. One tick is one microsecond, as in Gazette since September 2025; a publisher that
 sends more than a million messages a second runs ahead of wall time. Readers assume neither. One automaton:
 `update` never goes back, `tick` always rises. It reads no clock itself: the caller passes wall time.
-Source: paper "Message UUIDs"; reference/gazette 3.1.
+Source: paper "Message UUIDs"; docs/protocols/messages.md.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 The same answer as `framing.scan` and `uuid.unpack`, which say what is right; Hypothesis compares them.
 Units: offsets are the journal's, spans half open, clocks unsigned 64 bits with 0 for "no UUID". It decides
-nothing about commitment. Source: reference/gazette 3.1, 3.3; reference/spark.md 2 (what decoding costs).
+nothing about commitment. Source: journals.28.
 """
 
 from typing import Final, NamedTuple

@@ -7,7 +7,7 @@ little-endian), the payload: sixteen bytes of UUID, then the body. A payload bel
 that does not begin with a version 1 UUID, is a message without UUID. After bytes that are no frame, reading
 goes on at the next magic word, so that one foreign append does not end a journal. Units: byte offsets of
 the journal, spans half open. Scanning is total: any bytes give frames. It decides nothing about commitment.
-Source: reference/gazette 3.3; journals.28; docs/protocols/messages.md.
+Source: journals.28; docs/protocols/messages.md.
 """
 
 from collections.abc import Iterator

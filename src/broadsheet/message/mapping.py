@@ -1,7 +1,7 @@
 """Which of several journals a key belongs to.
 
 FNV-1a of 32 bits, as in Gazette; journals stand in order of their names. It does not know which journals
-exist. Source: reference/gazette 3.4 (published vectors).
+exist. Source: Gazette (its published vectors).
 """
 
 from collections.abc import Sequence

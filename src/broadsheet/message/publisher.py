@@ -6,7 +6,7 @@ appended again after a fault. One publisher has one producer id, and nobody else
 Stamping and appending of one journal must happen in the same order: stamp only when the append's place in
 the journal's queue is
 certain, otherwise two appends overtake each other and the later one is dropped as a duplicate.
-It draws no entropy, reads no clock, appends nothing. Source: paper "Message UUIDs"; reference/gazette 3.4;
+It draws no entropy, reads no clock, appends nothing. Source: paper "Message UUIDs";
 pipelines.8.
 """
 

@@ -9,7 +9,7 @@ committed OUTSIDE message the producer's state is exactly that message's clock, 
 (the producer's own log did).
 Units: clocks of `uuid`, byte offsets. It holds positions, not content; pending ones are bounded by
 `pending_max`.
-Source: paper "Message UUIDs"; reference/gazette 3.2.
+Source: paper "Message UUIDs".
 """
 
 from enum import Enum

@@ -5,7 +5,7 @@ producer, keeping journal order; cut each producer's messages into *runs* that e
 at a committed OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that
 message's clock; then everything else is a comparison with a running maximum inside a run. It reads nothing:
 messages that were pending before the first frame are asked for by `replays`. Units: offsets are the
-journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; reference/gazette 3.2; pipelines.2;
+journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; pipelines.2;
 journals.29.
 """
 

@@ -4,7 +4,7 @@ Units: a `Clock` is the count of 100 ns since 1582-10-15 (60 bits) times 16, plu
 unsigned 64 bits, and 0 means that a message has no UUID. A `ProducerId` is 48 bits with the multicast bit
 of its first byte set, so that it is never the address of a real network card. Bytes 0..3 low time, 4..5
 middle time, 6..7 high time and version 1, 8..9 variant, 4 sequence bits and 10 flag bits, 10..15 producer.
-Draws no entropy and reads no clock. Source: RFC 4122 4.1; paper "Message UUIDs"; reference/gazette 3.1
+Draws no entropy and reads no clock. Source: RFC 4122 4.1; paper "Message UUIDs"; Gazette
 (published vectors).
 """
 

@@ -1,8 +1,8 @@
 """Structured logs: one JSON object a line, or readable lines on a terminal.
 
-Event names are `noun.verb` (`node.ready`), keys are the words of STYLE 5. The timestamp is the node's own
-wall clock, so that the logs of a simulation show simulated time and diff cleanly. Nothing here is global: a
-node makes its `Logs` and hands them on. Machines do not log; their hosts do. Keys that hold secrets are not
+Event names are `noun.verb` (`node.ready`), keys are the words of the glossary. The timestamp is the node's
+own wall clock, so that the logs of a simulation show simulated time and diff cleanly. Nothing here is global:
+a node makes its `Logs` and hands them on. Machines do not log; their hosts do. Keys that hold secrets are not
 printed.
 """
 

@@ -1,4 +1,4 @@
-"""The story of a machine: its last steps, for whoever asks why it is where it is (STYLE 2.11).
+"""The story of a machine: its last steps, for whoever asks why it is where it is (code.10).
 
 A ring. A step keeps the event and the effects themselves, which are frozen; where they carry payload,
 `lines` tells its length only, because slabs are recycled and a view would show other bytes by then.

@@ -3,8 +3,7 @@
 A directory is ours when it holds `broadsheet.json` (format version, node, when it was made), written once, by
 rename. One process holds its `LOCK`. What is foreign, half-written, newer, of another node or of another
 user, or in use, is refused and left untouched; a directory in which a first start was cut off before it wrote
-anything is begun again. Layout: one subdirectory for each role, below the same root. Source: DESIGN 3
-(formats are versioned), issue 3 line 7, reliability S1.
+anything is begun again. Layout: one subdirectory for each role, below the same root. Source: node.10.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The production disk: files below one root, written with pwritev and made durable with fdatasync.
 
 `persist` is one hop: write and fdatasync in one go on a thread that belongs to the file's directory, so
-that a log, which is a directory, has one writer (DESIGN 3). `flush` and `run` use a pool that a log never
+that a log, which is a directory, has one writer (node.10). `flush` and `run` use a pool that a log never
 waits for. Positions and lengths are bytes. Nothing is copied on the way down.
 
 A file or directory whose sync failed is *failed* for good: every concurrent or later write and sync of it,

@@ -1,4 +1,4 @@
-"""Production entropy: one generator per purpose, each seeded by the operating system (STYLE 2.7).
+"""Production entropy: one generator per purpose, each seeded by the operating system (code.8).
 
 A forked child gets new seeds. Otherwise two Spark workers, forked from one daemon, would draw the same
 producer ids.

@@ -1,4 +1,4 @@
-"""The host: gives one machine its events, performs its effects in order, arms its one timer (STYLE 2).
+"""The host: gives one machine its events, performs its effects in order, arms its one timer (code.1).
 
 `deliver` is never re-entrant: effects that produce events at once enqueue them, and they are stepped after
 the rest. The host stands below what it drives; a table from effect type to performer is all that it knows.

@@ -1,4 +1,4 @@
-"""Loop lag: how late the loop runs a callback that was due (DESIGN 2: the loop is sacred).
+"""Loop lag: how late the loop runs a callback that was due (node.2).
 
 Durations are nanoseconds. One timer measures; whatever holds the loop up shows as lateness of its next call.
 It does not say which callback was slow: a story and a profiler do.
@@ -14,7 +14,7 @@ from broadsheet.ports import Time, Timer, Timers
 
 INTERVAL: Final = Duration(50 * MILLISECOND)
 SLOW: Final = Duration(5 * MILLISECOND)
-"""No callback may take longer (DESIGN 2)."""
+"""No callback may take longer (node.2)."""
 SAMPLES_MAX: Final = 1200
 """A minute of samples at this interval."""
 

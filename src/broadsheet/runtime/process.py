@@ -1,4 +1,4 @@
-"""What a process asks of the system at its start, and the end of one that found itself wrong (STYLE 7).
+"""What a process asks of the system at its start, and the end of one that found itself wrong (code.5).
 
 At the end nothing is flushed or closed on the way: what was acknowledged is durable already, and code that
 is wrong must not write more.

@@ -1,4 +1,4 @@
-"""Roles: what a node is made of. Each domain exports one, and `node.py` lists them in order (DESIGN 2)."""
+"""Roles: what a node is made of. Each domain exports one, and `node.py` lists them in order (node.1)."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Scopes: every task has an owner, and no task outlives it (STYLE 2, host rules).
+"""Scopes: every task has an owner, and no task outlives it (code.9).
 
 A task that raises anything but its own cancellation is our bug: the node ends, it does not limp on.
 """

@@ -2,7 +2,7 @@
 
 An inode is known by device and number. The kernel reports a failed write-back once for each open file, and
 marks the pages clean: every other sync of that inode, concurrent or later, through whatever descriptor,
-then returns 0 though the bytes never reached the disk (reliability.md 0.4). So syncs of one inode run one
+then returns 0 though the bytes never reached the disk (log.16). So syncs of one inode run one
 at a time, and all handles share its state. Files and directories alike; blocking, from any thread.
     inode: TRUSTED --failed write or sync--> FAILED, until the process ends or the last name is removed
 This module does not know names or contents. Source: fsync(2), errseq in Linux 4.13; ADR 0160.

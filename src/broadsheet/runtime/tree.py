@@ -1,7 +1,7 @@
 """A directory tree that nothing leaves: names below one root, opened without following links.
 
 Every name is validated (`base.names`), then walked by directory descriptors with O_NOFOLLOW, so that
-neither `..` nor a symbolic link that somebody put there leads outside (reliability.md S7). Blocking. Used
+neither `..` nor a symbolic link that somebody put there leads outside (access.7). Blocking. Used
 by the production disk and the local object store.
 """
 

@@ -1,6 +1,6 @@
 """Campaigns: many seeds of one workload, over processes, with what they add up to.
 
-Seeds are numbered from `first` on and run until enough have counted (DESIGN 9), or one has failed. A seed
+Seeds are numbered from `first` on and run until enough have counted (simulation.3), or one has failed. A seed
 that does not count is not hidden: both numbers are reported. CPU seconds are those of the runs, so that
 rates are per core.
 """

@@ -2,7 +2,7 @@
 
 The oracle: the process stays up, closes every session once its peer has, answers a healthy client after
 each round, raises nothing unforeseen in a handler's edge, and keeps its memory and descriptors bounded.
-The same seed makes the same sessions (`fuzz_sessions`). Source: reliability 5.3; DESIGN 10.
+The same seed makes the same sessions (`fuzz_sessions`). Source: access.7.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Bits flipped, header fields set to awkward values under a valid checksum, frames cut, swapped, repeated or
 dropped, bodies that are no MessagePack or too deep, tables that do not add up, floods. The same generator
-state makes the same session. Source: reliability 5.3; DESIGN 10.
+state makes the same session. Source: access.7.
 """
 
 import random

@@ -7,7 +7,7 @@ A lying disk acknowledges what only a power cut's survivors keep. Damage below t
 the log (W6), unless what was damaged is void or trimmed. Generations rise; a reset or trim that was not
 synced is undone by a crash, as the WAL's is. It does not do: sectors, checksums, segments; those are the
 WAL's own tests over `SimDisk`. `tests/sim/test_log.py` tells the same stories of both.
-Source: W1-W9; DESIGN 3.
+Source: W1-W9; log.1-19.
 """
 
 from collections.abc import Callable

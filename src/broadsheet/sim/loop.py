@@ -6,7 +6,7 @@ order comes from the network's delays only, since lives share no memory. Threads
 futures hash by a number of their loop (3.11 hashes them, and None, by address, which shows in sets and so
 in `asyncio.wait`), and the collector runs between runs only.
     task: as asyncio's; at the end of its life its coroutine is closed without acting, and never resumed.
-Source: reliability 4.2.
+Source: simulation.2.
 """
 
 import asyncio

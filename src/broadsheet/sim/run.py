@@ -64,7 +64,7 @@ class Result(msgspec.Struct):
 
     @property
     def is_counting(self) -> bool:
-        """Whether the seed counts (DESIGN 9): long, busy, met by a fault, and healed at the end."""
+        """Whether the seed counts (simulation.3): long, busy, met by a fault, and healed at the end."""
         return (
             self.is_healed
             and self.virtual_ns >= MIN_VIRTUAL_NS

@@ -1,7 +1,7 @@
 """The runner: seeds to plans, plans to results, and what a failure prints.
 
 A seed means `draw_plan` of today's code; a failure is kept as its plan. `REPRODUCE` is the last line of a
-failure, and is one command (STYLE 4).
+failure, and is one command (simulation.6).
 """
 
 import gc

@@ -12,7 +12,7 @@ which small batches are cheap, with a JVM from a wheel where the machine has non
 
 Invariants: a message of a source is in exactly one micro-batch, the one whose span holds the last byte of
 its acknowledgement; a batch's output is committed by one append to the commit journal, and by nothing else.
-Source: pipelines.1-13; reference/spark.md. The only importer of pyspark.
+Source: pipelines.1-13. The only importer of pyspark.
 """
 
 from broadsheet.spark.application import read_stream_options, start

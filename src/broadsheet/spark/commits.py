@@ -9,8 +9,7 @@ UNFENCED --START--> FENCED(author, b) --COMMIT(b+1)--> FENCED(author, b+1); anot
 author for good. ABORT
 writes nothing. On doubt (a timeout, a mismatch) it reads again and decides again; a lost answer is never a
 no.
-It knows nothing of Spark. Units: batch numbers from 0, -1 for none; byte offsets. Source: pipelines.6-11;
-reference/spark.md 3.2.
+It knows nothing of Spark. Units: batch numbers from 0, -1 for none; byte offsets. Source: pipelines.6-11.
 """
 
 import time

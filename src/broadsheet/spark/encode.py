@@ -2,8 +2,8 @@
 
 A row's body is its column `value` (text or bytes: a JSON object for JSON lines), or, where there is none, a
 JSON object of its columns. Columns that route are no part of the body. Clocks are consecutive, `TICK`
-apart. It appends nothing and draws nothing. Source: pipelines.11; reference/spark.md 2 (a column at a time
-costs a fifth of a row at a time).
+apart. It appends nothing and draws nothing. Source: pipelines.11 (a column at a time costs a fifth of a row
+at a time).
 """
 
 import msgspec

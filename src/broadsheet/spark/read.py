@@ -4,7 +4,7 @@ A pure function of (journal, begin, end) on immutable bytes: producer states com
 or below `begin`, the frames up to `end` are sequenced, and messages that were pending before what was read
 are read again when their acknowledgement comes (`replay`). Blocks of a few MiB bound the memory. Meta
 columns: value, journal, offset, end, uuid, producer, clock, flags, malformed; any other column is parsed
-from the message. Units: byte offsets. Source: pipelines.1-3; journals.29; reference/spark.md 4.
+from the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
 """
 
 import sys

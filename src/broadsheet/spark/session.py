@@ -2,7 +2,7 @@
 
 Unix-domain sockets between JVM and Python save 40 ms a task; a frozen heap saves the collection that a
 reused Python worker does after each task; the workers run this interpreter. Source: pipelines.13;
-reference/spark.md 1.1, 1.6 (measured).
+measured.
 """
 
 import gc

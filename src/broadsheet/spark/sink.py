@@ -5,8 +5,7 @@ registers are read). TASK: appends pending messages under a producer of its own,
 acknowledgements of the journals, returns what would commit them. COMMIT and ABORT: in a process beside the
 driver; the protocol is `commits.CommitJournal`'s. A producer id belongs to one fence and one worker
 process; it is used for the next batch only where PLAN lists it. Routing: column `journal`, option
-`journal`, or option `toJournals` (names by comma) with `keyColumn`, by modulo. Source: pipelines.6-11;
-reference/spark.md 3.
+`journal`, or option `toJournals` (names by comma) with `keyColumn`, by modulo. Source: pipelines.6-11.
 """
 
 import hashlib

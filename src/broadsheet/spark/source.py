@@ -4,7 +4,7 @@
 pickling, and what a task needs is in its partition. Arrow batches only. Options: address, token, journals
 (names by comma), schema (DDL of parsed columns; or `.schema(…)` with exactly the wanted columns), patience,
 startingOffsets, startingInsideFrame, maxBytesPerTrigger, maxReplayMemory, malformed, readCommitted, tasks.
-Source: pipelines.1-5; reference/spark.md 1.3-1.5.
+Source: pipelines.1-5.
 """
 
 import os

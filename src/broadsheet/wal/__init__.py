@@ -1,4 +1,4 @@
-"""Write-ahead log: one physical log per role of a process, with many logical streams (DESIGN 3).
+"""Write-ahead log: one physical log per role of a process, with many logical streams (log.1).
 
 Three layers. A *run* is some whole entries of one stream, each with its term; the chain crc that it
 carries depends on the entries only, and is the same on every replica. A *frame* wraps one run for this
@@ -11,7 +11,7 @@ are sans-IO; `Log` is the thin shell that does the IO. Invariants: what was ackn
 same again when it is repeated (W3); damage is charged to streams, detected always (W4), quarantined
 where it was known durable (W6), and never deleted (W7).
 
-Source: DESIGN 3; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
+Source: log.1-19; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
 """
 
 from broadsheet.wal.config import WALConfig

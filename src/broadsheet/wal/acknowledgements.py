@@ -2,7 +2,7 @@
 
 QUIET --add, tell--> TELLING --all told--> QUIET. What those who were told append next is on its way to the
 disk while the others are being told, so that with many writers neither the loop nor the disk waits for the
-other. It does not know what is durable. Source: DESIGN 3 (group commit), ADR 0033.
+other. It does not know what is durable. Source: log.2, ADR 0033.
 """
 
 import asyncio

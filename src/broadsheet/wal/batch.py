@@ -4,7 +4,7 @@ Bytes throughout. OPEN --seal--> SEALED --encode--> bytes. While it is open, `ro
 whether a frame still fits, so that an append is refused before anything changed. The rows say where
 each stream stands at the end of the batch: those that the batch touches, those that the batch before it
 touched (so that the loss of one batch can be charged), and all streams where it is the first of a
-segment or of a boot. It does no IO. Source: DESIGN 3.
+segment or of a boot. It does no IO. Source: log.2, log.5.
 """
 
 from collections.abc import Callable, Iterable, Sequence

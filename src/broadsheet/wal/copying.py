@@ -1,11 +1,11 @@
 """Copying forward: what still pins the oldest segment is appended again, and what is damaged is set aside.
 
-Bytes throughout. A restartable to-do list (STYLE 1.8): a copy that was not made is found again, and a run
+Bytes throughout. A restartable to-do list (code.1): a copy that was not made is found again, and a run
 that was given up meanwhile is passed over. The segment is read in small pieces in a thread, each run is
 verified there, and the loop places few runs a turn, and no more before the former ones are durable. At the
 end, what is not copied could not be read: it is damaged. Its bytes go to a file of their own, its stream is
 quarantined, and then it pins nothing any more: one bad sector must not keep every younger segment in use.
-Source: DESIGN 3 ("A record found damaged while it is copied"), W6, W7.
+Source: log.14, W6, W7.
 """
 
 import asyncio

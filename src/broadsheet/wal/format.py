@@ -2,7 +2,7 @@
 
 Little endian, unsigned; a position is `lap << 32 | at`, with `at` bytes into the segment. Laps count
 segments in their order of use from 1, batches count from 1, both without a gap for the life of the log.
-It does not decide anything: `scan` reads, `recovery` judges. Source: DESIGN 3; `docs/protocols/wal.md`
+It does not decide anything: `scan` reads, `recovery` judges. Source: log.3-7; `docs/protocols/wal.md`
 has the tables, `tests/wal/golden` the bytes.
 """
 

@@ -2,8 +2,7 @@
 
 LOCK -> SURVEY -> RECOVER -> SET ASIDE -> REWRITE. Every step may be cut by a crash and repeated from
 the first (W3). Nothing is changed before all files were found to be of this log and version. It does
-not write the boot frame: `Log` does, as its first batch. Source: DESIGN 3 ("Recovery does not believe
-the page cache"); reliability 0.4, W3, W7.
+not write the boot frame: `Log` does, as its first batch. Source: log.15, W3, W7.
 """
 
 from collections.abc import Sequence

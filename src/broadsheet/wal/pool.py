@@ -5,7 +5,7 @@ laps: a lap is *past* once no run pins it and none older is pinned, *advertised*
 says so, and only then free to be written over. The last `reserved` free segments are for relief: what
 makes a full log less full, which is checkpoints, copies, truncations, resets and boot frames. While
 fewer are free, appends are refused, also in a head that relief has moved. It does not open files and
-knows streams by their numbers only. Source: DESIGN 3 ("Relief has room of its own").
+knows streams by their numbers only. Source: log.10.
 """
 
 from collections import deque

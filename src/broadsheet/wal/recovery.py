@@ -3,8 +3,7 @@
 SURVEY (which file is which lap) --> WALK (all laps from the oldest needed to the head) --> VERDICT per
 stream. It reads and judges only: `opening` performs what it finds (rewrite, set aside, boot frame).
 Running it twice on the same bytes gives the same (W3). The last batch is the only one that no later
-batch vouches for: damage there is a cut tail, damage before it corruption. Source: DESIGN 3
-("Recovery"); reliability W2-W4, W6, W7.
+batch vouches for: damage there is a cut tail, damage before it corruption. Source: log.11-15, W2-W4, W6, W7.
 """
 
 from array import array

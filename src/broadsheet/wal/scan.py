@@ -1,8 +1,7 @@
 """Reading a segment's bytes: batch headers at block borders, frames between them, damaged or not.
 
 Bytes throughout. It verifies each checksum that can be verified alone and goes on behind damage;
-whether something is missing, and what that means, is for `recovery`. It keeps no state. Source: DESIGN
-3 ("Recovery").
+whether something is missing, and what that means, is for `recovery`. It keeps no state. Source: log.17.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
 """The segment files of a log: names, headers, filling. Blocking: call it off the loop.
 
 Bytes throughout. A file is named before its header is synced and its directory after, so a crash leaves
-at worst a file without a header, which the next start removes. It does not know laps. Source: DESIGN 3
-("Directory fsync for every create and rename").
+at worst a file without a header, which the next start removes. It does not know laps. Source: log.8.
 """
 
 import errno

@@ -3,9 +3,8 @@
 Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush, again and
 again until its pins are gone; where that does not help, a segment that is mostly dead is copied forward,
 and one that is not is added to the pool, up to its limit. A pool that cannot grow copies also what is not
-mostly dead, where younger segments wait behind it. These are restartable to-do lists (STYLE 1.8): they
-hold no state that recovery would miss. Source: DESIGN 3 ("A stream that pins old segments", "Relief has
-room of its own").
+mostly dead, where younger segments wait behind it. These are restartable to-do lists (code.1): they
+hold no state that recovery would miss. Source: log.9, log.10.
 """
 
 import asyncio

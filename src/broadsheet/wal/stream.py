@@ -2,7 +2,7 @@
 
 Offsets count entries; `ends[i]` is the offset after run i, `laps[i]` the segment that holds it. Runs
 are appended at the end, given up at the front (`trim`) or at the back (`truncate`), and moved (`move`)
-when they are copied forward. It does not know bytes, files or durability. Source: DESIGN 3.
+when they are copied forward. It does not know bytes, files or durability. Source: log.3, log.7.
 """
 
 from array import array

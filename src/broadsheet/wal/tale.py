@@ -4,7 +4,7 @@ Every frame and row is verified and says where the stream stands after it (`expe
 what is *held*: the runs that were found whole. At the end `judge` compares: the held runs must link, by
 their seeds, from the first untrimmed offset to where the stream is expected to stand. What is missing
 was either in the last batch, which no later one vouches for (`tail_cut`), or known durable
-(`quarantined`). It does no IO. Source: DESIGN 3 ("Recovery"), reliability W2, W6.
+(`quarantined`). It does no IO. Source: log.11-13, W2, W6.
 """
 
 from collections import deque

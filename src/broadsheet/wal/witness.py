@@ -5,7 +5,7 @@
 Damage in a batch that a later one vouches for is corruption; in the last one it may be a write that was
 cut short, and nobody can tell. So a batch stays alone only while the log is busy and a few milliseconds
 longer. One timer is armed at a time, and not per batch, so that a busy log pays nothing. It does not
-write: `vouch` does. Source: DESIGN 3 ("A log that falls idle"); ADR 0110.
+write: `vouch` does. Source: log.12; ADR 0110.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The native wire: framed, multiplexed, flow-controlled streams between processes (DESIGN 2).
+"""The native wire: framed, multiplexed, flow-controlled streams between processes (wire.1).
 
 `frame` has the bytes, `connection` the sans-IO state of one connection, `datapath` bytes to runs and
 replies to bytes, `shell` the socket's side with its slabs; `server`, `client`, `pool` and `routed` are
@@ -7,5 +7,5 @@ stand in `limits`.
 
 Invariants: a request is answered exactly once, or its connection is lost; a lost connection turns what was
 sent and not answered into `Unknown`, never into a no; no peer makes us hold more bytes than `limits` says.
-Source: DESIGN 2; reference/performance.md B, E, F; docs/protocols/native.md.
+Source: wire.1-11; docs/protocols/native.md.
 """

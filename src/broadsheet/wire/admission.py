@@ -1,7 +1,7 @@
 """Admission: a request is decoded and authorized, here and nowhere else, before its handler sees it.
 
 It looks at nothing that the request is about: a name outside the grant is refused before anybody looks it up.
-Source: DESIGN 10; reliability 5.2 S3, S4.
+Source: access.2, access.4.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple

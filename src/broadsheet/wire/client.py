@@ -3,7 +3,7 @@
 DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that
 was handed to the socket and not answered is `Unknown` when the connection is lost or its time is up, never
 a no; one that was not is `Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
-Source: DESIGN 2; reliability 2.7 (C1, C2, C6).
+Source: wire.10; C1, C2, C6.
 """
 
 import asyncio

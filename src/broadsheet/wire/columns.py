@@ -2,7 +2,7 @@
 
 crc32c is affine over the bits of its input, so the checksum of a header is a constant xor one table entry
 for each part that varies; in a run of equal frames those are the two halves of the stream. Sans-IO, and
-decides nothing. Source: reference/performance.md F; ADR 0044.
+decides nothing. Source: ADR 0044.
 """
 
 from functools import lru_cache

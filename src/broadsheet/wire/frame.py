@@ -6,7 +6,7 @@
     u32 crc       crc32c of the 12 bytes before it
 
 All integers are little-endian. The body is MessagePack, but for the fixed columns named here, and the
-payload raw bytes. This module knows bytes and no state. Source: DESIGN 2; ADR 0040.
+payload raw bytes. This module knows bytes and no state. Source: wire.1; ADR 0040.
 """
 
 import struct

@@ -4,7 +4,7 @@ Bytes `[read, written)` of the slab were received and are not yet taken: the beg
 large frame has shown its length, the next read ends where the frame ends, so that its rest comes where it
 belongs and nothing after it is torn; the read after it asks for as much again. Where views keep a slab, the
 next frames go to another one. It parses nothing, and it never gives bytes out twice (ADR 0041).
-Source: reference/performance.md B; ADR 0045.
+Source: ADR 0045.
 """
 
 from typing import Final

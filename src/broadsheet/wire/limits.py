@@ -2,7 +2,7 @@
 
 One frozen struct, agreed in the greeting (the smaller of both sides where it concerns both).
 
-Units are in the names; durations are nanoseconds. Source: reliability 5.2 S5, S6.
+Units are in the names; durations are nanoseconds. Source: access.8.
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""Method: one row of the table that stands behind a door (DESIGN 10), and what its handlers see.
+"""Method: one row of the table that stands behind a door (access.2), and what its handlers see.
 
 A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
 the native door collects them. The capability check stands in front of every handler; handlers check

@@ -9,7 +9,7 @@ asked for nothing for the longest time; a newcomer is refused only where no such
 The source of a connection is its remote host; `connections_per_source_max` bounds it. On loopback every
 process of the machine has the same host, which tells nothing: there a connection counts to its caller only,
 which is its token's bearer.
-It closes nothing by itself: it names whom to drop. Source: reliability 5.2 S6; ADR 0150.
+It closes nothing by itself: it names whom to drop. Source: wire.4; ADR 0150.
 """
 
 from itertools import islice

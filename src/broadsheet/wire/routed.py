@@ -1,9 +1,9 @@
 """Routed: calls that find their node: hints, deadlines, retries with jittered back-off.
 
 What was refused may be sent again, to another node or later, for it was not done; what is `Unknown` only
-where the caller says that the request is idempotent (reliability C1). The error in the end is definite only
+where the caller says that the request is idempotent (C1). The error in the end is definite only
 if no attempt can have been applied (C2). A route is a name, such as a journal's; the node that last served
-it is asked first. Source: DESIGN 2; reliability 2.7; ADR 0042.
+it is asked first. Source: wire.10; C1, C2; ADR 0042.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ Many unary calls that are alike, served together: one look at who calls, one fra
 back.
 
 A matter of speed only: a call that differs, fails or takes its time leaves the row and is served like any
-other. Source: reference/performance.md F; ADR 0044.
+other. Source: ADR 0044.
 """
 
 from collections.abc import Callable, Coroutine
@@ -78,7 +78,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
         method, call, request = connection.admit(
             event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
         )
-    except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+    except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
         return _refuse(connection, event, error)
     handler, rows, done = method.handler, Rows(connection, event.streams), 0
     share, chunk = connection.share, CHUNK_MIN
@@ -144,7 +144,7 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
                 connection.works.answer(stream, result, call, stride)
             elif isinstance(result, Coroutine):
                 result.close()
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             stream = int(event.streams[(begin - first) // stride])
             if connection.base.begin_call(stream):
                 connection.refuse(stream, error)

@@ -1,10 +1,10 @@
-"""Runs: consecutive records of one RUN stream from one read, and where they go (STYLE 2.1).
+"""Runs: consecutive records of one RUN stream from one read, and where they go (code.4).
 
 A run is handed to its sink synchronously, in the read; the sink keeps it and answers it once, whenever it
 knows. Answers may come in any order and from any turn; the peer sees them in the order of the records of a
 stream only where they are given in that order. `sequence` counts the records of a stream from 0. Bytes are
 content only: no header is among them. Nothing here decides anything: key, count and size are what a machine
-sees, the rest is opaque. Source: STYLE 2.1; reference/performance.md F (variant d).
+sees, the rest is opaque. Source: code.4; wire.2.
 """
 
 from typing import Final, Protocol

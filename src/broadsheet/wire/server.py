@@ -6,7 +6,7 @@
 
 LISTENING --close--> DRAINING (GOAWAY: new streams are refused, old ones end) --> CLOSED.
 Bounds: connections, connections of one remote host, connections that have not greeted, bytes in flight.
-Source: DESIGN 2, 10; reliability 5.2 S1, S5, S6.
+Source: wire.4-9; access.6, access.8.
 """
 
 import asyncio

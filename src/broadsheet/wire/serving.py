@@ -4,7 +4,7 @@ GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends-
 authorized before its handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are
 tasks of the server's scope that end by their deadline, their caller's CANCEL or the connection's loss.
 Nothing that a handler raises ends the process, but an `AssertionError`.
-Source: DESIGN 2, 10; reliability 5.2 S3-S6, S9.
+Source: wire.4-9; access.2-8.
 """
 
 from collections.abc import Callable
@@ -324,7 +324,7 @@ class ServerConnection(Shell):
             if type(result) is Reply:
                 self.reply(stream, result)
                 return
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self.refuse(stream, error)
             return
         self.works.answer(stream, result, call, len(event.payload) + len(event.request))
@@ -346,7 +346,7 @@ class ServerConnection(Shell):
             else:
                 end = self._streams[stream] = ServedStream(self, stream, method)
                 result = method.handler(call, request, end)
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self._streams.pop(stream, None)
             self.refuse(stream, error)
             return
@@ -356,7 +356,7 @@ class ServerConnection(Shell):
     def admit(
         self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
     ) -> tuple[Method, Call, Any]:
-        """The one check in front of every handler (DESIGN 10)."""
+        """The one check in front of every handler (access.2)."""
         request = Asked(number, shape, body, timeout_ms)
         found = admit(self.server, self.principal, request, now, connection=self.connection, peer=self.peer)
         self.server.counts.calls += 1

@@ -2,8 +2,7 @@
 
 It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the
 server's and the client's. A peer that does not take what is queued to it is disconnected with the reason,
-after `write_timeout` without progress or above `send_buffer_bytes_max`. Source: DESIGN 2;
-reference/performance.md B (BufferedProtocol, writelines).
+after `write_timeout` without progress or above `send_buffer_bytes_max`. Source: wire.1.
 """
 
 from collections.abc import Callable

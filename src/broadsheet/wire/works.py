@@ -125,7 +125,7 @@ class Works:
             self._connection.reply(stream, await work)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self._connection.refuse(stream, error)
 
     async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
@@ -133,5 +133,5 @@ class Works:
             self._connection.runs.accept(stream, await work)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the RPC edge (STYLE 7).
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self._connection.refuse(stream, error)

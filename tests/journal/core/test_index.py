@@ -50,7 +50,7 @@ def test_two_contents_of_one_range_are_a_conflict_there_and_nowhere_else() -> No
 
 
 def test_a_journal_with_many_fragments_is_indexed_without_looking_at_all_of_them_each_time() -> None:
-    """The loop is sacred (DESIGN 2): this took a minute of it at the start of a node, in one callback."""
+    """The loop is sacred (node.2): this took a minute of it at the start of a node, in one callback."""
     begun = time.process_time()
     index = Index(fragment(n, n + 1) for n in range(40_000))
 

@@ -229,7 +229,7 @@ def test_a_full_log_takes_back_the_whole_unwritten_tail() -> None:
 
 
 def test_a_flush_request_becomes_a_snapshot_and_then_a_trim() -> None:
-    """The log recycles segments only when this stream lets go of them (DESIGN 3)."""
+    """The log recycles segments only when this stream lets go of them (log.9)."""
     machine = store()
     put_one(machine, 1, "a", b"1")
     step(machine, transact(2, [Put("b", b"2")]))  # On its way, so not in the snapshot, and kept.

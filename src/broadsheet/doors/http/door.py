@@ -1,7 +1,7 @@
 """The door: binds the HTTP address, bounds connections and their time, and serves the pages (ADR 0004).
 
 Nothing here needs a token, and nothing here says more than metrics do; beyond loopback it is refused unless
-the node runs with `--insecure` (DESIGN 10).
+the node runs with `--insecure` (access.1).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Admission: one submitted append, the limits that it meets, and what becomes of it at some head.
 
 Lengths are bytes. Pure: the order of the checks stands here once, and nowhere else.
-Source: reference/gazette.md 2.2 (VALIDATE); journals.12, 15, 24.
+Source: journals.12, 15, 24.
 """
 
 import msgspec

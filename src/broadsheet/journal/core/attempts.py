@@ -9,7 +9,7 @@ checkpoints carry attempts, so a restart knows as much. *Settled* attempts are t
 and that had not taken effect: a copy that is still on its way is refused when it comes. They end with the
 process, and so do the connections that could bring such a copy.
 
-It does not decide what becomes of an append. Source: journals.11, journals.21; reliability J6, J7, C2.
+It does not decide what becomes of an append. Source: journals.11, journals.21; J6, J7, C2.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 `begin` and `end` are byte offsets. The sum is SHA-1 of the *uncompressed* content, as Gazette's format
 fixes it. Names are exactly Gazette's, so that each can read the other's store; nothing here opens or
-compresses anything. Source: journals.25; reference/gazette.md 1.10.
+compresses anything. Source: journals.25.
 """
 
 import re

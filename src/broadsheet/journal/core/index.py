@@ -2,7 +2,7 @@
 
 Offsets are bytes. Fragments are sorted by begin and by end, and none lies within another; a larger one
 replaces those that it covers. Equal ranges with different sums are a conflict, which is kept and refused,
-never resolved here (journals.10). Source: reference/gazette.md 2.6; journals.10, journals.15.
+never resolved here (journals.10). Source: journals.10, journals.15.
 """
 
 from bisect import bisect_left, bisect_right

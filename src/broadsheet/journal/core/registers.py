@@ -3,7 +3,7 @@
 `version` counts changes from 0 (never set); `at` is the end of the append that made the last one. The check
 and the change of one append are evaluated against the state behind every earlier append, adopted or not yet
 committed. Whether the change may be shown is the pipeline's business. Source: journals.11, journals.12;
-reference/gazette.md 1.5, 1.8; reliability J6.
+journals.12; J6.
 """
 
 from typing import Annotated, Final

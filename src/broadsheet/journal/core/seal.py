@@ -6,7 +6,7 @@ it until it is dealt with. With a `reason` the journal takes no appends, until a
 the log holds it. It governs until the log has a record of a later generation than its own: `governs`.
 
 Nothing here reads a file. Claims are what unvouched records say of the spool; only the sum of the content
-proves them. Source: journals.3 (seals, quarantine), journals.12, journals.15; reliability W6, W7.
+proves them. Source: journals.3 (seals, quarantine), journals.12, journals.15; W6, W7.
 """
 
 from collections.abc import Sequence

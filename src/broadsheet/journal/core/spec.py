@@ -3,7 +3,7 @@
 Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a
 lease, hold the pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, one value
 each. Nothing here knows where a journal is or what it holds. Source: journals.1, journals.13,
-journals.23-25; DESIGN 2 (reserved names); reliability S5, S7.
+journals.23-25; node.5; access.7, access.8.
 """
 
 from typing import Annotated, Final

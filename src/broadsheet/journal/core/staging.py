@@ -5,8 +5,7 @@ client must keep up all the same, since what is staged takes space: it earns tim
 for itself at the minimum rate, at most `flow_stall` ahead. OPEN --end--> whole, and out of here; OPEN
 --too slow, too long--> stopped: its clock stands still until the host reports that it has failed.
 
-It does not see content, and it knows nothing of places. Source: journals.17; reference/gazette.md 1.8 "Flow
-control".
+It does not see content, and it knows nothing of places. Source: journals.17; ADR 0131.
 """
 
 from collections.abc import Iterator

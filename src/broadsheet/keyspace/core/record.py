@@ -2,8 +2,7 @@
 
 One byte of format version, then MessagePack. A transaction is one record. A snapshot is `count` chunks of
 one revision; it counts only when all are there, so that one which a crash cut short is as if it were not.
-Source: design/control.md control.15 ("answers a flush request by a snapshot record"); DESIGN 3 (formats are
-versioned).
+Source: control.15; log.19.
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ then a trim.
 Automaton: one state; a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE beside it, chunk by chunk; a refused
 one begins again after a pause.
 It does not wait, read a clock, encode snapshots (long work, the host's) or serve watchers (`keyspace.local`).
-Source: design/control.md control.15-17; STYLE 2.5 for durability as an event.
+Source: control.15-17; code.3.
 """
 
 from collections import deque

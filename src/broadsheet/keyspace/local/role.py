@@ -1,7 +1,7 @@
 """Role: the key space of a node that stands alone, from its log to the Keyspace port.
 
 It offers a `Keyspace` and a status source; it has no methods: clients reach what it holds through the
-domains. Source: design/control.md control.15; DESIGN 3 (one log for each role).
+domains. Source: control.15; log.1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 It carries the map over a crash from the moment at which the stream is reset until the log holds it again, or
 from an operator's word to the next start. It governs for as long as it is there: it is removed, durably,
 before the next transaction is answered.
-Source: reliability W6, W7; ADR 0122.
+Source: W6, W7; ADR 0122.
 """
 
 import asyncio

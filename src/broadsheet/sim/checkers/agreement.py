@@ -1,7 +1,7 @@
 """Log agreement: one entry for each (stream, position), whoever reports it and whenever (K3, J1).
 
 Report what nodes hold as committed. Positions count entries from 0; committed ends never go back, not even
-over a restart, since what was committed was durable. Source: Raft's State Machine Safety; reliability K3.
+over a restart, since what was committed was durable. Source: Raft's State Machine Safety; K3.
 """
 
 from collections.abc import Hashable, Sequence

@@ -2,7 +2,7 @@
 
 Offsets are bytes. Contents are self-describing: a header line says who appended, which check the append
 made and what it set, so that a journal's bytes alone replay its registers. Reads nothing but the history.
-Source: reliability 2.3 (J1, J3-J7), journals.7, journals.11.
+Source: J1, J3-J7, journals.7, journals.11.
 """
 
 from collections.abc import Sequence

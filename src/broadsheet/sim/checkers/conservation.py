@@ -24,7 +24,8 @@ def check_exactly_once(
     """Check that `found` holds each acknowledged id once, each unknown one at most once, and nothing else.
 
     Args:
-        acked_min: fail where fewer were acknowledged: "none of nothing was lost" proves nothing (DESIGN 9).
+        acked_min: fail where fewer were acknowledged: "none of nothing was lost" proves nothing
+        (simulation.4).
 
     Returns:
         One line with the counts.

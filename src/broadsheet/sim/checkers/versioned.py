@@ -3,7 +3,7 @@
 An operation's `version` is the one that it wrote, or the one that it read (0: nothing yet). Sorting finds
 what WGL finds by search: two values of one version, an answer older than what was known before the call, a
 version taken twice, a read of something not yet asked for. Use it always, and WGL as a cross-check where
-histories are small. Source: reliability 0.8, 3.1.
+histories are small. Source: M1.
 """
 
 from collections.abc import Iterable

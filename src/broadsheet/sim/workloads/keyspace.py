@@ -3,7 +3,7 @@
 Clients transact (several keys at once, compared by mod revision) and read the whole map, through two
 methods that only this workload has. The log is small, so that snapshots and trims happen. One disk:
 crashes, power cuts and every refusal are in the budget, damage is not. Source: design/control.md
-control.15-17; DESIGN 9.
+control.15-17; simulation.5.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """The wire by itself in tier 2: calls, streams and runs between real servers and clients over faulty links.
 
 Every request carries an id, and the nodes count what they do to it, however often they are restarted: what
-was answered happened once, what was refused never, what is unknown once at most (DESIGN 2; reliability 2.7
-C1, C2). Answers must be those of the very request. Some requests are given up on purpose, by a cancel or for
-want of time, and some lose their token in the middle; nodes are stopped gracefully. Payloads exceed the first
-window, a turn's share, what accounts allow, what the links hold and what a read brings, so that back-pressure
-and torn frames are the rule. Source: reliability 2.7, 5.2.
+was answered happened once, what was refused never, what is unknown once at most (C1, C2). Answers must be
+those of the very request. Some requests are given up on purpose, by a cancel or for want of time, and some
+lose their token in the middle; nodes are stopped gracefully. Payloads exceed the first window, a turn's
+share, what accounts allow, what the links hold and what a read brings, so that back-pressure and torn frames
+are the rule. Source: C1, C2, C6; access.6.
 """
 
 import asyncio

@@ -1,0 +1,25 @@
+"""Whatever the repository cites can be opened by a stranger who has only the clone."""
+
+import pytest
+
+from tests.project.citations import complaints, rules, unresolved
+
+
+def test_each_citation_leads_somewhere() -> None:
+    """A reason that stands in a document of ours is no reason to anybody else."""
+    assert complaints() == []
+
+
+def test_rules_are_found_in_every_part_that_stands() -> None:
+    """A check that reads nothing finds nothing."""
+    assert {"log.11", "wire.4", "node.2", "access.2", "control.6", "journals.30", "pipelines.9"} <= set(
+        rules()
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["Source: log" + ".99.", "See ADR" + " 9999.", "Source: DESIGN" + " 3", "reliability" + " 2.7"]
+)
+def test_a_citation_that_leads_nowhere_is_found(text: str) -> None:
+    """The check can fail."""
+    assert list(unresolved(text))
