@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.mutants.registry import Mutant
+from tests.mutants.registry import Mutant, edited
 
 SEEDS = 400
 
@@ -15,51 +15,11 @@ def _hunt() -> str | None:
     return search(range(SEEDS), by_rows=True)  # No error of the sink's own counts as a catch.
 
 
-def _always_the_old_publisher(take: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def reuse(self: Any, plan: Any) -> Any:
-        return self.publisher if self.publisher is not None else take(self, plan)
+def _always_the_old_publisher(take: Callable[..., Any]) -> Callable[..., Any]:
+    def reuse(self: Any, plan: Any, **options: Any) -> Any:
+        return self.publisher if self.publisher is not None else take(self, plan, **options)
 
     return reuse
-
-
-def _nothing(_: Any) -> Callable[..., None]:
-    def skip(*_arguments: Any, **_options: Any) -> None:
-        return None
-
-    return skip
-
-
-def _checks_nothing(_: Any) -> Callable[[Any], dict[str, str | None]]:
-    def unchecked(_standing: Any) -> dict[str, str | None]:
-        return {}
-
-    return unchecked
-
-
-def _without_offset(_: Any) -> Callable[..., bool]:
-    def careless(self: Any, _now: Any, line: bytes, *, batch: int, query: str) -> bool:
-        head = self.journals.append(self.name, b"").end
-        self.pass_by("sink.commit.deciding")
-        try:
-            self.journals.append(
-                self.name, line, union={"batch": str(batch), "query": query, "at": str(head)}
-            )
-        except Exception:  # noqa: BLE001 - the bug: a lost answer is taken for a no.
-            return False
-        return True
-
-    return careless
-
-
-def _acknowledges_first(commit: Callable[..., None]) -> Callable[..., None]:
-    def hasty(self: Any, fence: Any, *, batch: int, query: str, digest: str, intents: Any) -> None:
-        from broadsheet.spark.commits import Record
-
-        record = Record(type="commit", fence=fence, batch=batch, intents=list(intents))
-        self._acknowledge_first(record, "")
-        commit(self, fence, batch=batch, query=query, digest=digest, intents=intents)
-
-    return hasty
 
 
 def _rolls_back(_: Any) -> Callable[..., None]:
@@ -80,34 +40,37 @@ def _rolls_back(_: Any) -> Callable[..., None]:
     return roll_back
 
 
-COMMITS = "broadsheet.spark.commits:CommitJournal"
+DRIVER = "broadsheet.sink.core.driver:Driver"
 MUTANTS = [
     Mutant(
         "pipeline_producer_across_fences",
         "A producer id is used again whatever PLAN says, also under another fence.",
-        "broadsheet.spark.sink:Held.take",
+        "broadsheet.sink.core.producers:Held.take",
         _always_the_old_publisher,
         hunt=_hunt,
     ),
     Mutant(
         "pipeline_no_retire",
         "Producers whose acknowledgement is sent again are not retired first.",
-        f"{COMMITS}._retire",
-        _nothing,
+        f"{DRIVER}._retire",
+        edited("if record.fence == self.fence and producers:", "if False:"),
         hunt=_hunt,
     ),
     Mutant(
         "pipeline_batch_register_unchecked",
         "A batch is committed wherever the head is, whatever the registers say.",
-        f"{COMMITS}._compare_and_append",
-        _without_offset,
+        f"{DRIVER}._decide",
+        edited("offset=head, check=now.as_check(), union=union", "union=union"),
         hunt=_hunt,
     ),
     Mutant(
         "pipeline_ack_before_commit",
         "Acknowledgements are appended before the commit record.",
-        f"{COMMITS}.commit",
-        _acknowledges_first,
+        f"{DRIVER}._commit",
+        edited(
+            "give_up = after(self._now, self.patience)",
+            "give_up = after(self._now, self.patience); yield from self._acknowledge(record)",
+        ),
         hunt=_hunt,
     ),
     Mutant(
@@ -119,9 +82,9 @@ MUTANTS = [
     ),
     Mutant(
         "pipeline_start_forgets_intents",
-        "START does not publish what the last run had committed.",
-        f"{COMMITS}.acknowledge",
-        _nothing,
+        "Nobody publishes what was committed, and may not have been acknowledged.",
+        f"{DRIVER}._redo",
+        edited("for journal, content in contents:", "for journal, content in ():"),
         hunt=_hunt,
     ),
 ]

@@ -66,7 +66,7 @@ TARGETS = (
     Target("messages", ("message/*.py",), ("tests/message",)),
     Target(
         "sink",
-        ("spark/commits.py", "spark/sink.py", "spark/offsets.py"),
+        ("sink/core/*.py", "spark/commits.py", "spark/sink.py", "spark/offsets.py"),
         ("tests/spark/test_commits.py", "tests/spark/test_offsets.py", "tests/spark/test_sink.py"),
     ),
     Target(

@@ -21,6 +21,7 @@ PART_OF: Final = {
     "keyspace": "journals",
     "message": "journals",
     "journal": "journals",
+    "sink": "pipelines",
     "spark": "pipelines",
     "demo": "pipelines",
     "consume": "pipelines",

@@ -17,8 +17,8 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from broadsheet.sink.core.records import Plan
 from broadsheet.spark import commits, sink, source
-from broadsheet.spark.commits import Plan
 
 _armed = {"directory": ""}
 STALL_S_MAX = 120

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from broadsheet.base.time import WallTime
+from broadsheet.base.time import Duration, WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import BroadsheetError, Fenced, RegisterMismatch, Unknown, WrongAppendOffset
 from broadsheet.journal.messages import Chunk, Commit, Registers
@@ -17,8 +17,11 @@ from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent
 from broadsheet.message.sequencer import Sequencer
-from broadsheet.spark import commits, connection, sink
-from broadsheet.spark.commits import CommitJournal, Fence
+from broadsheet.sink.core import driver
+from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.spark import connection, sink
+from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 
 OUTPUTS = (JournalName("out/a"), JournalName("out/b"))
@@ -100,7 +103,7 @@ class World:
             self.journals.create(output)
         self.checkpoint = 0
         """The batch that Spark would run next."""
-        self.workers = [sink.Held() for _ in range(WORKERS)]
+        self.workers = [Held() for _ in range(WORKERS)]
         self.fences = 0
         self.deaths_left = self.rng.randrange(5)
         self.sleeps_left = self.rng.randrange(3)
@@ -144,13 +147,13 @@ class World:
             self.happen(dead)
             self.checkpoint = max(self.checkpoint, batch + 1)
 
-    def task(self, held: "sink.Held", plan: commits.Plan, number: int) -> list[Intent]:
-        publisher = held.take(plan)
+    def task(self, held: Held, plan: Plan, number: int) -> list[Intent]:
+        publisher = held.take(plan, process=1, new_producer=sink.new_producer)
         for output in OUTPUTS:
             content = publisher.pending(output, JSON_LINES, b'{"n":%d}' % number, WALL)
             connection.patiently(partial(self.journals.append, output, content))
         intents = publisher.intents()
-        held.keep(plan, publisher, intents)
+        held.keep(plan, publisher, intents, process=1)
         return intents
 
     def abort(self, intents: list[Intent], batch: int) -> None:
@@ -166,7 +169,7 @@ class World:
             raise DeadError
         if self.sleeps_left and self.rng.random() < 0.1:
             self.sleeps_left -= 1
-            workers, self.workers = self.workers, [sink.Held() for _ in range(WORKERS)]
+            workers, self.workers = self.workers, [Held() for _ in range(WORKERS)]
             try:
                 self.drive()
             except (DeadError, Fenced):
@@ -191,8 +194,9 @@ def search(seeds: range, *, by_rows: bool = False) -> str | None:
         by_rows: only rows that are missing or there twice count; a story that the code under test ends by an
             error of its own is passed over.
     """
-    pauses = connection._PAUSE_S, commits._PAUSE_S
-    connection._PAUSE_S = commits._PAUSE_S = 0.0
+    pauses: Any = driver
+    before = connection._PAUSE_S, driver.PAUSE_MIN, driver.PAUSE_MAX
+    connection._PAUSE_S, pauses.PAUSE_MIN, pauses.PAUSE_MAX = 0.0, Duration(0), Duration(0)
     try:
         for seed in seeds:
             try:
@@ -202,5 +206,5 @@ def search(seeds: range, *, by_rows: bool = False) -> str | None:
             if wrong is not None:
                 return f"seed {seed}: {wrong}"
     finally:
-        connection._PAUSE_S, commits._PAUSE_S = pauses
+        connection._PAUSE_S, pauses.PAUSE_MIN, pauses.PAUSE_MAX = before
     return None

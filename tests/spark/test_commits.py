@@ -17,9 +17,11 @@ from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.uuid import producer_from
-from broadsheet.spark.commits import CommitJournal, Fence
+from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
-from broadsheet.spark.sink import Held
+from broadsheet.spark.sink import new_producer
 
 WALL = WallTime(1_700_000_000_000_000_000)
 names = itertools.count()
@@ -84,6 +86,14 @@ class Bench:
 def bench(node: Any) -> Iterator[Bench]:
     with connect_sync(node.address) as client:
         yield Bench(client.journals)
+
+
+def take(held: Held, plan: Plan) -> Publisher:
+    return held.take(plan, process=os.getpid(), new_producer=new_producer)
+
+
+def keep(held: Held, plan: Plan, publisher: Publisher, intents: list[Intent]) -> None:
+    held.keep(plan, publisher, intents, process=os.getpid())
 
 
 def commit(journal: CommitJournal, fence: str, batch: int, intents: list[Intent], digest: str = "d") -> None:
@@ -152,16 +162,16 @@ def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Be
     """New ids for each batch fill every reader's memory; a wrong reuse loses messages (pipelines.8)."""
     journal, held = bench.commit_journal(), Held()
     journal.begin(Fence("f1"))
-    first = held.take(journal.plan(Fence("f1")))
-    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
     commit(journal, "f1", 0, intents)
-    again = held.take(journal.plan(Fence("f1")))
+    again = take(held, journal.plan(Fence("f1")))
     assert again is first
-    held.keep(
-        journal.plan(Fence("f1")), again, bench.task(1, again)
+    keep(
+        held, journal.plan(Fence("f1")), again, bench.task(1, again)
     )  # Of an attempt that is never committed.
 
-    assert held.take(journal.plan(Fence("f1"))) is not first
+    assert take(held, journal.plan(Fence("f1"))) is not first
 
 
 def test_an_older_driver_is_fenced_at_every_step(bench: Bench) -> None:
@@ -216,13 +226,13 @@ def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
     """What it had appended would be acknowledged with the rows of its repetition: each of them twice."""
     journal, held = bench.commit_journal(), Held()
     journal.begin(Fence("f1"))
-    first = held.take(journal.plan(Fence("f1")))
-    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
     commit(journal, "f1", 0, intents)
     plan = journal.plan(Fence("f1"))
-    bench.task(1, held.take(plan))
+    bench.task(1, take(held, plan))
 
-    again = held.take(plan)
+    again = take(held, plan)
     assert again is not first
     commit(journal, "f1", 1, bench.task(1, again))
     assert bench.committed() == [b"0", b"1"]
@@ -232,12 +242,12 @@ def test_a_forked_worker_does_not_take_the_producer_of_the_one_that_it_was_forke
     """Both would append under one producer, with the same clocks."""
     journal, held = bench.commit_journal(), Held()
     journal.begin(Fence("f1"))
-    first = held.take(journal.plan(Fence("f1")))
-    held.keep(journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
     commit(journal, "f1", 0, intents)
-    held.pid = os.getppid()  # As its copy in a child has it.
+    held.process = os.getppid()  # As its copy in a child has it.
 
-    assert held.take(journal.plan(Fence("f1"))) is not first
+    assert take(held, journal.plan(Fence("f1"))) is not first
 
 
 def test_a_start_that_slept_publishes_nothing_of_a_newer_driver(bench: Bench) -> None:
@@ -283,6 +293,26 @@ def test_start_publishes_what_the_last_run_had_committed(bench: Bench) -> None:
     bench.commit_journal().begin(Fence("f2"))
 
     assert bench.committed() == [b"0"]
+
+
+def test_a_deleted_output_journal_keeps_no_other_from_its_acknowledgement(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One deleted journal failed each COMMIT and each START, for good, and hid the rows of all others."""
+    gone, publisher = JournalName(f"gone/{next(names)}"), Publisher(new_producer())
+    bench.journals.create(gone)
+    bench.journals.append(gone, publisher.pending(gone, JSON_LINES, b'{"n":9}', WALL))
+    intents = bench.task(0, publisher)
+    assert [intent.journal for intent in intents] == [gone, bench.output]
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+    bench.journals.delete(gone)
+
+    commit(journal, "f1", 0, intents)
+    bench.commit_journal().begin(Fence("f2"))
+
+    assert bench.committed() == [b"0"]
+    assert f"{gone} was deleted" in capfd.readouterr().err
 
 
 def test_a_late_fence_of_a_dead_driver_changes_nothing(bench: Bench) -> None:

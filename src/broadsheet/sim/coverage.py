@@ -42,7 +42,7 @@ ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Marks that no workload's budget lets happen, or not often enough, with where they are hit instead."""
 _MARK: Final = re.compile(r"\bhit\(\s*\"([^\"]+)\"")
-_LABEL: Final = re.compile(r"\bpassed\(\s*\"([^\"]+)\"")
+_LABEL: Final = re.compile(r"\b(?:passed|Pass)\(\s*\"([^\"]+)\"")
 _EVENT: Final = re.compile(r"^class (\w+)\([\w, ]*Event\b", re.MULTILINE)
 _EFFECT: Final = re.compile(r"^class (\w+)\([\w, ]*Effect\b", re.MULTILINE)
 

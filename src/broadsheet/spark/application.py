@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from broadsheet.client import connect_sync
 from broadsheet.runtime.failpoints import passed
-from broadsheet.spark.commits import CommitJournal, Fence
+from broadsheet.sink.core.records import Fence
+from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently
 
 if TYPE_CHECKING:

@@ -31,9 +31,11 @@ from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
 from broadsheet.message.mapping import modulo_each
 from broadsheet.message.publisher import Intent, Publisher
-from broadsheet.message.uuid import PRODUCER_BYTES, Clock, Flag, ProducerId, producer_from
+from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
-from broadsheet.spark.commits import CommitJournal, Fence, Plan
+from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target, patiently
 from broadsheet.spark.encode import bodies, frames
 from broadsheet.spark.options import Options
@@ -117,33 +119,6 @@ def _key(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     return b"" if value is None else str(value).encode()
-
-
-class Held:
-    """The publisher of this worker process, between two batches."""
-
-    def __init__(self) -> None:
-        self.pid = 0
-        self.fence = ""
-        self.publisher: Publisher | None = None
-        self.acknowledged = Clock(0)
-        """The last clock of its intents; equal to what PLAN lists where they were committed."""
-
-    def take(self, plan: Plan) -> Publisher:
-        """The publisher for the next batch, held no more: the last one where PLAN allows, else a new one."""
-        old, self.publisher = self.publisher, None
-        if (
-            old is not None
-            and (self.pid, self.fence) == (os.getpid(), plan.fence)
-            and plan.reusable.get(old.producer) == self.acknowledged
-        ):
-            return old
-        return Publisher(new_producer())
-
-    def keep(self, plan: Plan, publisher: Publisher, intents: list[Intent]) -> None:
-        """Hold it until the next batch, whose PLAN will know whether these intents were committed."""
-        self.pid, self.fence, self.publisher = os.getpid(), plan.fence, publisher
-        self.acknowledged = max((intent.clock for intent in intents), default=Clock(0))
 
 
 _held = Held()
@@ -280,18 +255,14 @@ class SinkWriter(DataSourceStreamArrowWriter):
             intents, row_count = self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE)
             return Done(query, batch, [], row_count)
         assert self.plan is not None, "PLAN ran"
-        if self.plan.query not in ("", query):
-            raise LocalProtocolError(
-                f"commit journal {self.commit_journal} belongs to query {self.plan.query}, not {query}: a "
-                "new checkpoint needs a new commit journal"
-            )
-        if batch <= self.plan.committed:
+        self.plan.refuse_query(query, journal=self.commit_journal)
+        if self.plan.is_committed(batch):
             # Committed before a crash: what is upstream must still move on, and nothing may be written.
             row_count = sum(rows.num_rows for rows in iterator)
             return Done(query, batch, [], row_count)
-        publisher = _held.take(self.plan)
+        publisher = _held.take(self.plan, process=os.getpid(), new_producer=new_producer)
         intents, row_count = self._append(iterator, publisher, Flag.CONTINUE)
-        _held.keep(self.plan, publisher, intents)
+        _held.keep(self.plan, publisher, intents, process=os.getpid())
         return Done(query, batch, intents, row_count)
 
     def commit(

@@ -1,0 +1,1 @@
+"""The sink's decisions: no IO, no clock, no entropy."""

@@ -1,0 +1,278 @@
+"""The driver's decisions, answer by answer: what is asked, what is repeated, and what ends an operation."""
+
+import pytest
+
+from broadsheet.base.machine import Tick
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
+from broadsheet.base.types import JournalName
+from broadsheet.errors import (
+    DeadlineExceeded,
+    Fenced,
+    NotAllowed,
+    NotFound,
+    RegisterMismatch,
+    Unknown,
+    WrongAppendOffset,
+)
+from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.publisher import Intent
+from broadsheet.message.uuid import Clock, ProducerId
+from broadsheet.sink.core.driver import PAUSE_MIN, Driver, State
+from broadsheet.sink.core.driver_events import (
+    Append,
+    Appended,
+    Asked,
+    CallLost,
+    CallRefused,
+    CommitAsked,
+    ContentRead,
+    Create,
+    DriverEffect,
+    DriverEvent,
+    Fail,
+    Finish,
+    Pass,
+    PlanAsked,
+    ReadContent,
+    ReadRegisters,
+    RegistersRead,
+    Report,
+    StartAsked,
+)
+from broadsheet.sink.core.records import Fence, Plan, Record
+
+OURS, PATIENCE = Fence("f1"), Duration(10 * SECOND)
+LOST = Unknown("the answer was lost")
+REGISTERS = {"author": "f1", "batch": "3", "query": "q", "at": "70"}
+
+
+class Desk:
+    """A driver, and the answers that a test gives it."""
+
+    def __init__(self) -> None:
+        self.driver = Driver("commits", OURS, patience=PATIENCE)
+        self.now = Instant(0)
+
+    def step(self, event: DriverEvent) -> list[DriverEffect]:
+        effects = self.driver.step(event, self.now)
+        self.driver.check()
+        return effects
+
+    def one(self, event: DriverEvent) -> DriverEffect:
+        (effect,) = self.step(event)
+        return effect
+
+    def registers(self, effect: DriverEffect, **changed: str) -> list[DriverEffect]:
+        """Answer a look at the registers."""
+        assert isinstance(effect, ReadRegisters)
+        return self.step(RegistersRead(effect.call, REGISTERS | changed))
+
+    def append(self, effect: DriverEffect, end: int = 100) -> list[DriverEffect]:
+        """Answer an append."""
+        assert isinstance(effect, Append)
+        return self.step(Appended(effect.call, end))
+
+    def lose(self, effect: DriverEffect) -> list[DriverEffect]:
+        """Lose the answer to an append."""
+        assert isinstance(effect, Append)
+        return self.step(CallLost(effect.call, LOST))
+
+    def refuse(self, effect: DriverEffect, error: Exception) -> list[DriverEffect]:
+        assert isinstance(effect, Append)
+        return self.step(CallRefused(effect.call, error))
+
+    def resume(self) -> DriverEffect:
+        """Let the pause pass."""
+        at = self.driver.deadline()
+        assert at is not None
+        assert self.driver.step(Tick(), self.now) == [], "not before its time"
+        self.now = at
+        return self.one(Tick())
+
+    def deciding(self, batch: int = 4, producers: int = 1, journals: int = 2) -> Append:
+        """Ask for a commit, and go on to the append that decides."""
+        intents = [intent(producer, journal) for producer in range(producers) for journal in range(journals)]
+        asked: Asked = CommitAsked(batch=batch, query="q", digest="d", intents=intents)
+        (measured,) = self.registers(self.one(asked))
+        label, decides = self.append(measured)
+        assert label == Pass("sink.commit.deciding")
+        assert isinstance(decides, Append)
+        return decides
+
+
+def intent(producer: int, journal: int) -> Intent:
+    return Intent(
+        journal=JournalName(f"out{journal}"),
+        framing=JSON_LINES,
+        producer=ProducerId(producer),
+        clock=Clock(160 * (producer + journal + 1)),
+    )
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_append_that_decides_is_bound_to_the_place_and_to_all_registers(desk: Desk) -> None:
+    """Whatever else happened since the look must refuse it."""
+    decides = desk.deciding()
+
+    assert (decides.journal, decides.offset, decides.check) == ("commits", 100, REGISTERS)
+    assert decides.union == {"batch": "4", "query": "q", "at": "100"}
+
+
+def test_acknowledgements_follow_the_decision_one_after_the_other(desk: Desk) -> None:
+    """Nothing is acknowledged before the record stands, and the plain course retires nobody."""
+    label, first = desk.append(desk.deciding())
+    assert label == Pass("sink.commit.decided")
+    acknowledged, second = desk.append(first)
+    assert acknowledged == Pass("sink.commit.acknowledged")
+    last, finished = desk.append(second)
+
+    assert [each.journal for each in (first, second) if isinstance(each, Append)] == ["out0", "out1"]
+    assert last == Pass("sink.commit.acknowledged")
+    assert isinstance(finished, Finish)
+    assert desk.driver.state is State.IDLE
+
+
+@pytest.mark.parametrize("error", [RegisterMismatch("registers"), WrongAppendOffset("end")])
+def test_a_refused_decision_is_looked_at_again(desk: Desk, error: Exception) -> None:
+    """Our own append whose answer was lost may be what refuses the second one."""
+    (look,) = desk.refuse(desk.deciding(), error)
+    (read,) = desk.registers(look, batch="4", at="100")
+
+    assert isinstance(read, ReadContent)
+    assert read.offset == 100
+
+
+def test_a_lost_decision_pauses_and_is_looked_at_again(desk: Desk) -> None:
+    """A lost answer is no no, and the append may still land."""
+    assert desk.lose(desk.deciding()) == []
+    assert desk.driver.deadline() == desk.now + PAUSE_MIN
+
+    assert isinstance(desk.resume(), ReadRegisters)
+
+
+def test_a_decision_in_doubt_for_longer_than_the_patience_ends_unknown(desk: Desk) -> None:
+    """A query that hangs for a thousand timeouts tells nobody that its node is sick."""
+    decides = desk.deciding()
+    desk.now = Instant(PATIENCE)
+    desk.lose(decides)
+    failed = desk.resume()
+
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, Unknown)
+    assert "start the query again" in str(failed.error)
+
+
+def test_producers_are_retired_before_an_acknowledgement_is_repeated(desk: Desk) -> None:
+    """The first one may land behind the next batch of the same producer, and roll it back (pipelines.8)."""
+    _, first = desk.append(desk.deciding(producers=2))
+    (retire,) = desk.lose(first)
+    assert isinstance(retire, Append)
+    assert (retire.journal, retire.check) == ("commits", {"author": "f1"})
+    assert (
+        Record(type="retire", fence="f1", producers=[ProducerId(0), ProducerId(1)]).line() == retire.content
+    )
+    (again,) = desk.append(retire)
+
+    assert isinstance(again, Append)
+    assert isinstance(first, Append)
+    assert (again.journal, again.content) == (first.journal, first.content)
+
+
+def test_what_was_answered_before_a_lost_acknowledgement_is_not_sent_again(desk: Desk) -> None:
+    """It stands: another one would be a line more in the user's journal."""
+    _, first = desk.append(desk.deciding(journals=3))
+    _, second = desk.append(first)
+    (retire,) = desk.lose(second)
+    (again,) = desk.append(retire)
+    (third,) = desk.append(again)
+    (finished,) = desk.append(third)
+
+    assert [each.journal for each in (again, third) if isinstance(each, Append)] == ["out1", "out2"]
+    assert isinstance(finished, Finish)
+
+
+def test_a_retire_that_is_refused_by_a_newer_fence_ends_the_operation(desk: Desk) -> None:
+    """The newer driver publishes the acknowledgements; ours could roll back its producers."""
+    _, first = desk.append(desk.deciding())
+    (retire,) = desk.lose(first)
+    (look,) = desk.refuse(retire, RegisterMismatch("author"))
+    (failed,) = desk.registers(look, author="f2")
+
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, Fenced)
+
+
+def test_an_acknowledgement_that_is_refused_keeps_no_other_back(desk: Desk) -> None:
+    """The batch is committed: each journal that takes its part shows it, and then the query fails."""
+    _, first = desk.append(desk.deciding(journals=3))
+    (second,) = desk.refuse(first, NotAllowed("out0"))
+    reported, third = desk.refuse(second, NotFound("out1"))
+    acknowledged, failed = desk.append(third)
+
+    assert isinstance(reported, Report)
+    assert reported.text.startswith("out1 was deleted")
+    assert acknowledged == Pass("sink.commit.acknowledged")
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, NotAllowed)
+
+
+def test_a_start_asks_for_the_fence_again_before_it_acknowledges(desk: Desk) -> None:
+    """Else it may acknowledge what a newer driver goes on with, and roll back its next batch."""
+    create = desk.one(StartAsked())
+    assert isinstance(create, Create)
+    (look,) = desk.step(Appended(create.call, 0))
+    (fence,) = desk.registers(look, author="f0")
+    assert isinstance(fence, Append)
+    assert fence.check == REGISTERS | {"author": "f0"}
+    label, again = desk.append(fence)
+    assert label == Pass("sink.start.fenced")
+    (failed,) = desk.registers(again, author="f2", at="200", batch="4")
+
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, Fenced)
+
+
+def test_a_plan_lists_the_producers_of_its_own_fence_less_the_retired(desk: Desk) -> None:
+    """The acknowledgement of every other may still be on its way (pipelines.8)."""
+    commit = Record(type="commit", fence="f1", batch=3, intents=[intent(0, 0), intent(0, 1), intent(1, 0)])
+    retire = Record(type="retire", fence="f1", producers=[ProducerId(1)])
+    (read,) = desk.registers(desk.one(PlanAsked()))
+    assert isinstance(read, ReadContent)
+    finished = desk.one(ContentRead(read.call, commit.line() + retire.line()))
+
+    assert finished == Finish(Plan(fence=OURS, committed=3, query="q", reusable={ProducerId(0): Clock(320)}))
+
+
+def test_a_lost_look_is_repeated_with_growing_pauses_until_the_patience_ends(desk: Desk) -> None:
+    """A node that restarts must not fail a query, and one that is gone must, with more words than "late"."""
+    look = desk.one(PlanAsked())
+    pauses = []
+    error: Exception = LOST
+    while True:
+        assert isinstance(look, ReadRegisters)
+        effects = desk.step(CallLost(look.call, error))
+        if effects:
+            break
+        pauses.append((desk.driver.deadline() or 0) - desk.now)
+        look = desk.resume()
+        error = DeadlineExceeded("late") if desk.now > 8 * SECOND else LOST
+
+    assert pauses[:6] == [each * MILLISECOND for each in (50, 100, 200, 400, 800, 1000)]
+    assert desk.now < PATIENCE
+    assert effects == [Fail(LOST)]
+
+
+def test_an_answer_to_a_call_that_was_given_up_changes_nothing(desk: Desk) -> None:
+    """Late, doubled and foreign answers are normal."""
+    look = desk.one(PlanAsked())
+    assert isinstance(look, ReadRegisters)
+    desk.step(CallLost(look.call, LOST))
+
+    assert desk.step(RegistersRead(look.call, REGISTERS)) == []
+    again = desk.resume()
+    assert desk.step(RegistersRead(look.call, REGISTERS | {"author": "f9"})) == []
+    assert isinstance(desk.registers(again)[0], ReadContent)
