@@ -26,7 +26,7 @@ import pyarrow as pa
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.cli.cluster import Cluster
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing
 from broadsheet.message.producer_state import begun

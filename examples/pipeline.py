@@ -9,7 +9,7 @@ import sys
 import time
 
 from broadsheet.base.time import WallTime
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import producer_from

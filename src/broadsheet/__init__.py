@@ -7,6 +7,7 @@ Importing it loads nothing heavy: Spark workers and `broadsheet up` depend on th
 (node.8).
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from broadsheet import errors
@@ -21,7 +22,7 @@ from broadsheet.errors import (
 
 if TYPE_CHECKING:
     from broadsheet.client import connect as connect
-    from broadsheet.client import connect_sync as connect_sync
+    from broadsheet.client_sync import connect_sync as connect_sync
 
 __version__: Final = "0.1.0"
 
@@ -38,15 +39,13 @@ __all__ = [
     "errors",
 ]
 
-_LAZY: Final = ("connect", "connect_sync")
+_LAZY: Final = {"connect": "broadsheet.client", "connect_sync": "broadsheet.client_sync"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the types stand above, for type checkers.
     """Load the client when it is first asked for."""
     if name in _LAZY:
-        from broadsheet import client
-
-        return getattr(client, name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

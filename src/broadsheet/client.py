@@ -14,7 +14,6 @@ whoever asks says that it is idempotent.
 from types import TracebackType
 from typing import Final, Self
 
-from broadsheet.client_sync import SyncClient
 from broadsheet.journal.client import Journals
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.scope import Scope
@@ -79,8 +78,3 @@ class Client:
 def connect(address: str, token: str | None = None) -> Client:
     """A client of the node at `address` (`host:port` of its native door), to be entered with `async with`."""
     return Client(address, token)
-
-
-def connect_sync(address: str, token: str | None = None) -> SyncClient:
-    """A blocking client of the node at `address`; connects at once, and again when it was lost."""
-    return SyncClient(lambda: Client(address, token))

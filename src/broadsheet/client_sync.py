@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from broadsheet.base.types import Buffer
+from broadsheet.client import Client
 from broadsheet.errors import DeadlineExceeded, InvalidArgument
 from broadsheet.journal.appending import Upload
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals, ProducerIndex
@@ -29,9 +30,6 @@ from broadsheet.journal.messages import (
 )
 from broadsheet.journal.requests import pieces_of
 from broadsheet.runtime.loop import loop_factory
-
-if TYPE_CHECKING:
-    from broadsheet.client import Client
 
 T = TypeVar("T")
 
@@ -220,7 +218,7 @@ async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:
 class SyncClient:
     """`Client`, blocking."""
 
-    def __init__(self, make: "Callable[[], Client]") -> None:
+    def __init__(self, make: Callable[[], Client]) -> None:
         """Connect.
 
         Raises:
@@ -275,3 +273,8 @@ class SyncClient:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def connect_sync(address: str, token: str | None = None) -> SyncClient:
+    """A blocking client of the node at `address`; connects at once, and again when it was lost."""
+    return SyncClient(lambda: Client(address, token))

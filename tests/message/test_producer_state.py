@@ -19,10 +19,9 @@ from broadsheet.message.producer_state import (
     encode,
     pruned,
     ticks,
-    update,
 )
 from broadsheet.message.sequencer import Sequencer
-from broadsheet.message.spans import sequence
+from broadsheet.message.spans import sequence, update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 
 message = st.tuples(st.integers(1, 3), st.integers(1, 30), st.sampled_from([0, 1, 1, 1, 2]))

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.producer_state import begun, encode, update
+from broadsheet.message.producer_state import begun, encode
 from broadsheet.message.publisher import Publisher
+from broadsheet.message.spans import update
 from broadsheet.message.uuid import producer_from
 from broadsheet.sim.checkers.appends import Seen, Wanted, check_appends, content_of
 from broadsheet.sim.checkers.indexes import check_indexes

@@ -9,8 +9,7 @@ import pytest
 
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
-from broadsheet.client import connect_sync
-from broadsheet.client_sync import SyncJournals
+from broadsheet.client_sync import SyncJournals, connect_sync
 from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, Unknown
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.mapping import modulo
 from broadsheet.message.publisher import Publisher

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructField, StructType
 
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.errors import OffsetNotYetAvailable, StoreUnhealthy
 from broadsheet.spark.application import read_stream_options
 from broadsheet.spark.connection import Target, chunks

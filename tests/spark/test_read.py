@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import LocalProtocolError
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
-from broadsheet.message.producer_state import ProducerIndex, begun, update
+from broadsheet.message.producer_state import ProducerIndex, begun
 from broadsheet.message.sequencer import Sequencer
+from broadsheet.message.spans import update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
 from broadsheet.spark.offsets import Span

@@ -9,7 +9,7 @@ import pytest
 
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import FIXED
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId

@@ -7,7 +7,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import LongType, StructField, StructType
 
 from broadsheet.base.time import WallTime
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.publisher import Publisher

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher

@@ -111,7 +111,7 @@ class Stage:
 
     def prove(self, picture: Path, *, is_json: bool) -> bool:
         """Print the table and write the picture; whether everything is there once."""
-        from broadsheet.client import connect_sync
+        from broadsheet.client_sync import connect_sync
         from broadsheet.demo import proof
         from broadsheet.demo.producers import BROKEN_EACH, PRODUCERS
         from broadsheet.spark.connection import Target
@@ -219,7 +219,7 @@ class Stage:
         progress.update(task, completed=sum(counts[:]))
 
     def _route(self, progress: Progress) -> None:
-        from broadsheet.client import connect_sync
+        from broadsheet.client_sync import connect_sync
         from broadsheet.demo.producers import PRODUCERS, source_journal
 
         with connect_sync(self.address) as client:
@@ -274,7 +274,7 @@ class Stage:
 
     def _routed(self) -> float:
         """Which part of the source's bytes committed batches have read."""
-        from broadsheet.client import connect_sync
+        from broadsheet.client_sync import connect_sync
         from broadsheet.demo.job import COMMIT_JOURNAL
 
         try:

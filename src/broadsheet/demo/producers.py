@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from broadsheet.base.time import WallTime
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.demo.flights import flights
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import JSON_LINES

@@ -28,8 +28,8 @@ from broadsheet.message.producer_state import (
     decode,
     encode,
     pruned,
-    update,
 )
+from broadsheet.message.spans import update
 from broadsheet.runtime.failpoints import passed
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.index")

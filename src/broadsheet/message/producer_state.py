@@ -1,14 +1,14 @@
 """Producer states of a journal at an offset, and the index that stores them.
 
 An *index point* is a frame boundary at which the journal's owner stores the states: at each roll and every
-16 MiB. The next one is a pure function of the one before and of the bytes between (`update`), and of the
-prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1
+16 MiB. The next one is a pure function of the one before and of the bytes between (`spans.update`), and of
+the prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1
 where no span is open. The encoding is chained (it carries the checksum of the index before) and
 checksummed; `decode` raises `Corrupt`, and then nobody starts from empty state. It stores nothing and reads
 no clock. Source: journals.29-30; docs/protocols/messages.md. How to use, at the owner:
 
     index = begun(JSON_LINES)                        # at offset 0
-    index = update(index, content)                   # content: the journal's bytes from index.offset on
+    index = spans.update(index, content)             # content: the journal's bytes from index.offset on
     index = pruned(index, horizon_at(hours=24))      # at an index point
     stored, sum = encode(index, previous=sum)        # at index.offset, which is a frame boundary at or
     below the content's end
@@ -71,20 +71,6 @@ class ProducerIndex(msgspec.Struct, frozen=True):
 def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex:
     """The index of an empty journal, whose first byte will stand at `offset`."""
     return ProducerIndex(framing=framing, offset=offset)
-
-
-def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
-    """The index after the whole frames of `content`, whose first byte stands at `index.offset`.
-
-    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on. Takes
-    about 0.2 µs a message and 1 ns a byte; above 64 KiB call it in a thread.
-
-    Raises:
-        Corrupt: no frame ends within the limit. The index that was passed still stands.
-    """
-    from broadsheet.message.spans import advanced  # noqa: PLC0415 - numpy, which a plain client never loads.
-
-    return advanced(index, content)
 
 
 def pruned(

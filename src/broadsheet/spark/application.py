@@ -8,7 +8,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broadsheet.client import connect_sync
+from broadsheet.client_sync import connect_sync
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.records import Fence
 from broadsheet.spark.commits import CommitJournal

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from broadsheet.client import connect_sync
-from broadsheet.client_sync import SyncClient, SyncJournals, within
+from broadsheet.client_sync import SyncClient, SyncJournals, connect_sync, within
 from broadsheet.errors import (
     ConfigError,
     Corrupt,

@@ -10,7 +10,8 @@ from typing import Any
 
 from broadsheet.errors import Corrupt
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.producer_state import begun, decode, update
+from broadsheet.message.producer_state import begun, decode
+from broadsheet.message.spans import update
 from broadsheet.sim.checkers.appends import Seen
 from broadsheet.sim.history import Operation, Outcome
 from broadsheet.sim.workload import Violation
