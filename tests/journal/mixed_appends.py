@@ -11,7 +11,8 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Refused, Unknown
@@ -56,15 +57,31 @@ class Tally:
         return "\n".join(lines + self.problems[:20])
 
 
+class Sent(NamedTuple):
+    """Content that was sent, without its bytes: a hundred lives of a node send gigabytes."""
+
+    length: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, content: bytes) -> "Sent":
+        """What is kept of `content`."""
+        return cls(len(content), blake2b(content, digest_size=16).digest())
+
+
 class Ledger:
     """One journal's appends as its clients were told."""
 
     def __init__(self) -> None:
-        self.acknowledged: dict[int, tuple[int, bytes]] = {}
+        self.acknowledged: dict[int, tuple[int, Sent]] = {}
         """By serial number: begin and content."""
-        self.unknown: dict[int, bytes] = {}
-        self.absent: dict[int, bytes] = {}
+        self.unknown: dict[int, None] = {}
+        self.absent: dict[int, None] = {}
         """Refused, or broken off by their client: they never stand in the journal."""
+        self.standing: dict[int, int] = {}
+        """What was read so far: where each append stands, by serial number."""
+        self.read = 0
+        """How far the journal was read."""
         self.register = 0
         """Highest value whose setting was acknowledged."""
         self.register_tried = 0
@@ -91,14 +108,15 @@ class Mix:
                 for _ in range(2):
                     group.create_task(self._writer(client, name))
 
-    async def check(self, client: Client) -> None:
-        """Read everything back, and compare it with what the clients were told."""
+    async def check(self, client: Client, *, is_whole: bool = False) -> None:
+        """Read what is new, or everything, and compare it with what the clients were told."""
         for name, ledger in self.ledgers.items():
-            content = b"".join([bytes(chunk.data) async for chunk in client.journals.read(name)])
+            at = 0 if is_whole else ledger.read
+            content = b"".join([bytes(chunk.data) async for chunk in client.journals.read(name, at)])
             status = await client.journals.status(name)
-            if status.end != len(content):
-                self._problem(f"{name}: status says {status.end}, {len(content)} bytes were read")
-            self.compare(name, content)
+            if status.end != at + len(content):
+                self._problem(f"{name}: status says {status.end}, {at + len(content)} bytes were read")
+            self.compare(name, content, at)
             values = (await client.journals.registers(name)).values
             value = int(values.get("n", "0"))
             if not ledger.register <= value <= ledger.register_tried:
@@ -107,26 +125,34 @@ class Mix:
                 )
             ledger.register = ledger.register_tried = value
 
-    def compare(self, name: str, content: bytes) -> None:
-        """Enter as a problem whatever in `content` of a journal differs from what its clients were told."""
+    def compare(self, name: str, content: bytes, base: int = 0) -> None:
+        """Enter as a problem whatever differs from what the clients of a journal were told.
+
+        Args:
+            content: all of the journal from `base` on; what stands below was compared before.
+        """
         ledger = self.ledgers[name]
-        standing: dict[int, int] = {}
+        standing = {serial: begin for serial, begin in ledger.standing.items() if begin < base}
         at = 0
         while at < len(content):
             if content[at : at + 4] != MARK or at + HEAD.size > len(content):
-                self._problem(f"{name}: no append begins at {at}")
+                self._problem(f"{name}: no append begins at {base + at}")
                 return
             _, serial, length, crc = HEAD.unpack_from(content, at)
             body = content[at + HEAD.size : at + HEAD.size + length]
             if len(body) != length or zlib.crc32(body) != crc:
-                self._problem(f"{name}: append {serial} stands in part at {at}")
+                self._problem(f"{name}: append {serial} stands in part at {base + at}")
                 return
             if serial in standing:
-                self._problem(f"{name}: append {serial} stands at {standing[serial]} and again at {at}")
-            standing[serial] = at
+                self._problem(
+                    f"{name}: append {serial} stands at {standing[serial]} and again at {base + at}"
+                )
+            standing[serial] = base + at
             at += HEAD.size + length
         for serial, (begin, sent) in ledger.acknowledged.items():
-            if standing.get(serial) != begin or content[begin : begin + len(sent)] != sent:
+            at = begin - base
+            is_there = standing.get(serial) == begin
+            if not is_there or (at >= 0 and Sent.of(content[at : at + sent.length]) != sent):
                 self._problem(f"{name}: append {serial}, acknowledged at {begin}, is lost or changed")
         for serial in ledger.absent:
             if serial in standing:
@@ -134,6 +160,7 @@ class Mix:
         known = ledger.acknowledged.keys() | ledger.unknown.keys() | ledger.absent.keys()
         for serial in standing.keys() - known:
             self._problem(f"{name}: nobody sent append {serial}")
+        ledger.standing, ledger.read = standing, base + len(content)
 
     def _problem(self, text: str) -> None:
         self.tally.problems.append(f"after death {self.tally.deaths}: {text}")
@@ -166,7 +193,7 @@ class Mix:
     def _told(self, kind: str, name: str, sent: dict[int, bytes]) -> Iterator[dict[int, int]]:
         """Enter into the ledger what became of `sent`; the body fills in each acknowledged begin."""
         ledger = self.ledgers[name]
-        ledger.unknown.update(sent)  # Also where the task is cancelled.
+        ledger.unknown.update(dict.fromkeys(sent))  # Also where the task is cancelled.
         begins: dict[int, int] = {}
         outcome = "unknown"
         try:
@@ -178,11 +205,13 @@ class Mix:
         except ZeroDivisionError:
             outcome = "aborted"
         finally:
-            for serial in sent:
+            for serial, content in sent.items():
+                if outcome != "unknown":
+                    del ledger.unknown[serial]
                 if outcome == "acknowledged":
-                    ledger.acknowledged[serial] = begins[serial], ledger.unknown.pop(serial)
+                    ledger.acknowledged[serial] = begins[serial], Sent.of(content)
                 elif outcome != "unknown":
-                    ledger.absent[serial] = ledger.unknown.pop(serial)
+                    ledger.absent[serial] = None
             self.tally.add(kind, outcome, len(sent))
 
     async def _single(self, client: Client, name: str) -> None:
