@@ -1,17 +1,19 @@
 """Runs of appends from one client: what its caller is told of them, and how many streams they take."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import broadsheet
 from broadsheet.client import Client
-from broadsheet.errors import Refused, Throttled, Unknown
+from broadsheet.errors import BroadsheetError, Refused, Throttled, Unknown
 from broadsheet.journal.runs import STREAMS_KEPT
 from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "runs/a"
 LENGTH = 50_000
 FRAMES_OF = 200
+CLOSED_SECONDS_MAX = 5.0
 
 
 def marks(content: bytes) -> list[int]:
@@ -91,5 +93,31 @@ async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path
                 await asyncio.gather(*gone, return_exceptions=True)
             await asyncio.gather(first, kept)
             assert await content_of(client, 0) == b"first kept"
+    finally:
+        node.kill()
+
+
+async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> None:
+    """It waited half a minute, until an append that its caller had given up could not be sent."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"its stream is open")
+            runs = client.journals._runs.of(NAME)
+            stream = runs._stream
+            assert stream is not None
+            node.kill()
+            with contextlib.suppress(BroadsheetError):
+                await stream.close()
+            assert stream.has_ended
+            assert runs._stream is stream, "nobody has tried since"
+            given_up = asyncio.ensure_future(client.journals.append(NAME, b"given up"))
+            await asyncio.sleep(0.1)
+            assert runs._sender is not None, "it dials"
+            given_up.cancel()
+            begun = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - begun < CLOSED_SECONDS_MAX
     finally:
         node.kill()

@@ -164,7 +164,7 @@ class Runs:
     async def close(self) -> None:
         """End the stream once everything is answered."""
         if self._sender is not None:
-            if self._stream is None:
+            if self._stream is None or self._stream.has_ended:
                 self._sender.cancel()  # It dials a node that may be gone; nothing of it was sent.
             await asyncio.wait((self._sender,))
         if self._answering:
