@@ -11,6 +11,7 @@ from broadsheet.errors import BroadsheetError
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import copying, opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
+from broadsheet.wal.extents import Extents
 from broadsheet.wal.format import BatchHeader, FrameHeader
 from broadsheet.wal.log import Log
 from broadsheet.wal.pool import Pool
@@ -229,6 +230,16 @@ def damage_pins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "lose", lambda *_: None)
 
 
+def shortness_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A segment that is shorter than it was counts as one that was never written further."""
+    patch.setattr(recovery, "is_shorter", lambda *_, **__: False)
+
+
+def extents_not_raised(patch: pytest.MonkeyPatch) -> None:
+    """Nobody writes down how far a segment is filled while the log is open."""
+    patch.setattr(Extents, "raise_to", lambda *_: None)
+
+
 PLANTED: dict[str, tuple[Plant, str]] = {
     "lost_sync": (lost_sync, "appends"),
     "ack_before_sync": (ack_before_sync, "appends"),
@@ -247,6 +258,8 @@ PLANTED: dict[str, tuple[Plant, str]] = {
     "asked_once": (asked_once, "flush_that_is_not_made_at_once"),
     "set_aside_skipped": (set_aside_skipped, "damage_found_while_copying"),
     "damage_pins": (damage_pins, "damage_found_while_copying"),
+    "shortness_ignored": (shortness_ignored, "head_made_shorter"),
+    "extents_not_raised": (extents_not_raised, "head_made_shorter"),
 }
 """Each with what catches it: a history of `histories.MIXES`, by its crash states, or one of `scenarios`."""
 

@@ -10,6 +10,7 @@ from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from broadsheet.wal import LogFull
 from broadsheet.wal.format import BATCH_MAGIC, RowFlag
+from broadsheet.wal.segments import segment_name
 from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads, vouching
 from tests.wal.histories import read_image
 
@@ -361,6 +362,22 @@ async def damage_found_while_copying() -> str | None:
     if not read_image(image)[B].flags & RowFlag.QUARANTINED:
         return "after a power cut nothing tells that B lost a record"
     return None
+
+
+async def head_made_shorter() -> str | None:
+    """The head of a log is cut while nobody runs; the last batch of A, and all that B ever had, is gone."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    while bench.log.status().lap_head < 5:
+        bench.log.trim(A, await bench.commit(A, bytes(8000)))
+    last = bench.log._last
+    assert last is not None
+    await bench.commit(B, b"all that B ever had")
+    await abandon(bench)
+    image = disk.medium.image()
+    name = f"{DIRECTORY}/{segment_name(last.index)}"
+    found = read_image({**image, name: image[name][: last.end]})
+    return None if found[A].flags & RowFlag.QUARANTINED else "a lost end is taken for one never written"
 
 
 def run(scenario: object) -> str | None:

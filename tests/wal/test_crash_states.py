@@ -59,8 +59,9 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
         for after in crash_states(tape, atoms_max=4):
             if after.marks:
                 again = {s: v.held for s, v in read_image(after.image).items()}
-                assert {s: [h.payload for h in held] for s, held in again.items()} == {
-                    s: [h.payload for h in held] for s, held in first.items()
+                # A stream of which a torn batch alone tells is gone once another torn one stands there.
+                assert {s: [h.payload for h in held] for s, held in again.items() if held} == {
+                    s: [h.payload for h in held] for s, held in first.items() if held
                 }
                 nested += 1
     assert nested > 500

@@ -28,7 +28,7 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
 
     A restart whose boot frame did not fit into it wrote that over the head's first batch.
     """
-    disk = SimDisk(Medium(quota_bytes=17_000))
+    disk = SimDisk(Medium(quota_bytes=25_200))
     bench = await open_log(disk, config=CONFIG)
     acknowledged = 0
     with contextlib.suppress(LogFull):

@@ -37,12 +37,12 @@ def test_the_log_writes_the_golden_bytes() -> None:
     """Whoever changes the format raises its version, and keeps the reader of this one."""
     written = asyncio.run(_write()).rstrip(b"\0")
 
-    assert written == (GOLDEN / "version-2.wal").read_bytes().rstrip(b"\0")
+    assert written == (GOLDEN / "version-3.wal").read_bytes().rstrip(b"\0")
 
 
 async def test_the_golden_log_is_read() -> None:
     """A data directory of this release opens in every later one."""
-    content = (GOLDEN / "version-2.wal").read_bytes().ljust(64 << 10, b"\0")
+    content = (GOLDEN / "version-3.wal").read_bytes().ljust(64 << 10, b"\0")
     async with opened(SimDisk(Medium.of({SEGMENT: content})), seed=1) as bench:
         assert bench.log.streams() == [A, B, C]
         assert payloads((await bench.found(C)).records) == [b"run", b"of", b"three"]

@@ -15,6 +15,8 @@ from functools import partial
 from hashlib import sha1
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, LogStreamId, Revision
 from broadsheet.errors import Corrupt, Unknown
@@ -38,7 +40,7 @@ from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import Opened
 from broadsheet.journal.sealing import is_kept, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
-from broadsheet.journal.standing import begin_log, stand
+from broadsheet.journal.standing import begin_log, name_stream, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -90,8 +92,18 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     payloads = [record.payload async for record in context.log.records(stream)]
     # Asked for after the records: known damage ends them, also damage that was found while the store listed.
     found = context.log.recovered(stream)
+    if keys.epoch is None and context.log.is_unknown(stream):
+        found = replace(found, is_quarantined=False)  # It was never open: nothing of it can be lost.
     standing = await context.disk.run(
-        lambda: stand(context, info, directory, found, payloads, registers_version=version)
+        lambda: stand(
+            context,
+            info,
+            directory,
+            found,
+            payloads,
+            registers_version=version,
+            is_listed=listed is not None,
+        )
     )
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys)
@@ -117,6 +129,8 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
             await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
         elif found.tail_cut:
             context.log.settle(stream)
+        elif context.log.is_unknown(stream):
+            await name_stream(context, stream)
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
     except BaseException:

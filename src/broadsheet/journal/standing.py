@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broadsheet.base.types import Generation, LogStreamId
+from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
@@ -53,6 +53,7 @@ def stand(
     payloads: Sequence[bytes],
     *,
     registers_version: int,
+    is_listed: bool,
 ) -> Standing:
     """Ask the log's records, the seal that an earlier start wrote, and the spools. Blocking.
 
@@ -62,6 +63,7 @@ def stand(
     Args:
         payloads: of the log's records.
         registers_version: of the registers key, see `repair`.
+        is_listed: the fragment store has told what it has; a head below that is not extended (journals.15).
     """
     disk = context.disk
     seal, reason = None, ""
@@ -91,6 +93,11 @@ def stand(
     if found.is_quarantined and not is_whole:
         limit = context.config.limits.append_bytes_max
         lost = lost_of(disk, directory, plan, claims, length_max=limit)
+    is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
+    # The log may lack records of anybody. What was acknowledged stands in the page cache at least, or in the
+    # store: of this journal nothing does, so it has lost nothing.
+    is_only_suspect = not is_behind and context.log.is_same_boot and is_listed
+    if found.is_quarantined and not is_whole and not is_only_suspect:
         reason = reason or (
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
             f" spool files do not prove what they were: {accept_loss(info.name)}"
@@ -108,6 +115,15 @@ def stand(
         lost=lost,
     )
     return Standing(plan, reason, seal=sealed, is_sealed=False)
+
+
+async def name_stream(context: Context, stream: LogStreamId) -> None:
+    """Have a log that may lack streams know this one, durably: it is new, and lacks nothing."""
+    named: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    context.log.reset(
+        stream, Offset(0), Generation(0), lambda: None if named.done() else named.set_result(None)
+    )
+    await named
 
 
 async def begin_log(

@@ -9,6 +9,8 @@ MIB = 1024 * KIB
 
 BLOCK_BYTES = 4 * KIB
 """Batches start at multiples of this, and a segment is a multiple of it."""
+SEGMENTS_MAX = 1000
+"""Of one log: as many as its file of extents has room for."""
 
 
 class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,7 +21,7 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments_initial: int = 4
     """Segments prefilled in the background of a first start; at least 3."""
     segments_max: int = 64
-    """Segments that the pool may grow to before appends are refused."""
+    """Segments that the pool may grow to before appends are refused; at most 1,000."""
     segments_reserved: int = 1
     """Free segments that appends may not take: room for checkpoints, trims, copies and truncations."""
     initial_fill_bytes: int = 16 * MIB
@@ -48,6 +50,8 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"segments_initial must be in 3..segments_max, not "
                 f"{self.segments_initial}..{self.segments_max}"
             )
+        if self.segments_max > SEGMENTS_MAX:
+            raise ValueError(f"segments_max must be at most {SEGMENTS_MAX}, not {self.segments_max}")
         if not 1 <= self.segments_reserved <= self.segments_initial - 2:
             raise ValueError(
                 f"segments_reserved must be in 1..segments_initial - 2, not {self.segments_reserved} of "

@@ -1,4 +1,4 @@
-"""The bytes of a log on disk, version 2: segment header, batch header with rows, frame around a run.
+"""The bytes of a log on disk, version 3: segment header, batch header with rows, frame around a run.
 
 Little endian, unsigned; a position is `lap << 32 | at`, with `at` bytes into the segment. Laps count
 segments in their order of use from 1, batches count from 1, both without a gap for the life of the log.
@@ -14,7 +14,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 Position = NewType("Position", int)
 """A place in the log: `lap << 32 | at`."""
@@ -203,8 +203,15 @@ class FrameHeader(NamedTuple):
 SYSTEM_STREAM: Final = (1 << 64) - 1
 """The stream of boot frames; not for domains."""
 
-BOOT: Final = Struct("<Q36s")
-"""Payload of a boot frame: nonce, kernel boot id."""
+BOOT: Final = Struct("<Q36sI")
+"""Payload of a boot frame: nonce, kernel boot id, flags."""
+
+
+class BootFlag(IntFlag):
+    """What a start knows that no row of a stream says."""
+
+    LACKS_STREAMS = 1
+    """A part of the log is gone that may have held the only records of a stream, whose name nobody knows."""
 
 
 def padding(length: int) -> int:

@@ -13,11 +13,12 @@ import msgspec
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.ports import Disk, File
+from broadsheet.wal.opening import read_extents
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
-from broadsheet.wal.recovery import Recovery, log_id_of, survey
+from broadsheet.wal.recovery import Recovery, is_shorter, log_id_of, survey
 from broadsheet.wal.scan import Content
-from broadsheet.wal.segments import segment_index
+from broadsheet.wal.segments import read_around, segment_index
 from broadsheet.wal.stream import Place
 from broadsheet.wal.tale import Held, Suspect, Verdict
 
@@ -34,9 +35,13 @@ class FoundRecord(msgspec.Struct, frozen=True, gc=False):
 class Inspection:
     """One reading of a log. Made by `inspected`."""
 
-    def __init__(self, verdicts: dict[int, Verdict], contents: dict[int, Content], log_id: int) -> None:
+    def __init__(
+        self, verdicts: dict[int, Verdict], contents: dict[int, Content], log_id: int, *, lacks_streams: bool
+    ) -> None:
         """Take over what recovery found; `contents` are the segments by lap."""
         self._verdicts, self._contents, self._log_id = verdicts, contents, log_id
+        self.lacks_streams = lacks_streams
+        """Whether the log may have held streams of which nothing is left."""
 
     def streams(self) -> list[LogStreamId]:
         """Every stream that was appended to and not dropped, sorted."""
@@ -98,18 +103,20 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
         found = [
             survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()
         ]
-        log_id = log_id_of(found)
+        told = read_extents(disk, directory)
+        known = told.filled if told is not None else None
+        log_id = log_id_of(found, told)
         if log_id is None or not any(segment.lap for segment in found):
-            yield Inspection({}, {}, 0)
+            yield Inspection({}, {}, 0, lacks_streams=told is not None and is_shorter(found, known))
             return
         found = [segment for segment in found if segment.header is not None or segment.lap]
-        result = Recovery(lambda index: contents[index], log_id=log_id).run(found)
+        result = Recovery(lambda index: contents[index], log_id=log_id, known=known).run(found)
         laps = {lap: contents[index] for lap, index in result.laps.items()}
-        yield Inspection(result.verdicts, laps, log_id)
+        yield Inspection(result.verdicts, laps, log_id, lacks_streams=result.lacks_streams)
     finally:
         for file in files.values():
             file.close()
 
 
 def _content(file: File) -> Content:
-    return Content(lambda begin, end: file.read_at(begin, end - begin), file.size())
+    return Content(lambda begin, end: read_around(file, begin, end - begin), file.size())

@@ -39,6 +39,7 @@ from broadsheet.wal.format import (
     RUN,
     STREAM,
     SYSTEM_STREAM,
+    BootFlag,
     FrameHeader,
     Kind,
     RowFlag,
@@ -178,6 +179,10 @@ class Log:
         self._check = checker(self.check)
         self.is_same_boot = False
         self._opened_result = opened.result
+        self._remains = opened.remains
+        self.lacks_streams = opened.lacks_streams
+        """It may have held streams of which nothing is left: of one that it does not know, nobody can say
+        that it never was."""
         self._adopt(opened)
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
@@ -191,7 +196,7 @@ class Log:
     def recovered(self, stream: LogStreamId) -> Recovered:
         """What the last start found of `stream`, empty where there was none. Kept until `forget`."""
         found = self._recovered.get(stream) or recovered_of(stream, None)
-        if found.is_quarantined or not self.is_quarantined(stream):
+        if found.is_quarantined or not (self.is_quarantined(stream) or self.is_unknown(stream)):
             return found
         return msgspec.structs.replace(found, is_quarantined=True)  # Damage was found since.
 
@@ -667,6 +672,13 @@ class Log:
         state = self.states.get(stream)
         return state is not None and state.is_quarantined
 
+    def is_unknown(self, stream: LogStreamId) -> bool:
+        """Whether nothing is there of `stream`, in a log that may have lost all that it had of one.
+
+        Its domain looks at what it knows of it elsewhere. `reset`, or an append, makes it known.
+        """
+        return self.lacks_streams and stream not in self.states
+
     def status(self) -> LogStatus:
         """The state of this log."""
         pool = self.pool
@@ -755,7 +767,7 @@ class Log:
 
     async def _start(self) -> None:
         """Write the boot frame, the first of this process, and wait until it is durable."""
-        payload = BOOT.pack(self._boot, self._boot_id)
+        payload = BOOT.pack(self._boot, self._boot_id, BootFlag.LACKS_STREAMS if self.lacks_streams else 0)
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
@@ -777,7 +789,22 @@ class Log:
         await self._idle.wait()
         if self.is_dead:
             raise OSError(f"the log of {self.directory} cannot be written")
+        # The boot batch tells of every stream, and of what is lost: only now the evidence may go.
+        self._remains = [
+            each._replace(begin=max(each.begin, batch.end)) if each.file == batch.index else each
+            for each in self._remains
+        ]
+        await self.disk.run(self._accept_extents)
         self._space.begin()
+
+    def _accept_extents(self) -> None:
+        """Say how far the files are filled now: some may be shorter, or gone."""
+        try:
+            self.segments.accept(self._remains)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            hit("wal.extents_refused")  # The next start suspects every stream once more.
 
     def _begin(self, lap: int, at: int, sequence: int, *, is_full: bool) -> Batch:
         use = self.pool.laps[lap]

@@ -13,13 +13,15 @@ from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
+from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
 from broadsheet.wal.format import VERSION, SegmentHeader, aligned
-from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, survey
+from broadsheet.wal.recovery import Damage, Found, Recovery, Result, is_shorter, log_id_of, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import (
     LOCK_NAME,
     QUARANTINE_PREFIX,
     Segments,
+    read_around,
     segment_index,
     segment_name,
 )
@@ -31,11 +33,22 @@ JOIN_GAP_BYTES: Final = MIB
 class Opened:
     """What a start found."""
 
-    def __init__(self, lock: DiskLock, segments: Segments, result: Result | None, free: list[int]) -> None:
+    def __init__(
+        self,
+        lock: DiskLock,
+        segments: Segments,
+        result: Result | None,
+        free: list[int],
+        *,
+        lacks_streams: bool,
+    ) -> None:
         self.lock, self.segments = lock, segments
         self.result = result
-        """None where the log holds nothing yet."""
+        """None where the log holds nothing."""
         self.free = free
+        self.lacks_streams = lacks_streams
+        """Whether it may have held streams of which nothing is left."""
+        self.remains: list[Damage] = result.remains if result is not None else []
         self.quarantine_files: list[str] = []
 
 
@@ -79,27 +92,42 @@ def _open_locked(
             files[index] = file = disk.open(f"{directory}/{name}")
             opened_files.append(file)
             found.append(survey(index, _content(file), f"{directory}/{name}"))
-    known_id = log_id_of(found)
+    told = read_extents(disk, directory)
+    known = told.filled if told is not None else None
+    known_id = log_id_of(found, told)
     log_id = new_log_id if known_id is None else known_id
-    segments = Segments(disk, directory, log_id=log_id, segment_bytes=config.segment_bytes)
+    segments = Segments(disk, directory, log_id=log_id, segment_bytes=config.segment_bytes, told=told)
     for segment in _ours(segments, found, files):
-        wanted = config.segment_bytes if segment.header is None else segment.header.segment_bytes
+        if segment.header is None:
+            wanted = max(config.segment_bytes, segment.size - segment.size % BLOCK_BYTES)
+        else:
+            wanted = segment.header.segment_bytes
         segments.adopt(segment.file, files[segment.file], wanted=wanted)
     found = [segment for segment in found if segment.file in segments.files]
-    result = None
+    result, lacks_streams = None, told is not None and is_shorter(found, known)
     if any(segment.lap for segment in found):
-        result = Recovery(lambda index: _content(segments.files[index]), log_id=log_id).run(found)
+
+        def content(index: int) -> Content:
+            return _content(segments.files[index], segments.wanted[index])
+
+        result = Recovery(content, log_id=log_id, known=known).run(found)
+        lacks_streams = result.lacks_streams
         set_aside(segments, result.damage)
         _repair_headers(segments, found)
         _rewrite(segments, result)
-    opened = Opened(lock, segments, result, result.free if result else list(segments.files))
+    free = result.free if result else list(segments.files)
+    opened = Opened(lock, segments, result, free, lacks_streams=lacks_streams)
+    if result is None and lacks_streams:
+        opened.remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
+        set_aside(segments, [each for each in opened.remains if _has_content(segments, each)])
     opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
     return opened
 
 
 def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
     for name in names:
-        if name != LOCK_NAME and not name.startswith(QUARANTINE_PREFIX) and segment_index(name) is None:
+        is_ours = name in (LOCK_NAME, EXTENTS_NAME) or name.startswith(QUARANTINE_PREFIX)
+        if not is_ours and segment_index(name) is None:
             raise ConfigError(
                 f"{directory} holds {name!r}, which is none of a log's files: give the log a directory of "
                 f"its own. "
@@ -115,7 +143,7 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File]) -> lis
             ours.append(segment)
             continue
         file = files[segment.file]
-        content = file.read_at(0, file.size())
+        content = read_around(file, 0, file.size())
         name = segments.path(segment_name(segment.file))
         file.close()
         if content.strip(b"\0"):
@@ -127,8 +155,25 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File]) -> lis
     return ours
 
 
-def _content(file: File) -> Content:
-    return Content(lambda begin, end: file.read_at(begin, end - begin), file.size())
+def read_extents(disk: Disk, directory: str) -> Told | None:
+    """How far the segments of a log were filled; None where nothing tells.
+
+    Raises:
+        ConfigError: a version that this program does not know.
+    """
+    name = extents_path(directory)
+    if not disk.exists(name):
+        return None
+    file = disk.open(name)
+    try:
+        return unpack(read_around(file, 0, SLOTS * SLOT_BYTES), name)
+    finally:
+        file.close()
+
+
+def _content(file: File, size_max: int | None = None) -> Content:
+    size = file.size() if size_max is None else min(file.size(), size_max)
+    return Content(lambda begin, end: read_around(file, begin, end - begin), size)
 
 
 def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
@@ -153,6 +198,13 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
     if damage:
         segments.disk.sync_dir(segments.directory)
     return made
+
+
+def _has_content(segments: Segments, place: Damage) -> bool:
+    return any(
+        segments.read(place.file, at, min(MIB, place.end - at)).strip(b"\0")
+        for at in range(place.begin, place.end, MIB)
+    )
 
 
 def _holds(file: File, content: bytes) -> bool:

@@ -3,16 +3,19 @@
 SURVEY (which file is which lap) --> WALK (all laps from the oldest needed to the head) --> VERDICT per
 stream. It reads and judges only: `opening` performs what it finds (rewrite, set aside, boot frame).
 Running it twice on the same bytes gives the same (W3). The last batch is the only one that no later
-batch vouches for: damage there is a cut tail, damage before it corruption. Source: log.11-15, W2-W4, W6, W7.
+batch vouches for: damage there is a cut tail, damage before it corruption. Where a segment is shorter than it
+was, or gone, batches behind the last one may be gone with it: then every stream is suspect, also those of
+which nothing is there. Source: log.11-15, log.20, W2-W4, W6, W7; ADR 0102.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.extents import EXTENTS_NAME, Told
 from broadsheet.wal.format import (
     BATCH_BYTES,
     BOOT,
@@ -22,6 +25,7 @@ from broadsheet.wal.format import (
     SYSTEM_STREAM,
     BatchFlag,
     BatchHeader,
+    BootFlag,
     FrameHeader,
     Kind,
     Row,
@@ -31,7 +35,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.scan import Content, FoundFrame, batches, frames, is_chained, read_batch, rows
+from broadsheet.wal.scan import STEP_BYTES, Content, FoundFrame, batches, frames, is_chained, read_batch, rows
 from broadsheet.wal.tale import Held, Suspect, Tale, Verdict
 
 NO_BATCH: Final = -1
@@ -76,18 +80,27 @@ class Result(NamedTuple):
     damage: list[Damage]
     boot_id: str
     """The kernel's boot id when the log was last started."""
+    lacks_streams: bool
+    """Whether it may have held streams of which nothing is left, not even their names."""
+    remains: list[Damage]
+    """What stands, set aside too, where files are shorter than they were. It must be void before they grow:
+    a batch that was cut in two would be whole again but for its frames."""
 
 
 class Recovery:
     """One reading of a log."""
 
-    def __init__(self, content: Callable[[int], Content], *, log_id: int) -> None:
+    def __init__(
+        self, content: Callable[[int], Content], *, log_id: int, known: Mapping[int, int] | None = None
+    ) -> None:
         """Prepare to read.
 
         Args:
             content: of the segment file of an index.
+            known: how far each file was filled; None where that is not known.
         """
-        self._content, self._log_id = content, log_id
+        self._content, self._log_id, self._known = content, log_id, known
+        self._lacks_streams = False
         self._tales: dict[int, Tale] = {}
         self._damage: list[Damage] = []
         self._last: BatchHeader | None = None
@@ -122,10 +135,18 @@ class Recovery:
         for lap, index in laps.items():
             tail_at = self._walk(by_lap[lap], self._content(index))
         assert self._last is not None, "a lap has at least one batch"
-        self._look_behind(head, tail_at)
-        for segment in found:
-            if segment.file not in laps.values():
-                self._look_behind(segment, BLOCK_BYTES)
+        behind = [(head, tail_at)]
+        behind += [(segment, BLOCK_BYTES) for segment in found if segment.file not in laps.values()]
+        remains: list[Damage] = []
+        before_head = [segment.file for lap, segment in by_lap.items() if oldest <= lap < head.lap]
+        if is_shorter(found, self._known, but=before_head):
+            hit("wal.recovery.end_lost")
+            self._gap, self._lacks_streams = self._last.batch + 1, True
+            remains = [
+                self._remains(*each) for each in behind if is_shorter([each[0]], self._known_of(each[0]))
+            ]
+        for segment, at in behind:
+            self._look_behind(segment, at)
         return Result(
             verdicts=self._verdicts(laps),
             last=self._last,
@@ -135,6 +156,8 @@ class Recovery:
             free=[segment.file for segment in found if segment.file not in laps.values()],
             damage=self._damage,
             boot_id=self._boot_id,
+            lacks_streams=self._lacks_streams,
+            remains=remains,
         )
 
     # --- the walk -----------------------------------------------------------------------------------------
@@ -219,6 +242,21 @@ class Recovery:
             else:
                 self._suspect(frame, data)
 
+    def _known_of(self, segment: Found) -> Mapping[int, int] | None:
+        known = self._known
+        return None if known is None else {i: end for i, end in known.items() if i == segment.file}
+
+    def _remains(self, segment: Found, at: int) -> Damage:
+        """What is left behind the last batch in a file that is shorter than it was."""
+        assert self._last is not None
+        content = self._content(segment.file)
+        lap = self._last.lap if segment.lap == self._last.lap else self._last.lap + 1
+        place = Damage(segment.file, lap, at, max(at, content.size))
+        steps = range(at, place.end, STEP_BYTES)
+        if any(content.read(each, min(each + STEP_BYTES, place.end)).strip(b"\0") for each in steps):
+            self._damage.append(place)
+        return place
+
     def _look_behind(self, segment: Found, at: int) -> None:
         """Look where the next batch would be: a frame of it may have been acknowledged."""
         last = self._last
@@ -253,9 +291,9 @@ class Recovery:
         """Take over what a frame of `data`, which begins at `base` of its segment, says."""
         header = frame.header
         if header.kind == Kind.BOOT:
-            self._boot_id = (
-                BOOT.unpack_from(data, frame.payload[0])[1].rstrip(b"\0").decode("ascii", "replace")
-            )
+            _, boot_id, flags = BOOT.unpack_from(data, frame.payload[0])
+            self._boot_id = boot_id.rstrip(b"\0").decode("ascii", "replace")
+            self._lacks_streams = bool(flags & BootFlag.LACKS_STREAMS)
             return
         if header.kind == Kind.DROP:
             self._tales.pop(header.stream, None)
@@ -329,6 +367,9 @@ def survey(index: int, content: Content, name: str) -> Found:
         ConfigError: a version that this program does not know.
     """
     header = read_segment_header(content.read(0, BLOCK_BYTES), name)
+    size = content.size
+    if header is not None:
+        content.size = min(size, header.segment_bytes)  # What somebody put behind it is not ours.
     lap = 0
     mine = array("Q")
     newest: BatchHeader | None = None
@@ -341,16 +382,35 @@ def survey(index: int, content: Content, name: str) -> Found:
             mine.append(batch.at)
             if newest is None or batch.batch > newest.batch:
                 newest = batch
-    return Found(index, content.size, header, lap, mine, newest)
+    return Found(index, size, header, lap, mine, newest)
 
 
-def log_id_of(found: list[Found]) -> int | None:
+def is_shorter(found: Sequence[Found], known: Mapping[int, int] | None, *, but: Sequence[int] = ()) -> bool:
+    """Whether a file is gone, or shorter than it was.
+
+    Args:
+        known: how far each file was filled. None: that file is lost, too; then each must have the size that
+            its header says.
+        but: files of segments that others follow. The numbers of batches tell what is missing there.
+    """
+    sizes = {segment.file: segment.size for segment in found}
+    if known is None:
+        known = dict.fromkeys(range(max(sizes, default=-1) + 1), BLOCK_BYTES)
+        known |= {s.file: s.header.segment_bytes for s in found if s.header is not None}
+    return any(sizes.get(index, 0) < end for index, end in known.items() if index not in but)
+
+
+def log_id_of(found: list[Found], told: Told | None = None) -> int | None:
     """The log that all segments belong to; None where none was ever written.
 
     Raises:
         ConfigError: they belong to several.
     """
-    ids = {segment.file: segment.header.log_id for segment in found if segment.header is not None}
+    ids: dict[int | str, int] = {
+        segment.file: segment.header.log_id for segment in found if segment.header is not None
+    }
+    if told is not None:
+        ids[EXTENTS_NAME] = told.log_id
     for segment in found:
         if segment.file not in ids and segment.newest is not None:
             ids[segment.file] = segment.newest.log_id

@@ -1,17 +1,20 @@
 """The segment files of a log: names, headers, filling. Blocking: call it off the loop.
 
 Bytes throughout. A file is named before its header is synced and its directory after, so a crash leaves
-at worst a file without a header, which the next start removes. It does not know laps. Source: log.8.
+at worst a file without a header, which the next start removes. How far a file is filled is written down
+beside it before anybody uses it so far. It does not know laps. Source: log.8, log.20; ADR 0102.
 """
 
 import errno
-from collections.abc import Container
+from collections.abc import Container, Iterable
+from itertools import count
 from typing import Final
 
 from broadsheet.base.marks import hit
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB
+from broadsheet.wal.extents import Extents, Told
 from broadsheet.wal.format import VERSION, SegmentHeader
 
 LOCK_NAME: Final = "lock"
@@ -39,8 +42,16 @@ def segment_index(name: str) -> int | None:
 class Segments:
     """All segment files of one log, open."""
 
-    def __init__(self, disk: Disk, directory: str, *, log_id: int, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, log_id: int, segment_bytes: int, told: Told | None = None
+    ) -> None:
+        """Begin without a file.
+
+        Args:
+            told: how far the files were filled.
+        """
         self.disk, self.directory = disk, directory
+        self.extents = Extents(disk, directory, log_id=log_id, told=told)
         self.log_id, self.segment_bytes = log_id, segment_bytes
         self.files: dict[int, File] = {}
         self.filled: dict[int, int] = {}
@@ -52,34 +63,17 @@ class Segments:
         return f"{self.directory}/{name}"
 
     def adopt(self, index: int, file: File, *, wanted: int) -> None:
-        """A file that a former start made."""
-        self.files[index], self.filled[index] = file, file.size()
-        self.wanted[index] = max(wanted, file.size())
+        """A file that a former start made; what it has above `wanted` is not ours, and is never used."""
+        size = min(file.size(), wanted)
+        self.files[index], self.filled[index] = file, size - size % BLOCK_BYTES
+        self.wanted[index] = wanted
 
     def read(self, index: int, at: int, length: int) -> bytes:
         """Some bytes of one file; zeros for each block that the disk cannot read (EIO).
 
         For what looks after damage: there a sector that cannot be read is a damaged one.
         """
-        file = self.files[index]
-        try:
-            return file.read_at(at, length)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-        hit("wal.block_unreadable")
-        parts: list[bytes] = []
-        end = min(at + length, file.size())
-        while at < end:
-            step = min(end - at, BLOCK_BYTES - at % BLOCK_BYTES)
-            try:
-                parts.append(file.read_at(at, step))
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                parts.append(bytes(step))
-            at += step
-        return b"".join(parts)
+        return read_around(self.files[index], at, length)
 
     def create(self) -> int:
         """Make the next segment file, with its header and nothing else; its index.
@@ -87,7 +81,7 @@ class Segments:
         Raises:
             OSError: the disk refused or failed. ENOSPC leaves nothing behind that a start would not remove.
         """
-        index = max(self.files, default=-1) + 1
+        index = next(index for index in count() if index not in self.files)
         name = self.path(segment_name(index))
         file = self.disk.open(name, create=True)
         try:
@@ -116,7 +110,26 @@ class Segments:
             file.write_at(at, [step])
             at += len(step)
         file.sync()
+        self.extents.raise_to(index, max(self.filled[index], end))
         self.filled[index] = max(self.filled[index], end)
+
+    def accept(self, remains: Iterable[tuple[int, int, int, int]]) -> None:
+        """Write down how far the files are filled that a former start left, durably.
+
+        Args:
+            remains: file, lap, begin and end of what must be void before that; it was set aside.
+
+        Raises:
+            OSError: the disk refused or failed.
+        """
+        for index, _, begin, end in remains:
+            for at in range(begin, min(end, self.filled[index]), MIB):
+                self.files[index].write_at(at, [bytes(min(MIB, end - at))])
+            self.files[index].sync()
+        for index, end in self.filled.items():
+            if end > self.extents.filled.get(index, 0):
+                self.files[index].sync()  # It may be so long in the page cache only.
+        self.extents.replace(self.filled)
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
         """A file that is not yet as long as it is to be, and is none of `but`."""
@@ -129,3 +142,29 @@ class Segments:
         """Release all files."""
         for file in self.files.values():
             file.close()
+        self.extents.close()
+
+
+def read_around(file: File, at: int, length: int) -> bytes:
+    """Some bytes of a file; zeros for each block that the disk cannot read (EIO).
+
+    For who looks after damage: a sector that cannot be read is a damaged one.
+    """
+    try:
+        return file.read_at(at, length)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    hit("wal.block_unreadable")
+    parts: list[bytes] = []
+    end = min(at + length, file.size())
+    while at < end:
+        step = min(end - at, BLOCK_BYTES - at % BLOCK_BYTES)
+        try:
+            parts.append(file.read_at(at, step))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            parts.append(bytes(step))
+        at += step
+    return b"".join(parts)

@@ -159,7 +159,8 @@ class Tale:
             is_suspect: batches were lost of which nothing says whether they touched this stream.
         """
         if self.expect is None:  # All of it lay in the batch that was cut.
-            return Verdict(0, Point(0, 0, 0), [], self.flags, [], self._suspects(0))
+            flags = self.flags | (RowFlag.QUARANTINED if is_suspect else 0)
+            return Verdict(0, Point(0, 0, 0), [], flags, [], self._suspects(0))
         first = self.first if self.first is not None else self.expect.next
         reached, chain = _walk(self.held, first, self.expect)
         if _agree(reached, self.expect) and not is_suspect:

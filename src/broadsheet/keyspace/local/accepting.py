@@ -76,7 +76,7 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
             reads = [Read(Offset(at), chunk, is_whole=True) for at, chunk in enumerate(seal.chunks)]
             sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), is_creation=is_creation)
             return Standing("", sealed, Generation(max(generation, seal.generation)))
-        verdict = log.verdict(STREAM)
+        verdict, lacks_streams = log.verdict(STREAM), log.lacks_streams
         found = salvage(
             [Read(each.offset, each.payload, each.is_whole) for each in log.records(STREAM)],
             first=Offset(verdict.first if verdict is not None else 0),
@@ -88,6 +88,8 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
         reason = f"{LOG_DIRECTORY} lost durable records: of the revisions {spans} nothing is left"
     elif verdict is not None and verdict.flags & RowFlag.QUARANTINED and not reason:
         reason = f"{LOG_DIRECTORY} lost durable records, but no revision of the map with them"
+    elif verdict is None and lacks_streams and not reason:
+        reason = f"{LOG_DIRECTORY} lost all that it held of the key space: a segment file is gone, or shorter"
     return Standing(reason, found, generation)
 
 

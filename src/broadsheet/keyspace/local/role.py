@@ -74,7 +74,8 @@ async def open_keyspace(
     next_offset = found.next_offset
     if seal is None:
         payloads = [record.payload async for record in log.records(STREAM)]
-        if log.is_quarantined(STREAM):  # Known damage ends the records, also where it was found just now.
+        # Known damage ends the records, also where it was found just now.
+        if log.is_quarantined(STREAM) or log.is_unknown(STREAM):
             raise Corrupt(
                 f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: the key space does"
                 f" not start without them; restore the data directory from a backup, or {REMEDY}"

@@ -1,0 +1,133 @@
+"""Extents: how far each segment file was filled, told by a file beside them. Blocking.
+
+Bytes throughout. A segment that was made shorter, emptied or removed says nothing of what it held; without a
+witness elsewhere, that counts as never written. So no batch is written to a part of a segment that this file
+does not name durably. It has two slots, written in turn and in place: a torn write leaves the other one, and
+a full disk takes it, because it never grows. It does not know laps, and it does not judge: `recovery` does.
+Source: log.20; ADR 0102; `docs/protocols/wal.md`.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.errors import ConfigError
+from broadsheet.ports import Disk, File
+from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.config import BLOCK_BYTES, SEGMENTS_MAX
+from broadsheet.wal.format import VERSION
+
+EXTENTS_NAME: Final = "extents"
+EXTENTS_MAGIC: Final = b"BSWALEXT"
+SLOT_BYTES: Final = BLOCK_BYTES
+SLOTS: Final = 2
+HEAD: Final = Struct("<8sIIQQII")
+"""magic, version, crc of the slot with this field zero, log id, sequence, count of segments, zeros."""
+CRC_AT: Final = 12
+BLOCKS: Final = Struct("<I")
+"""Of each segment, by index: how many blocks of 4 KiB are filled."""
+
+
+class Told(NamedTuple):
+    """What one slot says."""
+
+    log_id: int
+    sequence: int
+    filled: dict[int, int]
+    """By index of the segment; files that were never filled are not named."""
+
+
+class Extents:
+    """Those of one log."""
+
+    def __init__(self, disk: Disk, directory: str, *, log_id: int, told: Told | None) -> None:
+        """Go on from what a start was `told`; None where there was no such file, or none that can be read."""
+        self._disk, self._directory, self._log_id = disk, directory, log_id
+        self._sequence = told.sequence if told is not None else 0
+        self.filled = dict(told.filled) if told is not None else {}
+        self._file: File | None = None
+
+    def raise_to(self, index: int, end: int) -> None:
+        """The segment `index` is filled, durably, up to `end`: say so, durably.
+
+        Raises:
+            OSError: the disk refused or failed. The segment must not be used further than before.
+        """
+        if self.filled.get(index, 0) < end:
+            filled = {**self.filled, index: end}
+            self._write(filled)
+            self.filled = filled
+
+    def replace(self, filled: Mapping[int, int]) -> None:
+        """Say this instead: what is missing was told of, durably, elsewhere.
+
+        Raises:
+            OSError: the disk refused or failed. The former slots may stand.
+        """
+        if self.filled != filled:
+            for _ in range(SLOTS):  # The older slot, too, must not say any more what is gone.
+                self._write(filled)
+            self.filled = dict(filled)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, filled: Mapping[int, int]) -> None:
+        if self._file is None:
+            self._file = self._disk.open(extents_path(self._directory), create=True)
+            if self._file.size() < SLOTS * SLOT_BYTES:
+                self._file.write_at(0, [bytes(SLOTS * SLOT_BYTES)])  # It never grows later.
+        sequence = self._sequence + 1
+        slot = pack(Told(self._log_id, sequence, dict(filled)))
+        self._file.write_at(sequence % SLOTS * SLOT_BYTES, [slot])
+        self._file.sync()
+        if self._sequence == 0:
+            self._disk.sync_dir(self._directory)
+        self._sequence = sequence
+        passed("wal.extents.written")
+
+
+def extents_path(directory: str) -> str:
+    """The disk's name of the file."""
+    return f"{directory}/{EXTENTS_NAME}"
+
+
+def pack(told: Told) -> bytes:
+    """A slot."""
+    count = min(max(told.filled, default=-1) + 1, SEGMENTS_MAX)
+    blocks = b"".join(BLOCKS.pack(told.filled.get(index, 0) // BLOCK_BYTES) for index in range(count))
+
+    def whole(crc: int) -> bytes:
+        head = HEAD.pack(EXTENTS_MAGIC, VERSION, crc, told.log_id, told.sequence, count, 0)
+        return (head + blocks).ljust(SLOT_BYTES, b"\0")
+
+    return whole(crc32c(whole(0)))
+
+
+def unpack(content: bytes, name: str) -> Told | None:
+    """The newest whole slot of the file's content; None where there is none.
+
+    Raises:
+        ConfigError: a version that this program does not know.
+    """
+    slots = [_slot(content[at : at + SLOT_BYTES], name) for at in range(0, SLOTS * SLOT_BYTES, SLOT_BYTES)]
+    return max((slot for slot in slots if slot is not None), key=lambda slot: slot.sequence, default=None)
+
+
+def _slot(slot: bytes, name: str) -> Told | None:
+    if len(slot) < SLOT_BYTES:
+        return None
+    magic, version, crc, log_id, sequence, count, _ = HEAD.unpack_from(slot)
+    if magic != EXTENTS_MAGIC or crc32c(slot[:CRC_AT] + bytes(4) + slot[CRC_AT + 4 :]) != crc:
+        return None
+    if version != VERSION:
+        age = "newer" if version > VERSION else "older"
+        raise ConfigError(
+            f"{name} has log format {version}, {age} than {VERSION}: use the program that wrote it. "
+            "Nothing was changed"
+        )
+    blocks = BLOCKS.iter_unpack(slot[HEAD.size : HEAD.size + BLOCKS.size * min(count, SEGMENTS_MAX)])
+    return Told(log_id, sequence, {index: n * BLOCK_BYTES for index, (n,) in enumerate(blocks) if n})

@@ -1,0 +1,223 @@
+"""A segment file that was made shorter, emptied or removed is damage, not "never written" (W2, W6).
+
+The bytes are gone, and their streams may be nowhere else: what is left, or what stands beside the segments,
+must tell of it.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Generation, LogStreamId, Offset
+from broadsheet.errors import ConfigError
+from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
+from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path, pack, unpack
+from broadsheet.wal.format import RowFlag
+from broadsheet.wal.inspection import inspected
+from broadsheet.wal.segments import segment_name
+from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, payloads
+from tests.wal.histories import TINY, noise
+
+LATE = LogStreamId(77)
+"""It has records at the very end only."""
+
+
+def path(index: int) -> str:
+    return f"{DIRECTORY}/{segment_name(index)}"
+
+
+Image = dict[str, bytes]
+
+
+async def written(*, laps: int = 1) -> tuple[Image, str, int]:
+    """A log whose head is in lap `laps`: the disk, the file of the head, and where `LATE` begins in it."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    await bench.commit(A, b"first of all")
+    while bench.log.pool.head < laps:
+        offset = await bench.commit(B, noise(1, 6000))
+        bench.log.trim(B, offset)
+    await bench.commit(A, noise(2, 300))
+    await bench.commit(B, b"before the late one")
+    await bench.commit(LATE, b"late", noise(3, 6000))
+    await abandon(bench)
+    last = bench.log._last
+    assert last is not None
+    return image_of(disk), path(last.index), last.at
+
+
+def image_of(disk: SimDisk) -> Image:
+    """As the page cache has it."""
+    return {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+
+
+def cut(image: Image, name: str, size: int) -> Image:
+    return {**image, name: image[name][:size]}
+
+
+def without(image: Image, name: str) -> Image:
+    return {each: content for each, content in image.items() if each != name}
+
+
+def flags(image: Image) -> dict[int, bool]:
+    """What looking at it tells: the streams, and whether each is quarantined; of `LATE` also if gone."""
+    with inspected(SimDisk(Medium.of(image)), DIRECTORY) as log:
+        told = {int(s): bool(v.flags & RowFlag.QUARANTINED) for s in log.streams() if (v := log.verdict(s))}
+        return {int(LATE): log.lacks_streams} | told
+
+
+LEFT: dict[str, Callable[[int], int]] = {
+    "the last batch is cut off": lambda at: at,
+    "the last batch is cut in two": lambda at: at + 5000,
+    "two batches are cut off": lambda at: at - 4096,
+    "an odd number of bytes is left": lambda _: 4096 + 1000,
+    "only the header is left": lambda _: 4096,
+    "a part of the header is left": lambda _: 40,
+    "the file is empty": lambda _: 0,
+    "the file is gone": lambda _: -1,
+}
+"""How many bytes are left of the file of the head, whose last batch begins there."""
+
+
+@pytest.mark.parametrize("laps", [1, 3, 9])
+@pytest.mark.parametrize("what", LEFT)
+async def test_what_a_shorter_segment_held_is_never_taken_for_never_written(what: str, laps: int) -> None:
+    """Every stream is suspect, and a stream of which nothing is left is not known to be new.
+
+    It was: the log opened as if the lost batches had never been; a journal that only they named began at
+    offset 0 and cut its spool. A start that is repeated tells the same (W3), and a repair ends it.
+    """
+    whole, name, at = await written(laps=laps)
+    assert not any(flags(whole).values())
+    left = LEFT[what](at)
+    image = cut(whole, name, left) if left >= 0 else without(whole, name)
+    told = flags(image)
+    assert all(told.values()), told
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    for seed in (5, 6, 7):
+        bench = await open_log(disk, config=TINY, seed=seed)
+        for stream in (A, B, LATE):
+            found = bench.log.recovered(stream)
+            assert found.is_quarantined, f"start {seed}: {stream}"
+            is_known = stream in bench.log.streams()
+            assert is_known == bench.log.is_quarantined(stream)
+            assert is_known != bench.log.is_unknown(stream)
+        await abandon(bench)
+        disk.medium.locks.clear()
+    bench = await open_log(disk, config=TINY, seed=8)
+    for stream in (A, B, LATE):
+        log = bench.log
+        log.reset(stream, Offset(50), Generation(log.generation(stream) + 1), lambda: None)
+        await bench.commit(stream, b"repaired")
+    await abandon(bench)
+    disk.medium.locks.clear()
+    bench = await open_log(disk, config=TINY, seed=9)
+    for stream in (A, B, LATE):
+        told_after = await bench.found(stream)
+        assert (payloads(told_after.records), told_after.is_quarantined) == ([b"repaired"], False)
+    await abandon(bench)
+
+
+async def test_what_is_left_of_a_batch_that_was_cut_in_two_is_handed_to_its_domain() -> None:
+    """A record that still stands there whole may be all that proves the spool's bytes."""
+    whole, name, at = await written()
+    disk = SimDisk(Medium.of(cut(whole, name, at + 4000), ("wal",)))
+    bench = await open_log(disk, config=TINY, seed=5)
+    found = bench.log.recovered(LATE)
+    await abandon(bench)
+
+    assert found.is_quarantined
+    assert [record.payload for record in found.suspects] == [b"late"]
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+@pytest.mark.parametrize(
+    "more",
+    [bytes(100), bytes(1 << 20), noise(1, 5000), b"WBat" * 3000],
+    ids=["some zeros", "many zeros", "noise", "magic"],
+)
+async def test_what_stands_behind_the_end_of_a_segment_is_not_looked_at(laps: int, more: bytes) -> None:
+    """A file that was made longer has lost nothing, and nothing is ever written into what was added."""
+    whole, name, _ = await written(laps=laps)
+    image = {each: content + more if each.endswith(".wal") else content for each, content in whole.items()}
+    assert flags(image) == flags(whole)
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    bench = await open_log(disk, config=TINY, seed=5)
+    for n in range(12):
+        await bench.commit(B, noise(n, 7000))
+        bench.log.trim(B, bench.log.next_offset(B))
+    await abandon(bench)
+
+    assert max(end for end in bench.log.segments.filled.values()) == TINY.segment_bytes
+    assert image_of(disk)[name][TINY.segment_bytes :] == more
+
+
+async def test_an_older_batch_behind_the_end_of_a_segment_is_not_taken_for_ours() -> None:
+    """A copy of the segment that was appended to it holds batches of this log, whole."""
+    whole, name, _ = await written(laps=3)
+    assert flags({**whole, name: whole[name] * 2}) == flags(whole)
+
+
+@pytest.mark.parametrize("what", ["gone", "empty", "zeros", "one slot is left", "cut"])
+async def test_damage_to_the_extents_alone_harms_nobody(what: str) -> None:
+    """Every segment has its size: then nothing is missing, and the next start writes them anew."""
+    whole, name, at = await written(laps=3)
+    extents = extents_path(DIRECTORY)
+    content = whole[extents]
+    newest = unpack(content, "")
+    assert newest is not None
+    slot = newest.sequence % 2 * SLOT_BYTES
+    changed = {
+        "empty": b"",
+        "zeros": bytes(len(content)),
+        "one slot is left": content[:slot] + bytes(SLOT_BYTES) + content[slot + SLOT_BYTES :],
+        "cut": content[:100],
+    }
+    image = {**whole, extents: changed[what]} if what in changed else without(whole, extents)
+    assert flags(image) == flags(whole)
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    bench = await open_log(disk, config=TINY, seed=5)
+    await abandon(bench)
+    after = image_of(disk)
+
+    assert not any(flags(after).values())
+    assert all(flags(cut(image, name, at)).values()), "nor does a shorter segment go unnoticed without them"
+    again = unpack(after[extents], "")
+    assert again is not None
+    assert again.filled == newest.filled
+
+
+async def test_the_extents_of_another_log_are_refused() -> None:
+    """Nothing is known then of which segments belong here; nothing is changed."""
+    whole, _, _ = await written()
+    foreign = pack(Told(12345, 9, {0: 32 << 10}))
+    image = {**whole, extents_path(DIRECTORY): foreign + bytes(SLOT_BYTES)}
+    with pytest.raises(ConfigError, match="several logs"):
+        await open_log(SimDisk(Medium.of(image, ("wal",))), config=TINY)
+
+
+async def test_newer_extents_are_refused() -> None:
+    """A version that this program does not know may say more than this one understands."""
+    slot = bytearray(pack(Told(12345, 9, {0: 32 << 10})))
+    slot[8:16] = (99).to_bytes(4, "little") + bytes(4)
+    slot[12:16] = crc32c(bytes(slot)).to_bytes(4, "little")
+    with pytest.raises(ConfigError, match="log format 99, newer"):
+        unpack(bytes(slot) + bytes(SLOT_BYTES), EXTENTS_NAME)
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+async def test_a_start_that_is_cut_before_it_has_written_the_extents_tells_the_same_again(
+    laps: int,
+) -> None:
+    """W3: its boot batch is there, and nobody was told of anything."""
+    whole, name, at = await written(laps=laps)
+    disk = SimDisk(Medium.of(cut(whole, name, at), ("wal",)))
+    before = image_of(disk)[extents_path(DIRECTORY)]
+    bench = await open_log(disk, config=TINY, seed=5)
+    await abandon(bench)
+    image = {**image_of(disk), extents_path(DIRECTORY): before}
+
+    assert all(flags(image).values())
+    assert all(flags(image_of(disk)).values())
