@@ -27,6 +27,10 @@ class Profile(msgspec.Struct, frozen=True):
     duplicate_ppm: int = 0
     tail: int = 20
     """How many times as long one delay in a hundred is."""
+    straggle_ppm: int = 0
+    """How many datagrams in a million come again much later."""
+    echo_ppm: int = 0
+    """How many datagrams in a million bring back an old one of the other direction."""
 
 
 class Link:

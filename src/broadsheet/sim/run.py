@@ -86,6 +86,8 @@ class RunBase(ABC, Generic[W]):
             delay_mean_ns=knobs["delay_mean_ns"],
             drop_ppm=knobs["drop_ppm"],
             duplicate_ppm=knobs["duplicate_ppm"],
+            straggle_ppm=knobs.get("straggle_ppm", 0),
+            echo_ppm=knobs.get("echo_ppm", 0),
         )
         self.links = Links(plan.seed, profile)
         self.names = workload.nodes(knobs)
@@ -192,7 +194,7 @@ class RunBase(ABC, Generic[W]):
         self._advance(self.world.now + 1_000_000_000)
         unknown = [op for op in self._since(alive_at) if op.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
         per_client = [sum(op.client == name for op in unknown) for name in self.client_names]
-        if max(per_client) > self.workload.stale_calls_max:
+        if max(per_client) > self.workload.stale_calls(self.plan.knobs):
             raise Violation(f"nothing fails any more, and calls end unknown, such as {unknown[-1]}")
         self.workload.verify(self)
 
@@ -261,7 +263,7 @@ class MachineRun(RunBase[MachineWorkload]):
         self, plan: Plan, workload: MachineWorkload, show: Callable[[str], None] | None = None
     ) -> None:
         super().__init__(plan, workload, show)
-        self.network = Datagrams(self.world, self.links)
+        self.network = Datagrams(self.world, self.links, self.names if workload.is_echoing else ())
         self.seats: dict[str, Seat] = {}
         """The seat of each node's current or last boot."""
         self.client_seats = [ClientSeat(self.world, name, self.network) for name in self.client_names]
@@ -270,7 +272,8 @@ class MachineRun(RunBase[MachineWorkload]):
         """Build the node's machines anew."""
         life = node.life
         assert life is not None
-        seat = self.seats[node.name] = Seat(self.world, life, node.clock, self.network, node.logs)
+        seat = Seat(self.world, life, node.clock, self.network, node.logs, knobs=self.plan.knobs)
+        self.seats[node.name] = seat
         self.workload.boot(seat)
         self.network.attach(node.name, life, seat.on_message)
 

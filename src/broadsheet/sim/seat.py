@@ -3,7 +3,7 @@
 A node's seat ends with its life: sends, appends and timers of an ended life are ignored. Its logs outlive it.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from random import Random as RandomStream
 from typing import Any, Final
 
@@ -27,9 +27,16 @@ class Seat:
     """One boot of one node."""
 
     def __init__(
-        self, world: World, life: Life, clock: NodeClock, network: Datagrams, logs: LogStore
+        self,
+        world: World,
+        life: Life,
+        clock: NodeClock,
+        network: Datagrams,
+        logs: LogStore,
+        *,
+        knobs: Mapping[str, int],
     ) -> None:
-        self.world, self.life = world, life
+        self.world, self.life, self.knobs = world, life, knobs
         self.node, self.boot = NodeId(life.node), life.boot
         self.incarnation = logs.incarnation
         """Rises with each wipe: equal incarnations share their logs."""

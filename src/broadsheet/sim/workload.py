@@ -91,6 +91,10 @@ class Workload(ABC):
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """The nodes' names, sorted."""
 
+    def stale_calls(self, knobs: dict[str, int]) -> int:
+        """How many calls of one client may end unknown although nothing fails any more."""
+        return self.stale_calls_max
+
     def moments(self) -> tuple[str, ...]:
         """The moments that a fault may wait for (`moments.py`)."""
         found = coverage.places(self.scope)
@@ -124,6 +128,8 @@ class MachineWorkload(Workload):
     """A domain in tier 1."""
 
     tier = Tier.MACHINES
+    is_echoing: ClassVar[bool] = False
+    """Whether old messages may come back between nodes, across their restarts."""
 
     @abstractmethod
     def boot(self, seat: "Seat") -> None:

@@ -44,6 +44,7 @@ from broadsheet.control.core.patience import Patience
 from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (
+    ATTEMPTS_KEPT,
     DOCUMENT_BYTES_MAX,
     LEAP_MAX,
     NO_BALLOT,
@@ -86,12 +87,14 @@ class ProposerMachine:
         random: Random,
         config: ProposerConfig,
         founding: Founding | None = None,
+        attempts_kept: int = ATTEMPTS_KEPT,
     ) -> None:
         """Begin with nothing known.
 
         Args:
             nonce: new in each boot, below 2**62.
             seeds: nodes that may hold a value; for a founder, exactly those that shall accept.
+            attempts_kept: how many of the last attempts a value remembers; fewer in simulations.
             founding: what to write where every seed is blank; None everywhere but at the one founder.
         """
         self.node, self.nonce, self.seeds = node, nonce, seeds
@@ -99,7 +102,7 @@ class ProposerMachine:
         self.known: Accepted | None = None
         self.chosen = NO_BALLOT
         self.ballot = NO_BALLOT
-        self._founding, self._config = founding, config
+        self._founding, self._config, self._attempts_kept = founding, config, attempts_kept
         self._queue = Queue()
         self._top = 0
         self._round = (nonce, 0)
@@ -400,7 +403,7 @@ class ProposerMachine:
         if step is None:
             assert self.known is not None, "there is a value to have chosen"
             return self._accept(self.known.value, now, is_new=False)
-        return self._accept(step.value, now, is_new=True)
+        return self._accept(step.value.remembering(self._attempts_kept), now, is_new=True)
 
     _handlers: ClassVar[
         dict[type[Event], Callable[["ProposerMachine", Any, Instant], list[ProposerEffect]]]

@@ -121,6 +121,12 @@ class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
             document=self.document if document is None else document,
         )
 
+    def remembering(self, count: int) -> "Value":
+        """This value, with the last `count` attempts only."""
+        if len(self.attempts) <= count:
+            return self
+        return msgspec.structs.replace(self, attempts=self.attempts[-count:])
+
     def version_of(self, attempt: AttemptId) -> int | None:
         """The version that `attempt` made, if it is among those remembered."""
         return next((entry.version for entry in self.attempts if entry.attempt == attempt), None)

@@ -264,6 +264,8 @@ class Ledger:
             if answer.value is not None and answer.value.document != document:
                 raise Violation(f"{life!r} reads {answer.value}; version {answer.version} is {document!r}")
         elif isinstance(request, ChangeRequest) and status is not Status.UNKNOWN:
+            if status is Status.UNEXPECTED_VERSION and answer.version < asked.floor:
+                raise Violation(f"{life!r} answers version {answer.version} after {asked.floor}: {request}")
             self._deny(life, request, answer)
 
     def _deny(self, life: Life, request: ChangeRequest, answer: Answer) -> None:

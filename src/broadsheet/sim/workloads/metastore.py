@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId
@@ -35,7 +36,7 @@ from broadsheet.control.core.operation import (
 )
 from broadsheet.control.core.proposer import ProposerMachine
 from broadsheet.control.core.settings import Founding, ProposerConfig
-from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.control.core.value import ATTEMPTS_KEPT, NO_BALLOT, Acceptor
 from broadsheet.errors import Status
 from broadsheet.ports import Random
 from broadsheet.sim.checkers.ledger import Ledger
@@ -43,13 +44,17 @@ from broadsheet.sim.checkers.linearizable import check_linearizable
 from broadsheet.sim.history import Operation
 from broadsheet.sim.history import Outcome as Known
 from broadsheet.sim.log import SimLog
-from broadsheet.sim.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Kind
+from broadsheet.sim.plan import CLOCKS, CRASHES, DAMAGE, DISK, NETWORK, Budget, Kind
 from broadsheet.sim.seat import ClientSeat, Seat
 from broadsheet.sim.workload import MachineWorkload, Run, Violation
 from broadsheet.sim.world import Life
 
 FOUNDED = b"0"
 PROPOSER = ProposerConfig(operation_timeout=Duration(2 * SECOND))
+FORGETFUL = 16
+"""So few attempts kept may all be newer than one whose outcome is asked for."""
+MEMBERS_MIN = 3
+"""The smallest set that stands the loss of a member."""
 ATTEMPT_TIMEOUT = Duration(2500 * MILLISECOND)
 
 
@@ -84,9 +89,10 @@ class MetastoreWorkload(MachineWorkload):
 
     name: ClassVar[str] = "metastore"
     scope: ClassVar[tuple[str, ...]] = ("control/core",)
+    is_echoing: ClassVar[bool] = True
     clients: ClassVar[int] = 5
     budget: ClassVar[Budget] = Budget(
-        kinds=(*CRASHES, *NETWORK, *DISK, *CLOCKS), damage=(Kind.WIPE,), damaged_nodes_max=1
+        kinds=(*CRASHES, *NETWORK, *DISK, *CLOCKS), damage=(Kind.WIPE, Kind.BIT_FLIP), damaged_nodes_max=1
     )
     acceptor: ClassVar[type[AcceptorMachine]] = AcceptorMachine
     proposer: ClassVar[type[ProposerMachine]] = ProposerMachine
@@ -102,7 +108,18 @@ class MetastoreWorkload(MachineWorkload):
 
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried the clients and the operator are."""
-        return {"think_ms": draw.randrange(5, 40), "replace_ms": draw.randrange(300, 3000)}
+        return {
+            "think_ms": draw.randrange(5, 40),
+            "replace_ms": draw.randrange(300, 3000),
+            "attempts_kept": (1, 2, 4, 16, ATTEMPTS_KEPT)[draw.randrange(0, 5)],
+            "straggle_ppm": (0, 1_000, 50_000, 300_000)[draw.randrange(0, 4)],
+            "echo_ppm": (0, 1_000, 50_000, 500_000)[draw.randrange(0, 4)],
+            "resize_percent": (0, 30, 70)[draw.randrange(0, 3)],
+        }
+
+    def stale_calls(self, knobs: dict[str, int]) -> int:
+        """Any number where attempts are soon forgotten: whoever was overtaken cannot know."""
+        return self.stale_calls_max if knobs.get("attempts_kept", ATTEMPTS_KEPT) > FORGETFUL else 1_000_000
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """Three founding acceptors and a spare."""
@@ -125,13 +142,14 @@ class MetastoreWorkload(MachineWorkload):
             seat,
             log,
             self.asked,
-            acceptor=type(self).acceptor(memory, next_offset=Offset(len(records))),
+            acceptor=type(self).acceptor(memory, next_offset=Offset(log.next_offset)),
             proposer=type(self).proposer(
                 seat.node,
                 nonce=nonce,
                 seeds=seeds,
                 random=seat.random("backoff"),
                 config=PROPOSER,
+                attempts_kept=seat.knobs.get("attempts_kept", ATTEMPTS_KEPT),
                 founding=Founding(FOUNDED, ()) if seat.node == seeds[0] else None,
             ),
         )
@@ -238,11 +256,11 @@ class _Booted:
         self.seat, self.log, self.asked, self.machine = seat, log, asked, acceptor
         self.clients: dict[RequestId, tuple[NodeId, int]] = {}
         self.requests = 0
-        self.next_offset = len(log.records)
+        self.next_offset = log.next_offset
         acting: dict[type[Effect], Callable[..., None]] = {
             Persist: self.persist,
             Send: self.send,
-            TrimLog: lambda _: None,
+            TrimLog: lambda effect: log.trim(effect.below),
         }
         self.acceptor = seat.host(acceptor, acting, name="acceptor")
         asking: dict[type[Effect], Callable[..., None]] = {Send: self.send, Answer: self.answer}
@@ -253,13 +271,14 @@ class _Booted:
         if not self.log.append((0, encoded(memory)), lambda: None):
             self.seat.exit("no room to begin")
             return
-        self.next_offset = 1
-        self.machine._next_offset = Offset(1)  # noqa: SLF001 - the record of its birth.
+        self.next_offset += 1
+        self.machine._next_offset = Offset(self.next_offset)  # noqa: SLF001 - the record of its birth.
 
     def persist(self, effect: Persist) -> None:
         """Append, or refuse where the disk is full."""
         done = Persisted(effect.token)
-        if effect.offset != self.next_offset or not self.log.append(
+        is_refused = effect.offset != self.next_offset or buggify("metastore.log_refuses")
+        if is_refused or not self.log.append(
             (effect.offset, effect.record), lambda: self.acceptor.deliver(done)
         ):
             self.acceptor.deliver(PersistRefused(effect.token))
@@ -400,12 +419,17 @@ class _Operator(_Asker):
         lives = [await self.ask(node, Who(self.next())) for node in self.nodes]
         there = [one.acceptor for one in lives if one is not None and one.acceptor is not None]
         fresh = [one for one in there if one not in members]
-        if not fresh:
+        if self.draws.below(100) < self.run.plan.knobs.get("resize_percent", 0):
+            removed, added = self.resized(members, fresh)
+        elif fresh:
+            added = fresh[self.draws.below(len(fresh))]
+            lost = [member for member in members if member.node == added.node]
+            removed = lost[0] if lost else members[self.draws.below(len(members))]
+        else:
             return
-        added = fresh[self.draws.below(len(fresh))]
-        lost = [member for member in members if member.node == added.node]
-        removed = lost[0] if lost else members[self.draws.below(len(members))]
-        operation = history.invoke(self.seat.name, "members", "replace", (removed.node, added.node))
+        if removed is None and added is None:
+            return
+        operation = history.invoke(self.seat.name, "members", "replace", (removed, added))
         number = self.next()
         attempt = f"{self.seat.name}/{number}"
         ask = Ask(number, "replace", removed=removed, added=added, attempt=attempt)
@@ -416,3 +440,17 @@ class _Operator(_Asker):
             history.reject(operation, told.answer.status.name)
         else:
             history.lose(operation)
+
+    def resized(
+        self, members: tuple[Acceptor, ...], fresh: list[Acceptor]
+    ) -> tuple[Acceptor | None, Acceptor | None]:
+        """One acceptor more, or one less: even sets, too, and two where no disk of this run is damaged."""
+        nodes = {member.node for member in members}
+        lost = [member for member in members if any(one.node == member.node for one in fresh)]
+        newcomers = [one for one in fresh if one.node not in nodes]
+        if newcomers and (self.draws.below(2) or len(members) < MEMBERS_MIN):
+            return None, newcomers[self.draws.below(len(newcomers))]
+        is_damaged = any(fault.kind in DAMAGE for fault in self.run.plan.faults)
+        if len(members) <= (MEMBERS_MIN if is_damaged else MEMBERS_MIN - 1):
+            return None, None
+        return (lost or list(members))[self.draws.below(len(lost or members))], None
