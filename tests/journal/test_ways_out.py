@@ -22,7 +22,7 @@ from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
-from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived, place_of, shown
+from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived, place_of, shown, wipe_sum
 from tests.journal.test_healing import Down
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -34,8 +34,7 @@ LAST = sum(map(len, PARTS[:-1]))
 async def quarantined() -> SimDisk:
     """The newest record is damaged where it names its sum: nothing proves what the spool has."""
     disk = await lived(is_vouched=True)
-    name, at = place_of(disk, PARTS[-1], ".wal")
-    flip(disk, name, at - 10)
+    wipe_sum(disk, PARTS[-1])
     return disk
 
 
@@ -147,8 +146,7 @@ async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() ->
         for part in (*PARTS, b""):
             assert await append(node, NAME, part) is Status.OK
         await _idle()
-    name, at = place_of(disk, PARTS[-1], ".wal")
-    flip(disk, name, at - 10)
+    wipe_sum(disk, PARTS[-1])
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         assert (await node.broker.replica(NAME)).reason
         assert (await accept(node, may_act=True)).is_done

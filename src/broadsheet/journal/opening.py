@@ -88,22 +88,14 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     listed = await store.list_soon(info.name, within=context.config.listing_wait)
     index = Index(listed or ())
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
-    version = decode_registers(keys.registers).version if keys.registers is not None else 0
+    known = decode_registers(keys.registers) if keys.registers is not None else None
     payloads = [record.payload async for record in context.log.records(stream)]
     # Asked for after the records: known damage ends them, also damage that was found while the store listed.
     found = context.log.recovered(stream)
     if keys.epoch is None and context.log.is_unknown(stream):
         found = replace(found, is_quarantined=False)  # It was never open: nothing of it can be lost.
     standing = await context.disk.run(
-        lambda: stand(
-            context,
-            info,
-            directory,
-            found,
-            payloads,
-            registers_version=version,
-            is_listed=listed is not None,
-        )
+        lambda: stand(context, info, directory, found, payloads, registers=known, stored=listed)
     )
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys)

@@ -1,22 +1,20 @@
-"""Sealing: the files beside a journal's spools that keep what its log lost, and the repair from the spools.
+"""Sealing: the files beside a journal's spools that keep what its log lost, or what nothing proves.
 
-Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. Bytes of a spool
-are believed where a record's sum proves them, be the record itself damaged or not: content that has the SHA-1
-that was written down for it is that content. What nothing proves is moved aside, never cut off, where it may
-have been acknowledged. Source: journals.3; W7.
+Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. What nothing
+proves is moved aside, never cut off, where it may have been acknowledged (`repairing` says what is proven).
+Source: journals.3; W7.
 """
 
 from collections.abc import Iterable
-from hashlib import sha1
 from typing import Final
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.journal.core.fragment import EMPTY_SUM
-from broadsheet.journal.core.recovery import Plan, SpoolPlan
-from broadsheet.journal.core.seal import Claim, Claims, Lost, Seal, decode_seal, encode_seal
-from broadsheet.journal.spool_file import SPOOL_SUFFIX, spool_name
+from broadsheet.journal.core.claims import Claims
+from broadsheet.journal.core.recovery import Plan
+from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
+from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 
@@ -96,67 +94,6 @@ def sync_files(disk: Disk, names: Iterable[str]) -> None:
             file.sync()
         finally:
             file.close()
-
-
-def repair(disk: Disk, directory: str, plan: Plan, claims: Claims, *, registers_version: int) -> bool:
-    """Extend `plan` by what the spool files have and the claims prove; whether that is all there was.
-
-    Args:
-        registers_version: of the registers key. An append that set later ones was never acknowledged, and
-            what its record says of them is unproven: nothing is taken from there on.
-    """
-    later = (at for at, each in enumerate(claims.claims) if each.registers_version > registers_version)
-    taken = claims.claims[: next(later, None)]
-    while True:
-        spool = plan.spools[-1]
-        proven = _proven(disk, directory, spool, taken)
-        if proven is not None:
-            hit("journal.repaired_from_spool")
-            first = spool.first_append if spool.end > spool.begin else proven.first_append
-            spool.end, spool.sum, spool.first_append = proven.end, proven.sum, first
-            plan.end = proven.end
-        follows = [c for c in taken if c.begin == plan.end and c.end > c.begin]
-        if not follows or spool.begin == plan.end:
-            return claims.last_end is not None and claims.last_end == plan.end
-        spool.is_closed = True
-        plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
-
-
-def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim]) -> Claim | None:
-    """The furthest claim that the file's content proves; that content is written anew."""
-    wanted: dict[int, list[Claim]] = {}
-    for claim in claims:
-        if claim.begin == spool.begin and claim.end > spool.end:
-            wanted.setdefault(claim.end, []).append(claim)
-    name = spool_name(directory, spool.begin)
-    if not wanted or not disk.exists(name):
-        return None
-    file = disk.open(name)
-    try:
-        for begin, content in spool.writes:
-            file.write_at(begin - spool.begin, (content,))
-        return _furthest(file, spool, wanted)
-    finally:
-        file.close()
-
-
-def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> Claim | None:
-    """Read the file once, up to the last end that is claimed."""
-    digest, at, best = sha1(usedforsecurity=False), spool.begin, None
-    for end in sorted({*wanted, spool.end}):
-        while at < end:
-            piece = file.read_at(at - spool.begin, min(PIECE_BYTES, end - at))
-            if not piece:
-                return best  # The file ends here.
-            digest.update(piece)
-            if at + len(piece) > spool.end:
-                file.write_at(at - spool.begin, (piece,))  # Reading it proves nothing about the disk.
-            at = ByteOffset(at + len(piece))
-        found = digest.digest() if at > spool.begin else EMPTY_SUM
-        if end == spool.end and found != spool.sum:
-            return None  # What stands before it is damaged already.
-        best = next((claim for claim in wanted.get(end, ()) if claim.sum == found), best)
-    return best
 
 
 def set_aside(disk: Disk, directory: str, plan: Plan) -> list[str]:

@@ -16,19 +16,16 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
+from broadsheet.journal.core.claims import claims_of
+from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.records import decode, encode_checkpoint
 from broadsheet.journal.core.recovery import Plan, replay
-from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, claims_of, governs
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.sealing import (
-    lost_of,
-    read_seal,
-    remove_seal,
-    repair,
-    set_aside,
-    write_seal,
-)
+from broadsheet.journal.repairing import Witnesses, repair
+from broadsheet.journal.sealing import lost_of, read_seal, remove_seal, set_aside, write_seal
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
 
@@ -52,8 +49,8 @@ def stand(
     found: Recovered,
     payloads: Sequence[bytes],
     *,
-    registers_version: int,
-    is_listed: bool,
+    registers: RegisterState | None,
+    stored: Sequence[Fragment] | None,
 ) -> Standing:
     """Ask the log's records, the seal that an earlier start wrote, and the spools. Blocking.
 
@@ -62,8 +59,9 @@ def stand(
 
     Args:
         payloads: of the log's records.
-        registers_version: of the registers key, see `repair`.
-        is_listed: the fragment store has told what it has; a head below that is not extended (journals.15).
+        registers: of the registers key.
+        stored: what the fragment store has; None: it does not say. A head below that is not extended
+            (journals.15).
     """
     disk = context.disk
     seal, reason = None, ""
@@ -83,11 +81,13 @@ def stand(
         if seal is not None and not reason:
             remove_seal(disk, directory)  # The log holds what it says.
         return Standing(plan, reason, seal=None, is_sealed=False)
-    known = plan.end
+    known = plan.spools[0].begin, plan.end
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset
     claims = claims_of([record.payload for record in found.suspects], is_complete=is_last)
-    is_whole = repair(disk, directory, plan, claims, registers_version=registers_version)
-    if plan.end > known:
+    witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
+    is_whole = repair(disk, directory, plan, witnesses)
+    is_extended = (plan.spools[0].begin, plan.end) != known
+    if is_extended:
         plan.attempts = Attempts(known_from=plan.end)  # Whose the appends were that sums prove, nobody knows.
     lost: tuple[Lost, ...] = ()
     if found.is_quarantined and not is_whole:
@@ -96,7 +96,7 @@ def stand(
     is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
     # The log may lack records of anybody. What was acknowledged stands in the page cache at least, or in the
     # store: of this journal nothing does, so it has lost nothing.
-    is_only_suspect = not is_behind and context.log.is_same_boot and is_listed
+    is_only_suspect = not is_behind and context.log.is_same_boot and stored is not None
     if found.is_quarantined and not is_whole and not is_only_suspect:
         reason = reason or (
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
@@ -104,7 +104,7 @@ def stand(
         )
     elif context.log.is_same_boot and not found.is_quarantined:
         set_aside(disk, directory, plan)  # The page cache outlives kill -9: it may have been acknowledged.
-    if not found.is_quarantined and plan.end == known and not reason:
+    if not found.is_quarantined and not is_extended and not reason:
         return Standing(plan, reason, seal=None, is_sealed=False)
     sealed = Seal(
         journal=info.name,

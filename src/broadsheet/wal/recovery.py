@@ -35,7 +35,17 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.scan import STEP_BYTES, Content, FoundFrame, batches, frames, is_chained, read_batch, rows
+from broadsheet.wal.scan import (
+    STEP_BYTES,
+    Content,
+    FoundFrame,
+    batches,
+    frames,
+    is_chained,
+    read_batch,
+    rows,
+    unread_frame,
+)
 from broadsheet.wal.tale import Held, Suspect, Tale, Verdict
 
 NO_BATCH: Final = -1
@@ -199,6 +209,8 @@ class Recovery:
         if at < end:
             self._chain = None  # The last frames are unreadable: what the chain is behind them is unknown.
         said = rows(data, header.row_count)
+        if whole + len(suspects) < header.frame_count:
+            self._suspect_unread(said, data, begin, end)
         for row in said:
             self._row(row, header.batch)
         for frame in suspects:
@@ -326,6 +338,15 @@ class Recovery:
                         is_whole=frame.is_payload_whole,
                     )
                 )
+
+    def _suspect_unread(self, said: Sequence[Row], data: bytes, begin: int, end: int) -> None:
+        """Frames whose headers are damaged belong to the streams whose rows tell of more than was found."""
+        if (unread := unread_frame(data, begin, end)) is None:
+            return
+        for row in said:
+            tale = self._tales.get(row.stream)
+            if tale is not None and tale.expect is not None and tale.expect.next < row.next:
+                tale.damaged.append(Suspect(tale.expect.next, row.next, row.generation, unread))
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags & RowFlag.DROPPED:

@@ -147,6 +147,17 @@ def frames(
         at += frame_bytes(header.length)
 
 
+def unread_frame(data: bytes, begin: int, end: int) -> bytes | None:
+    """What stands behind the first damaged frame header of [begin, end); None where all are whole."""
+    at = begin
+    while at + FRAME_BYTES <= end:
+        header = read_frame(data, at)
+        if header is None:
+            return data[at + FRAME_BYTES : next_magic(data, at + FRAME_ALIGN, end)]
+        at += frame_bytes(header.length)
+    return None
+
+
 def is_chained(frame: FoundFrame, chain: int) -> bool:
     """Whether the frame follows what gave `chain`."""
     return crc32c(frame.head_crc_input, chain) == frame.header.chain

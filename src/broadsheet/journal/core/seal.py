@@ -5,19 +5,17 @@ it until it is dealt with. With a `reason` the journal takes no appends, until a
 `lost`. Without one it only carries a decided head over a crash, from the moment at which it is decided until
 the log holds it. It governs until the log has a record of a later generation than its own: `governs`.
 
-Nothing here reads a file. Claims are what unvouched records say of the spool; only the sum of the content
-proves them. Source: journals.3 (seals, quarantine), journals.12, journals.15; W6, W7.
+Nothing here reads a file. Source: journals.3 (seals, quarantine), journals.12, journals.15; W6, W7.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from broadsheet.base.checksum import crc32c
-from broadsheet.base.types import Buffer, ByteOffset, Generation, JournalName
+from broadsheet.base.types import ByteOffset, Generation, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool, Proposal, decode
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.recovery import Plan
 
 SEAL: Final = 16
@@ -53,25 +51,6 @@ class Seal(msgspec.Struct, frozen=True):
     """When an operator accepted what is lost; 0: nobody did."""
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What an unvouched record says: the fragment from `begin` on has this sum through `end`."""
-
-    begin: ByteOffset
-    end: ByteOffset
-    sum: bytes
-    first_append: int
-    registers_version: int
-    """Of the registers that it sets; 0: it sets none."""
-
-
-class Claims(msgspec.Struct, frozen=True):
-    """All that the records behind the damage say."""
-
-    claims: Sequence[Claim]
-    last_end: ByteOffset | None
-    """Where the stream's very last proposal ends. None where that record is missing or unreadable."""
-
-
 _decoder = msgspec.msgpack.Decoder(Seal)
 
 
@@ -99,32 +78,6 @@ def decode_seal(content: bytes, name: str) -> Seal:
 def governs(seal: Seal, newest: Generation | None) -> bool:
     """Whether the log's records, the newest of which is of generation `newest`, are older than the seal."""
     return newest is None or newest <= seal.generation
-
-
-def claims_of(suspects: Sequence[Buffer], *, is_complete: bool) -> Claims:
-    """What `suspects`, in log order, say.
-
-    Args:
-        is_complete: whether the last of them is the stream's very last record.
-    """
-    claims: list[Claim] = []
-    last_end: ByteOffset | None = None
-    for payload in suspects:
-        try:
-            record = decode(payload)
-        except Corrupt:
-            last_end = None  # It may have been the last proposal.
-            continue
-        if isinstance(record, Proposal):
-            version = record.registers.version if record.registers is not None else 0
-            claims.append(Claim(record.fragment_begin, record.end, record.sum, record.first_append, version))
-            last_end = record.end
-        elif isinstance(record, Checkpoint):
-            claims += [
-                Claim(each.begin, each.end, each.sum, record.first_append, 0) for each in record.closed
-            ]
-            claims.append(Claim(record.fragment_begin, record.end, record.sum, record.first_append, 0))
-    return Claims(claims, last_end if is_complete else None)
 
 
 def checkpoint_of(plan: Plan) -> Checkpoint:
