@@ -4,6 +4,7 @@ import pytest
 
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Write
+from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES
 from tests.wal.harness import A, B, abandon, open_log, opened, payloads
 
 FIRST, SECOND, THIRD = b"first-record", b"second-record", b"third-record"
@@ -61,3 +62,17 @@ async def test_a_healthy_stream_has_no_suspects() -> None:
 
     async with opened(disk, seed=2) as bench:
         assert [bench.log.recovered(stream).suspects for stream in (A, B)] == [[], []]
+
+
+async def test_bytes_behind_a_damaged_frame_header_are_told_to_the_stream_that_lost_them() -> None:
+    """Nothing was told of such a record, so its domain could prove nothing by it."""
+    disk = await written(in_one_batch=False)
+    for name, inode in disk.medium.files.items():
+        if name.endswith(".wal") and (at := bytes(inode.view).find(THIRD)) >= 0:
+            disk.medium.change(inode, Write(at - ENTRY_BYTES - FRAME_BYTES, b"X"))
+
+    async with opened(disk, seed=2) as bench:
+        found = await bench.found(A)
+        assert payloads(found.records) == [FIRST, SECOND]
+        assert [(each.offset, each.payload[: len(THIRD)]) for each in found.suspects] == [(2, THIRD)]
+        assert not (await bench.found(B)).suspects
