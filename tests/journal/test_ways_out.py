@@ -202,8 +202,8 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
                 await client.journals.create(name)
                 await client.journals.append(name, CONTENT)
         node.kill()
-        for segment in (tmp_path / "data/journals/log").glob("*.wal"):
-            segment.unlink()
+        for file in (tmp_path / "data/journals/log").iterdir():
+            file.unlink()  # All of it: a log that lacks a segment knows that it does.
         assert await node.start()
         at = ("--address", node.address)
 
