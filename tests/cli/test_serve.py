@@ -50,7 +50,10 @@ def _terminal() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
-    """A supervisor, Ctrl-C, or the end of the terminal: doors close, and nothing says that it still runs."""
+    """A supervisor, Ctrl-C, or the end of the terminal: doors close, and nothing says that it still runs.
+
+    Source: node.1.
+    """
     with served(tmp_path / "n1") as process:
         process.send_signal(number)
 

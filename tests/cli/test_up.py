@@ -230,7 +230,10 @@ def test_up_on_a_taken_port_makes_nothing_and_names_the_flags(tmp_path: Path) ->
 
 
 def test_the_same_offset_may_be_said_again(tmp_path: Path) -> None:
-    """The command that made it starts it again after a reboot: its own ports were no reason to refuse."""
+    """The command that made it starts it again after a reboot: its own ports were no reason to refuse.
+
+    Source: node.4.
+    """
     offset = 21_000
     made = Cluster.make(tmp_path / "c", count=2, port_offset=offset, has_any_port=False)
 
@@ -269,7 +272,7 @@ def test_journals_without_a_node_say_how_to_find_or_start_one() -> None:
 
 
 def test_config_show_says_where_each_value_comes_from(tmp_path: Path) -> None:
-    """A surprising value is found in one look."""
+    """A surprising value is found in one look (code.17)."""
     path = tmp_path / "x.toml"
     path.write_text('[node]\nid = "a"\n')
 

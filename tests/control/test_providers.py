@@ -161,7 +161,7 @@ async def test_what_is_nobodys_acceptor_takes_no_place(tmp_path: Path) -> None:
 
 
 def test_10_000_shards_fit_below_the_warning() -> None:
-    """control.1: "10,000 shards fit, measured": three members each, with terms and attempts."""
+    """control.1: "10,000 shards fit, measured": three members each, with terms and attempts (node.6)."""
     shards = tuple(
         Shard(
             id=n,
@@ -222,7 +222,7 @@ async def test_too_many_clients_do_not_end_a_node_that_begins(tmp_path: Path) ->
 
 
 async def test_a_missing_token_file_ends_no_node_and_is_looked_for_again(tmp_path: Path) -> None:
-    """A secret may be mounted late, or renewed by removing and writing it."""
+    """A secret may be mounted late, or renewed by removing and writing it (wire.9)."""
     token = tmp_path / "token"
     config = structs.replace(CONFIG, token_file=str(token))
     peers = dict(zip((NodeId("n1"), NodeId("n2")), free_addresses(2), strict=True))

@@ -37,7 +37,7 @@ def bearable(site: Site, seen: Seen) -> None:
 
 @pytest.mark.parametrize("shape", SMOKE)
 def test_the_worst_of_one_client_is_bearable(site: Site, shape: str) -> None:
-    """The four that were worst: before, each stopped health or others for seconds, or for good."""
+    """The four that were worst: before, each stopped health or others for seconds, or for good (access.6)."""
     bearable(site, site.measure(site.attack(shape), 1.5))
 
 

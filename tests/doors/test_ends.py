@@ -99,7 +99,7 @@ async def ask(client: ClientConnection, method: Method, request: Any) -> None:
 
 @pytest.mark.timeout(120)
 async def test_integers_at_their_ends_are_answered_or_refused(tmp_path: Path) -> None:
-    """A number that no field can hold must not reach a file, a `struct` or an index."""
+    """A number that no field can hold must not reach a file, a `struct` or an index (wire.11)."""
     log = io.StringIO()
     settings = Settings(
         node=NodeConfig(id="n1", cluster="c1"),

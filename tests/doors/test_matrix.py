@@ -146,7 +146,7 @@ def request_of(method: Method, name: str) -> msgspec.Struct:
 
 
 async def test_every_method_has_a_row(tmp_path: Path) -> None:
-    """A method that nobody thought about cannot be served."""
+    """A method that nobody thought about cannot be served (access.2)."""
     async with node(tmp_path, has_keys=True) as door:
         offered = {method.name for method in door.methods}
 
@@ -197,7 +197,7 @@ async def test_without_keys_everything_is_allowed_on_loopback(tmp_path: Path) ->
 
 
 async def test_a_refusal_does_not_tell_whether_the_name_exists(tmp_path: Path) -> None:
-    """A caller without a grant learns nothing, by no method.
+    """A caller without a grant learns nothing, by no method (access.4).
 
     The same words for what is there and what is not.
     """

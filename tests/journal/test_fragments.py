@@ -192,7 +192,7 @@ def fed(stored: bytes, codec: Codec, length: int) -> tuple[int, Exception | None
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTANDARD, Codec.SNAPPY])
 def test_a_bomb_is_given_up_at_the_length_that_its_name_says(codec: Codec) -> None:
-    """S8: 64 MiB of zeros pack into some KiB."""
+    """S8: 64 MiB of zeros pack into some KiB (access.7)."""
     bomb = b"".join(map(bytes, compress(codec, [bytes(MIB)] * 64)))
     got, error = fed(bomb, codec, length=MIB)
     assert got <= MIB

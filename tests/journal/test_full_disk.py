@@ -82,7 +82,10 @@ def test_the_watermark_is_a_share_of_the_disk_within_two_bounds_of_bytes() -> No
 
 @pytest.mark.needs_root
 async def test_above_the_watermark_appends_are_refused_until_there_is_space_again(small: Path) -> None:
-    """journals.20: refused before ENOSPC, with numbers and remedy; reads go on; nobody restarts anything."""
+    """journals.20: refused before ENOSPC, with numbers and remedy; reads go on; nobody restarts anything.
+
+    Source: node.11.
+    """
     node = NodeProcess(small)
     (small / "node.toml").write_text(CONFIG.replace("used_percent_max = 100", "used_percent_max = 85"))
     try:

@@ -48,7 +48,10 @@ def lose(disk: SimDisk, directory: str) -> dict[str, bytes]:
 
 
 async def test_a_lost_log_leaves_the_spool_files_as_they_are() -> None:
-    """J3, W7: the epoch key says that the log is another one; the first spool file was cut to nothing."""
+    """J3, W7: the epoch key says that the log is another one; the first spool file was cut to nothing.
+
+    Source: journals.3.
+    """
     crashes: list[BaseException] = []
     shelf = Shelf(None, {})
     disk = SimDisk()

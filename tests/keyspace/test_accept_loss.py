@@ -338,7 +338,7 @@ async def test_a_start_says_which_revisions_are_in_doubt() -> None:
 
 
 async def test_a_torn_batch_after_a_power_cut_leaves_no_trace() -> None:
-    """Nobody was answered: nothing is in doubt, and an operator is not sent to look at it."""
+    """Nobody was answered: nothing is in doubt, and an operator is not sent to look at it (log.18)."""
     disk, revision = await cut_after(epoch_key(NAME))
     async with running(disk, Shelf(None, {}), seed=2, crashes=[], boot_id="another") as node:
         assert node.keyspace.revision < revision + 10

@@ -12,7 +12,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
 
 
 def test_a_line_is_json_with_the_given_clock() -> None:
-    """In a simulation the time is simulated, so that two runs of a seed log the same bytes."""
+    """In a simulation the time is simulated, so that two runs of a seed log the same bytes (code.18)."""
     stream = io.StringIO()
     logs = Logs(stream, wall=lambda: WallTime(1_500_000_000_123_456_789), node="n1")
 

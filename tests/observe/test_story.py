@@ -58,7 +58,7 @@ def test_states_before_and_after_are_told() -> None:
     ],
 )
 def test_payload_is_told_by_its_length(payload: object, shown: str) -> None:
-    """Slabs are recycled: a view would show another's bytes, and a log must not hold a user's."""
+    """Slabs are recycled: a view would show another's bytes, and a log must not hold a user's (code.10)."""
     story = Story("m")
     story.tell(Instant(0), Moved(to="x", payload=payload), [])
 

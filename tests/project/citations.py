@@ -27,6 +27,7 @@ PARTS: Final = (
 )
 RULE: Final = re.compile(rf"(?<![\w./`-])({'|'.join(PARTS)})\.(\d+)")
 DEFINED: Final = re.compile(rf"^\* \*\*({'|'.join(PARTS)})\.(\d+)\b", re.MULTILINE)
+TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 DECISION: Final = re.compile(r"\bADR (\d{4})\b")
 ELSEWHERE: Final = re.compile(
     r"\b(?:DESIGN|STYLE) \d|\breliability(?:\.md)? [0-9SWJKQFPC]\d?"
@@ -62,6 +63,43 @@ def unresolved(text: str) -> Iterator[str]:
                 yield f"{number}: there is no ADR {decision}"
         if outside := ELSEWHERE.search(line):
             yield f"{number}: {outside.group()!r} is not in the repository"
+
+
+PLANNED: Final = frozenset(
+    [
+        *(f"control.{number}" for number in (*range(8, 15), *range(18, 22))),
+        *(f"journals.{number}" for number in (4, 5, 16, 18, 19, 22, 26, 27, 31)),
+        *(f"pipelines.{number}" for number in (12, *range(14, 18))),
+    ]
+)
+"""Rules of parts that are not built yet; those of `kv` and `files` are none of ours yet either."""
+
+
+def standing() -> list[str]:
+    """The rules of what is built, part by part."""
+    return [
+        rule
+        for rule in sorted(rules(), key=lambda rule: (rule.partition(".")[0], int(rule.partition(".")[2])))
+        if rule not in PLANNED and not rule.startswith(("kv.", "files."))
+    ]
+
+
+@cache
+def citing() -> Mapping[str, list[str]]:
+    """Tests and contracts that cite a rule, by rule: `tests/x/test_y.py::test_z`, or the file alone."""
+    found: dict[str, list[str]] = {}
+    for path in tracked("tests/*.py", "pyproject.toml"):
+        if path.stem.endswith("citations"):
+            continue  # This check and its own test.
+        text, name = path.read_text(), str(path.relative_to(ROOT))
+        starts = [(each.start(), each.group(1)) for each in TEST.finditer(text)]
+        for match in RULE.finditer(text):
+            inside = [test for start, test in starts if start < match.start()]
+            place = f"{name}::{inside[-1]}" if inside else name
+            places = found.setdefault(f"{match.group(1)}.{match.group(2)}", [])
+            if place not in places:
+                places.append(place)
+    return found
 
 
 def complaints() -> list[str]:

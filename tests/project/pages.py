@@ -22,6 +22,7 @@ from broadsheet.config import Loaded
 from broadsheet.errors import BY_STATUS, Refused, Status
 from broadsheet.journal.client import Journals
 from broadsheet.node import Settings
+from tests.project.citations import citing, standing
 from tests.project.rules import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -67,6 +68,15 @@ Made from the docstrings of `broadsheet.client` and `broadsheet.journal.client` 
 `broadsheet.connect_sync(address, token)` opens one
 with the same methods that block, for programs without a loop. Both are context managers. Errors:
 [errors.md](errors.md).
+"""
+
+TESTS_INTRODUCTION: Final = """# Rules and their tests
+
+Made from what tests and contracts cite by `make docs`; do not edit.
+Rules of parts that are planned are left out.
+
+| rule | cited by |
+|---|---|
 """
 
 
@@ -115,11 +125,20 @@ def python_page() -> str:
     return "".join(parts)
 
 
+def tests_page() -> str:
+    """Which tests and contracts hold each rule."""
+    rows = [
+        f"| {rule} | {', '.join(f'`{each}`' for each in citing().get(rule, []))} |\n" for rule in standing()
+    ]
+    return TESTS_INTRODUCTION + "".join(rows)
+
+
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     REFERENCE / "errors.md": errors_page,
     REFERENCE / "configuration.md": configuration_page,
     REFERENCE / "commands.md": commands_page,
     REFERENCE / "python.md": python_page,
+    ROOT / "docs" / "design" / "tests.md": tests_page,
 }
 
 

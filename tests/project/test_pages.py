@@ -22,6 +22,6 @@ def test_each_setting_has_a_sentence() -> None:
 
 
 def test_every_status_is_one_class() -> None:
-    """A client must be able to raise what a server meant, and only that."""
+    """A client must be able to raise what a server meant, and only that (code.16)."""
     assert sorted(BY_STATUS) == [status for status in Status if status is not Status.OK]
     assert {kind.status for kind in BY_STATUS.values()} == set(BY_STATUS)

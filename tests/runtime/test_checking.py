@@ -75,7 +75,10 @@ def test_a_simulation_checks_at_every_step() -> None:
 
 @pytest.mark.parametrize(("name", "tier"), WORKLOADS, ids=lambda each: getattr(each, "name", each))
 def test_every_workload_runs_with_checks(name: str, tier: Tier) -> None:
-    """Both tiers: `is_checked` was a parameter that nobody set, and the machines of tier 2 went unchecked."""
+    """Both tiers: `is_checked` was a parameter that nobody set, and the machines of tier 2 went unchecked.
+
+    Source: code.6.
+    """
     seen: list[Level] = []
     run_plan(plan_of(name, tier, 0), show=lambda _: seen.append(level()), until=10_000_000)
 

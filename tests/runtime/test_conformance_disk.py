@@ -222,7 +222,7 @@ def test_remove_takes_the_name_and_says_when_there_is_none(
 
 @over(DISKS)
 def test_a_lock_has_one_holder(implementation: Implementation, tmp_path: Path) -> None:
-    """Two processes on one data directory would each overwrite what the other acknowledged."""
+    """Two processes on one data directory would each overwrite what the other acknowledged (node.3)."""
 
     async def story(disk: Disk) -> None:
         lock = disk.lock("LOCK")

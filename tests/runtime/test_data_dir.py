@@ -95,7 +95,7 @@ def test_looking_whether_it_is_locked_keeps_nobody_out(tmp_path: Path) -> None:
 
 
 def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
-    """A mistyped path must not sprinkle files over somebody's home."""
+    """A mistyped path must not sprinkle files over somebody's home (node.10)."""
     (tmp_path / "thesis.tex").write_text("x")
 
     with pytest.raises(ConfigError, match=r"holds thesis\.tex but no broadsheet\.json"):

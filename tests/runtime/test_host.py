@@ -68,7 +68,7 @@ def test_effects_are_performed_in_order() -> None:
 
 
 def test_deliver_is_never_reentrant() -> None:
-    """An event that an effect causes waits until all effects of its step are performed."""
+    """An event that an effect causes waits until all effects of its step are performed (code.1)."""
     bench = Bench(is_fast=True)
     bench.on_answer = lambda effect: (
         bench.host.deliver(asked(effect.number + 1)) if effect.number < 2 else None
@@ -88,7 +88,7 @@ def test_events_of_one_read_come_before_what_they_cause() -> None:
 
 
 def test_an_illegal_event_changes_nothing_and_is_raised_to_its_deliverer() -> None:
-    """Whoever delivered it knows the stream that it came by, and drops that; the node goes on."""
+    """Whoever delivered it knows the stream that it came by, and drops that; the node goes on (code.5)."""
     bench = Bench()
     bench.host.deliver(asked(0))
     with pytest.raises(RemoteProtocolError, match="request 7 instead of 1"):

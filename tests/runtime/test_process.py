@@ -62,7 +62,10 @@ for number in range(5):
 
 
 def test_a_forked_child_draws_other_numbers() -> None:
-    """Spark forks its workers: with equal producer ids one's messages were duplicates of another's."""
+    """Spark forks its workers: with equal producer ids one's messages were duplicates of another's.
+
+    Source: code.8.
+    """
     code = """
 import os
 from broadsheet.runtime.entropy import Entropy

@@ -19,7 +19,7 @@ async def forever(log: list[str], name: str) -> None:
 
 
 async def test_closing_ends_tasks_first_then_what_was_deferred_last_first() -> None:
-    """A task may still use what its scope has opened."""
+    """A task may still use what its scope has opened (code.9)."""
     log: list[str] = []
     scope = Scope("node", crash=unexpected)
 

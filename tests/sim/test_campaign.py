@@ -19,7 +19,7 @@ from broadsheet.sim.world import World
 
 
 def test_a_campaign_runs_until_enough_seeds_have_counted(tmp_path: Path) -> None:
-    """Both numbers are told: those that ran, and those that count."""
+    """Both numbers are told: those that ran, and those that count (simulation.3)."""
     total = run_campaign("register", Tier.MACHINES, counting=6, keep=tmp_path)
 
     assert total.counting >= 6
@@ -52,7 +52,7 @@ def test_a_world_is_gone_once_its_run_is_over(name: str, tier: Tier) -> None:
 
 
 def test_a_failure_says_how_to_see_it_again(tmp_path: Path) -> None:
-    """The plan is written, and the line names it."""
+    """The plan is written, and the line names it (simulation.6)."""
     block = run_block("canary", Tier.MACHINES, 8, count=1, keep=tmp_path)
 
     assert len(block.failures) == 1

@@ -5,5 +5,5 @@ from broadsheet.sim.workloads import WORKLOADS
 
 
 def test_25_runs_have_equal_digests_under_two_hash_seeds() -> None:
-    """Over every event and effect, in both tiers; `make sim` does 200."""
+    """Over every event and effect, in both tiers; `make sim` does 200 (simulation.1)."""
     assert differences(list(WORKLOADS), seeds=25) == []

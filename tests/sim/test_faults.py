@@ -43,7 +43,7 @@ def test_a_fault_happens_and_is_healed(tier: Tier, kind: Kind) -> None:
 
 
 def test_seeds_plan_every_kind_that_a_budget_allows() -> None:
-    """Swarm: each is on in some runs and off in others."""
+    """Swarm: each is on in some runs and off in others (simulation.5)."""
     plans = [plan_of("register", Tier.SERVICES, seed) for seed in range(120)]
     kinds = [frozenset(fault.kind for fault in plan.faults) for plan in plans]
     allowed = {

@@ -96,7 +96,10 @@ def test_a_scope_closes_on_the_virtual_loop() -> None:
 
 
 def test_the_real_world_is_out_of_reach() -> None:
-    """Entropy behind the port's back would make every run another; clocks show virtual time."""
+    """Entropy behind the port's back would make every run another; clocks show virtual time.
+
+    Source: simulation.2.
+    """
 
     async def work(_loop: SimLoop, _life: Life) -> float:
         with pytest.raises(AssertionError, match=r"os\.urandom in a simulation"):

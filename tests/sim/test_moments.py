@@ -48,6 +48,8 @@ def test_a_node_dies_at_a_moment(name: str, tier: Tier, moment: str) -> None:
     """Its call ends there: nothing that comes after the moment reaches disk or network, or steps a machine.
 
     In tier 2 the `finally` blocks of its tasks still run, and reach nothing.
+
+    Source: simulation.7.
     """
     lines, faults = struck(name, tier, moment)
     at = next(index for index, line in enumerate(lines) if " fault " in line)
@@ -152,7 +154,7 @@ def test_marks_that_are_hit_elsewhere_exist() -> None:
 
 
 def test_a_mark_that_nothing_hit_is_told() -> None:
-    """`make sim` fails on it: a rule that no run came by is not tested by any."""
+    """`make sim` fails on it: a rule that no run came by is not tested by any (simulation.8)."""
     coverage = run_plan(plan_of("metastore", Tier.MACHINES, 1)).coverage
     there = places(("control/core",)).marks
 
@@ -211,7 +213,7 @@ def test_calls_that_end_unknown_when_nothing_fails_are_a_finding() -> None:
 
 
 def test_a_client_whose_next_call_is_not_answered_is_a_finding() -> None:
-    """Liveness is the next call's, not the last one's."""
+    """Liveness is the next call's, not the last one's (simulation.10)."""
     result = MachineRun(quiet_plan(), _Silent()).perform()
 
     assert "are not answered" in (result.violation or "")

@@ -146,7 +146,7 @@ def test_producers_are_retired_before_an_acknowledgement_is_sent_again(bench: Be
 
 
 def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None:
-    """An older driver may still be about to acknowledge, or to repeat it."""
+    """An older driver may still be about to acknowledge, or to repeat it (pipelines.7)."""
     journal = bench.commit_journal()
     journal.begin(Fence("f1"))
     intents = bench.task(0)
@@ -274,7 +274,7 @@ def test_a_start_that_slept_publishes_nothing_of_a_newer_driver(bench: Bench) ->
 
 
 def test_start_publishes_what_the_last_run_had_committed(bench: Bench) -> None:
-    """Window D: committed, but nobody was told. The acknowledgements are the redo log."""
+    """Window D: committed, but nobody was told. The acknowledgements are the redo log (pipelines.6)."""
 
     class DeadError(Exception):
         pass

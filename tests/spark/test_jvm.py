@@ -71,7 +71,7 @@ def test_each_environment_has_a_java_home_of_its_own(tmp_path: Path, monkeypatch
 
 @pytest.mark.spark
 def test_a_session_starts_without_any_java_on_the_machine(tmp_path: Path) -> None:
-    """A fresh machine: JAVA_HOME unset, and no `java` on PATH."""
+    """A fresh machine: JAVA_HOME unset, and no `java` on PATH (pipelines.13)."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in (

@@ -6,7 +6,7 @@ from tests.spark.model import search
 
 
 def test_every_story_of_drivers_commits_each_row_once() -> None:
-    """A thousand stories in seconds, where Spark would tell one."""
+    """A thousand stories in seconds, where Spark would tell one (pipelines.10)."""
     assert search(range(400)) is None
 
 

@@ -23,7 +23,10 @@ journals = st.dictionaries(st.sampled_from(["a/1", "a/2", "b/1"]), st.integers(0
 def test_batches_and_their_tasks_tile_every_journal(
     heads: dict[str, int], points: list[int], bytes_max: int, task_count: int
 ) -> None:
-    """A gap loses messages, an overlap repeats them, and a batch without progress never ends."""
+    """A gap loses messages, an overlap repeats them, and a batch without progress never ends.
+
+    Source: pipelines.3.
+    """
     end: Positions = {journal: Position(0, 1) for journal in heads}
     goal = {journal: Position(head, 1) for journal, head in heads.items()}
     at_points = dict.fromkeys(heads, points)
@@ -55,13 +58,16 @@ def test_what_one_journal_does_not_use_the_others_get() -> None:
 
 
 def test_a_journal_that_was_made_again_ends_the_query() -> None:
-    """The same offsets mean other bytes now."""
+    """The same offsets mean other bytes now (pipelines.2)."""
     with pytest.raises(LocalProtocolError, match="create revision 1, now 2"):
         refuse_remade({"a/1": Position(0, 1)}, {"a/1": 2})
 
 
 def test_a_starting_point_is_explicit() -> None:
-    """Spark asks again after a crash in the first batch; 'latest' would then be another place."""
+    """Spark asks again after a crash in the first batch; 'latest' would then be another place.
+
+    Source: pipelines.4.
+    """
     assert starting('{"a/1": 7}', {"a/1": 1, "a/2": 1}) == {"a/1": Position(7, 1), "a/2": Position(0, 1)}
     assert decoded(encoded(starting("earliest", {"a/1": 3}))) == {"a/1": Position(0, 3)}
     wrongs = (

@@ -82,7 +82,10 @@ def test_batches_together_give_what_one_reader_sees(
 
 
 def test_a_message_that_does_not_parse_is_named_dropped_or_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    """One bad message must neither vanish in silence nor stop those who said what to do with it."""
+    """One bad message must neither vanish in silence nor stop those who said what to do with it.
+
+    Source: pipelines.1.
+    """
     lines = [b'{"n":%d}' % n for n in range(100)]
     lines[41], lines[77] = b'{"n":"many"}', b'{"n":'
     content = b"\n".join(lines) + b"\n"
@@ -152,7 +155,10 @@ class Measured:
 
 
 def test_a_span_above_the_memory_streams_in_its_order() -> None:
-    """A producer that sends for hours before it acknowledges must not end the worker, nor the query."""
+    """A producer that sends for hours before it acknowledges must not end the worker, nor the query.
+
+    Source: pipelines.5.
+    """
     pending = [(7, clock, 1) for clock in range(1, 2000)]
     content = content_of(JSON_LINES, [(3, 1, 1), *pending[:1000], (3, 2, 1), *pending[1000:]])
     tail = content_of(JSON_LINES, [(4, 1, 0), (3, 9, 2), (7, 5000, 1), (7, 6000, 2), (4, 2, 0)])

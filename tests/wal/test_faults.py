@@ -46,7 +46,10 @@ async def _until(condition: object, bench: Bench) -> None:
 @pytest.mark.needs_fuse
 @pytest.mark.parametrize("op", ["fsync", "write"])
 async def test_eio_ends_the_process_and_acknowledges_nothing_after_it(faults: FaultFS, op: str) -> None:
-    """W5, on real files: one failed sync or write, and the page cache lies about it until the reboot."""
+    """W5, on real files: one failed sync or write, and the page cache lies about it until the reboot.
+
+    Source: log.16.
+    """
     bench = await open_log(disk_of(faults))
     await _until(lambda: not bench.log._space._is_filling, bench)
     bench.send(A, b"durable")

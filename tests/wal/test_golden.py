@@ -34,7 +34,7 @@ async def _write() -> bytes:
 
 
 def test_the_log_writes_the_golden_bytes() -> None:
-    """Whoever changes the format raises its version, and keeps the reader of this one."""
+    """Whoever changes the format raises its version, and keeps the reader of this one (log.4)."""
     written = asyncio.run(_write()).rstrip(b"\0")
 
     assert written == (GOLDEN / "version-3.wal").read_bytes().rstrip(b"\0")

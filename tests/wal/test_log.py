@@ -42,7 +42,7 @@ async def test_what_was_appended_is_there_after_a_restart() -> None:
 
 
 async def test_all_appends_of_a_turn_are_one_batch_and_the_next_collects_meanwhile() -> None:
-    """Group commit: one write and one sync for a turn, however many streams it touched."""
+    """Group commit: one write and one sync for a turn, however many streams it touched (log.1)."""
     disk = SimDisk()
     async with opened(disk) as bench:
         before = bench.log.status().batch_count
@@ -125,7 +125,7 @@ async def test_an_empty_record_counts() -> None:
 
 
 async def test_a_truncation_voids_what_follows_it_for_good() -> None:
-    """No record from before a truncation comes back after it, however often the log is started."""
+    """No record from before a truncation comes back after it, however often the log is started (log.7)."""
     disk = SimDisk()
     async with opened(disk) as bench:
         await bench.commit(A, b"0", b"1", b"2", b"3", generation=1)

@@ -10,7 +10,7 @@ HERE = sorted(dict.fromkeys(PLANTED).keys() - TARGETS.keys())
 
 @pytest.mark.parametrize("name", HERE)
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    """A search that finds no planted bug would find no real one."""
+    """A search that finds no planted bug would find no real one (simulation.9)."""
     assert caught(name) is not None, f"{PLANTED[name][0].__doc__} and nothing notices it"
 
 

@@ -158,7 +158,7 @@ async def test_w6_a_stream_with_a_damaged_durable_record_is_quarantined_and_stay
 
 
 async def test_w6_a_damaged_frame_header_is_charged_to_its_stream_alone() -> None:
-    """Where the header of the frame cannot be read, the rows of the batch tell whose it was."""
+    """Where the header of the frame cannot be read, the rows of the batch tell whose it was (log.13)."""
     image = await _three_streams()
     disk = _broken(image, _frames(image[SEGMENT], B)[1].at + 40)
     async with opened(disk, seed=2) as bench:
@@ -167,7 +167,7 @@ async def test_w6_a_damaged_frame_header_is_charged_to_its_stream_alone() -> Non
 
 
 async def test_w6_a_damaged_batch_header_loses_nothing() -> None:
-    """The frames behind it are verified one by one, and the next batch names their streams."""
+    """The frames behind it are verified one by one, and the next batch names their streams (log.5)."""
     image = await _three_streams()
     at = _frames(image[SEGMENT], A)[1].at // BLOCK_BYTES * BLOCK_BYTES
     disk = _broken(image, at + 20)
@@ -178,7 +178,7 @@ async def test_w6_a_damaged_batch_header_loses_nothing() -> None:
 
 
 async def test_w6_a_lost_batch_is_charged_by_the_next_one() -> None:
-    """All of a batch is gone, headers and frames: its successor names the streams that it touched."""
+    """All of a batch is gone, headers and frames: its successor names the streams that it touched (log.5)."""
     image = await _three_streams()
     at = _frames(image[SEGMENT], A)[1].at // BLOCK_BYTES * BLOCK_BYTES
     disk = _broken(image, at, BLOCK_BYTES)
@@ -229,7 +229,10 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
 
 @pytest.mark.parametrize("at", ["payload", "frame header", "batch header"])
 async def test_damage_in_the_last_batch_is_a_cut_tail_that_says_so(at: str) -> None:
-    """No later batch vouches for it, so it may have been acknowledged: kv.6 and journals.2 want to know."""
+    """No later batch vouches for it, so it may have been acknowledged: kv.6 and journals.2 want to know.
+
+    Source: log.11.
+    """
     image = await _three_streams()
     last = _frames(image[SEGMENT], C)[-1]
     place = {"payload": last.payload[0], "frame header": last.at + 40, "batch header": last.at & ~4095 | 20}[

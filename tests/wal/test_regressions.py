@@ -6,12 +6,15 @@ from tests.wal import scenarios
 
 
 async def test_a_restart_after_a_failed_sync_does_not_believe_the_page_cache() -> None:
-    """Nothing is acknowledged after a failed sync, and what the next start tells is durable."""
+    """Nothing is acknowledged after a failed sync, and what the next start tells is durable (log.15)."""
     assert await scenarios.sync_fails_and_the_page_cache_lies() is None
 
 
 async def test_a_byte_identical_append_after_a_torn_tail_revives_nothing() -> None:
-    """The torn batch's last record fits the new chain byte for byte, and is still not of this life."""
+    """The torn batch's last record fits the new chain byte for byte, and is still not of this life.
+
+    Source: log.6.
+    """
     assert await scenarios.torn_tail_and_the_same_bytes_again() is None
 
 
@@ -22,7 +25,10 @@ async def test_a_whole_record_behind_a_torn_one_never_comes_back(is_same: bool) 
 
 
 async def test_sectors_of_another_boot_are_not_records_of_this_one() -> None:
-    """The same batch number at the same place behind the same bytes: only the boot tells them apart."""
+    """The same batch number at the same place behind the same bytes: only the boot tells them apart.
+
+    Source: log.6.
+    """
     assert await scenarios.stale_sectors_of_another_boot() is None
 
 
@@ -37,7 +43,7 @@ async def test_a_batch_frees_only_what_its_own_rows_say_was_trimmed() -> None:
 
 
 async def test_frames_of_another_lap_are_free_space() -> None:
-    """Not records, and not a cut tail either."""
+    """Not records, and not a cut tail either (log.8)."""
     assert await scenarios.frames_of_another_lap_behind_the_head() is None
 
 

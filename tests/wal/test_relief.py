@@ -98,7 +98,10 @@ async def test_a_copy_that_is_refused_late_does_not_end_the_asking() -> None:
 
 
 async def test_appends_cannot_take_the_room_that_relief_has_moved_the_head_into() -> None:
-    """After one truncation in a full log appends took the rest of its segment, and nothing could help."""
+    """After one truncation in a full log appends took the rest of its segment, and nothing could help.
+
+    Source: log.10.
+    """
     async with opened(SimDisk(), config=TIGHT) as bench:
         log = bench.log
         await bench.commit(B, b"x")
@@ -158,7 +161,7 @@ async def test_relief_is_not_throttled_by_what_waits_for_the_disk() -> None:
 
 
 async def test_a_log_that_cannot_grow_copies_what_nobody_flushes_and_goes_on() -> None:
-    """Most of the oldest segment is held by a stream that never flushes: others must not wait."""
+    """Most of the oldest segment is held by a stream that never flushes: others must not wait (log.9)."""
     disk = SimDisk()
     bench = await open_log(disk, config=TIGHT)
     held = [bytes([n]) * 12_000 for n in range(3)]
@@ -265,7 +268,7 @@ async def roll_on(bench: Bench, laps: int) -> None:
 
 @pytest.mark.parametrize("size", [700, 15_000], ids=["small", "large"])
 async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> None:
-    """One bad sector of a stream that nobody repairs, and the log goes on ten times round."""
+    """One bad sector of a stream that nobody repairs, and the log goes on ten times round (log.14)."""
     disk, bench = await _with_a_damaged_record(size=size)
     told: list[int] = []
     bench.log.on_quarantine(B, told.append)

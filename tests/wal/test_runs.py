@@ -50,6 +50,8 @@ async def test_equal_entries_have_equal_chains_after_a_truncation() -> None:
     """kv.9: a follower that was on another branch, and now holds the leader's entries, holds them for sure.
 
     Generations, boots, laps and runs are this log's own business: the leader has others.
+
+    Source: log.3.
     """
     async with opened(SimDisk()) as leader, opened(SimDisk(), seed=2) as follower:
         await leader.commit(A, b"e0", b"e1", b"e2")
@@ -130,7 +132,7 @@ async def _against_the_fold(steps: Sequence[tuple[str, object]]) -> None:
 
 
 async def test_a_cut_inside_a_run_lasts_and_is_continued() -> None:
-    """What stands before it counts on, in the same frame; what stands behind it never comes back."""
+    """What stands before it counts on, in the same frame; what stands behind it never comes back (log.7)."""
     disk = SimDisk()
     bench = await open_log(disk)
     bench.send_many(A, b"0", b"1", b"2", b"3")
@@ -208,7 +210,7 @@ async def test_a_summed_run_of_another_place_or_branch_is_refused() -> None:
 
 
 async def test_many_entries_are_one_append() -> None:
-    """Whole or not at all, one frame, and one acknowledgement."""
+    """Whole or not at all, one frame, and one acknowledgement (log.2)."""
     disk = SimDisk()
     config = msgspec.structs.replace(SMALL, pending_bytes_max=20_000)
     async with opened(disk, config=config) as bench:
@@ -303,7 +305,10 @@ async def test_a_run_that_was_cut_inside_is_copied_forward_as_what_is_left_of_it
 
 
 async def test_a_start_holds_no_payload_and_reads_piece_by_piece() -> None:
-    """A log of gigabytes must not take gigabytes of memory: who wants records reads them in pieces."""
+    """A log of gigabytes must not take gigabytes of memory: who wants records reads them in pieces.
+
+    Source: log.17.
+    """
     disk = SimDisk()
     config = WALConfig(
         segment_bytes=1 << 20, segments_initial=20, segments_max=20, initial_fill_bytes=1 << 20

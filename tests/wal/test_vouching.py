@@ -81,7 +81,10 @@ async def _three(*, is_vouched: bool) -> dict[str, bytes]:
 
 
 async def test_every_flipped_byte_of_a_vouched_batch_is_corruption_never_a_cut() -> None:
-    """W4 and W6: exhaustive over every acknowledged byte, frame headers and the newest batch included."""
+    """W4 and W6: exhaustive over every acknowledged byte, frame headers and the newest batch included.
+
+    Source: log.12.
+    """
     image = await _three(is_vouched=True)
     whole = {s: [h.payload for h in v.held] for s, v in read_image(image).items()}
     assert all(len(records) == 2 for records in whole.values())

@@ -34,7 +34,7 @@ async def test_one_caller_alone_takes_half_and_leaves_as_much() -> None:
 
 
 async def test_callers_that_take_all_they_may_have_equal_shares() -> None:
-    """Max-min: n callers have a (n+1)th each, and as much is left for one more."""
+    """Max-min: n callers have a (n+1)th each, and as much is left for one more (wire.6)."""
     node = accounts()
     takers = [node.enter(str(number), is_control=False) for number in range(5)]
     greedy(node, *takers)
@@ -60,7 +60,7 @@ async def test_a_small_request_gets_through_whatever_the_others_hold() -> None:
 
 
 async def test_the_reserve_is_for_control() -> None:
-    """Replication and operators go on where clients have taken all that they may."""
+    """Replication and operators go on where clients have taken all that they may (wire.6)."""
     node = accounts()
     for number in range(20):
         greedy(node, node.enter(str(number), is_control=False))

@@ -72,7 +72,7 @@ def test_the_prose_has_the_limits_of_the_code(sentence: str) -> None:
 
 
 def test_the_table_of_limits_is_the_code_s() -> None:
-    """A limit that is new, gone or changed must not be missing, left over or old in the page."""
+    """A limit that is new, gone or changed must not be missing, left over or old in the page (access.8)."""
     assert table() in DOCUMENT.read_text(encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ from broadsheet.sim.fuzz_sessions import mutated
 
 
 def test_five_thousand_malformed_sessions_leave_the_node_up_and_bounded() -> None:
-    """Whatever a peer sends is that peer's problem.
+    """Whatever a peer sends is that peer's problem (wire.9).
 
     The process lives, serves others and holds no more memory.
     """

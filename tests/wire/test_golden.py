@@ -60,7 +60,7 @@ def golden() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
 def test_a_frame_has_the_golden_bytes(name: str) -> None:
-    """Version 1 is what it is: a change of bytes is another version."""
+    """Version 1 is what it is: a change of bytes is another version (wire.1)."""
     assert FRAMES[name] == golden()[name]
 
 

@@ -164,7 +164,10 @@ async def test_connections_are_bounded_and_an_idle_one_makes_room() -> None:
 
 
 async def test_silent_strangers_lock_nobody_out() -> None:
-    """Reproduced before: 256 connections that said nothing kept every other one out for five seconds."""
+    """Reproduced before: 256 connections that said nothing kept every other one out for five seconds.
+
+    Source: wire.4.
+    """
     async with world(WireLimits(ungreeted_max=3)) as w:
         strangers = [await raw(w) for _ in range(3)]
         strangers[0][1].write(b"\x24")  # The oldest has begun to greet, so the second has to go.
@@ -184,7 +187,10 @@ async def test_silent_strangers_lock_nobody_out() -> None:
 
 @pytest.mark.parametrize("kind", [f.GOAWAY, f.PING, f.TOKEN, f.CALL, f.WINDOW, f.RECORD])
 async def test_before_the_greeting_nothing_but_a_greeting_is_taken(kind: int) -> None:
-    """Reproduced before: GOAWAY frames were taken from strangers without end, and held up the whole node."""
+    """Reproduced before: GOAWAY frames were taken from strangers without end, and held up the whole node.
+
+    Source: wire.4.
+    """
     async with world() as w:
         reader, writer = await raw(w)
         writer.write(f.frame(kind, 0, f.encode([0, "", 0])) * 1000)
@@ -232,7 +238,7 @@ async def test_another_cluster_is_refused() -> None:
 
 
 async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> None:
-    """S3: a token that was good at the opening is not good for ever."""
+    """S3: a token that was good at the opening is not good for ever (wire.8)."""
     tokens = Tokens([KEY], audience="c1")
     async with world(tokens=tokens) as w:
         now = w.ports.time.wall()

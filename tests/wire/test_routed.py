@@ -87,7 +87,7 @@ async def test_what_may_succeed_later_is_tried_again_and_what_never_will_is_not(
 
 
 async def test_an_unknown_outcome_is_repeated_only_where_that_is_harmless() -> None:
-    """C1: never re-send what is not idempotent."""
+    """C1: never re-send what is not idempotent (wire.10)."""
     async with world() as a, routed(a) as r:
         once = Script(a, Unknown("who knows"))
         with pytest.raises(Unknown):

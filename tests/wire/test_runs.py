@@ -65,7 +65,7 @@ async def test_single_frames_become_runs_and_each_gets_its_own_place(lengths: li
 
 @pytest.mark.parametrize("method", ["test.append", "test.append_later"])
 async def test_a_run_frame_has_one_answer(method: str) -> None:
-    """Our own client sends what is ready as one frame."""
+    """Our own client sends what is ready as one frame (wire.2)."""
     async with world() as w:
         client = await w.client()
         _, run = await client.open_run(method, Echo(), reply=Empty)

@@ -144,7 +144,7 @@ async def test_a_stream_opened_while_much_was_in_flight_is_widened_when_it_is_no
 
 
 async def test_a_stream_that_does_not_receive_has_no_inbox() -> None:
-    """Reproduced before: with a token to read, a client stuffed 9 MiB into each of 1,024 reads."""
+    """Reproduced before: with a token to read, a client stuffed 9 MiB into each of 1,024 reads (wire.3)."""
     async with world() as w:
         client = await w.client()
         deaf = await client.open("test.deaf", Echo())

@@ -71,7 +71,10 @@ async def test_calls_that_are_alike_are_few_in_a_turn_too() -> None:
 
 
 async def test_frames_that_start_nothing_are_few_in_a_turn() -> None:
-    """Late frames, pings and windows cost a microsecond each: a megabyte of them was 65,000 in one turn."""
+    """Late frames, pings and windows cost a microsecond each: a megabyte of them was 65,000 in one turn.
+
+    Source: wire.5.
+    """
     async with world(LIMITS) as w:
         pings = f.frame(f.PING, 0) * 20_000
         most = await most_in_a_turn(
@@ -137,7 +140,10 @@ async def test_a_call_now_and_then_does_not_wait_behind_a_flood() -> None:
 
 
 async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> None:
-    """Else whoever cancels at once has as many tasks running as it likes, whatever `streams_max` says."""
+    """Else whoever cancels at once has as many tasks running as it likes, whatever `streams_max` says.
+
+    Source: wire.7.
+    """
     async with world(WireLimits(streams_max=2)) as w:
         client = await w.client()
         asked = [asyncio.ensure_future(client.call("test.stubborn", Echo(), reply=Echo)) for _ in range(2)]

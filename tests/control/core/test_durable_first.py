@@ -101,7 +101,7 @@ def request(random: Random, counter: int) -> Request:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_an_acceptor_says_is_durable(seed: int) -> None:
-    """Also of a request that is repeated, of a read, and where several records are on their way.
+    """Also of a request that is repeated, of a read, and where several records are on their way (code.3).
 
     Each answer is compared with what a crash at that moment would leave. A majority that forgets is none.
     """

@@ -91,7 +91,7 @@ def reply(run: object, status: Status, begin: int, end: int) -> Reply:
 
 
 def test_an_append_is_answered_when_it_is_durable_and_not_before() -> None:
-    """W1: what was acknowledged survives a power cut."""
+    """W1: what was acknowledged survives a power cut (journals.13)."""
     m = pipeline()
 
     assert m.step(submitted("a", 5), T0) == [persist(1, "a", 0, 5)]

@@ -12,7 +12,7 @@ SPEC = JournalSpec(name=JournalName("logs/web"), labels={"content-type": "applic
 
 
 def test_a_legal_spec_is_itself() -> None:
-    """Labels are those that selectors know, by the same rules."""
+    """Labels are those that selectors know, by the same rules (journals.23)."""
     assert validate_spec(SPEC) is SPEC
 
 
@@ -36,6 +36,6 @@ def test_a_legal_spec_is_itself() -> None:
     ],
 )
 def test_a_spec_that_is_not_legal_is_refused_with_the_reason(spec: JournalSpec, said: str) -> None:
-    """A name becomes a path, a label an answer to a selector: none of them is believed."""
+    """A name becomes a path, a label an answer to a selector: none of them is believed (node.5)."""
     with pytest.raises(InvalidArgument, match=said):
         validate_spec(spec)
