@@ -40,7 +40,7 @@ from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import Opened
 from broadsheet.journal.sealing import is_kept, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
-from broadsheet.journal.standing import begin_log, name_stream, stand
+from broadsheet.journal.standing import Standing, begin_log, name_stream, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -116,13 +116,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     registers = _registers(plan, keys)
     epoch = plan.epoch
     try:
-        if standing.seal is not None:
-            await _sync(context, directory, spools)  # What the log begins anew with has no other copy.
-            await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
-        elif found.tail_cut:
-            context.log.settle(stream)
-        elif context.log.is_unknown(stream):
-            await name_stream(context, stream)
+        await _settle(context, stream, directory, standing, spools, is_cut=found.tail_cut)
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
     except BaseException:
@@ -147,6 +141,25 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         may_upload=not contradicted,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
+
+
+async def _settle(
+    context: Context,
+    stream: LogStreamId,
+    directory: str,
+    standing: Standing,
+    spools: Sequence[SpoolFile],
+    *,
+    is_cut: bool,
+) -> None:
+    """Have the log begin anew where a seal says so, and know of the stream in any case."""
+    if standing.seal is not None:
+        await _sync(context, directory, spools)  # What the log begins anew with has no other copy.
+        await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
+    elif is_cut:
+        context.log.settle(stream)
+    elif context.log.is_unknown(stream):
+        await name_stream(context, stream)
 
 
 def _split(
