@@ -6,7 +6,7 @@ import pytest
 from broadsheet.base.machine import Event
 from broadsheet.base.types import NodeId
 from broadsheet.control.core.acceptor import Persist
-from broadsheet.control.core.messages import Accept, Prepare, Promised, Rejected, Why
+from broadsheet.control.core.messages import Accept, Held, Prepare, Promised, Rejected, Why
 from broadsheet.control.core.value import COUNT_BITS, LEAP_MAX, NO_BALLOT, AcceptorSets, Ballot
 from broadsheet.errors import Status
 from tests.control.core.cluster import Cluster
@@ -107,8 +107,62 @@ def test_acceptors_that_are_more_than_a_leap_apart_are_led_together() -> None:
         counter = cluster["a"].acceptor.memory.promised.counter + LEAP_MAX
         assert isinstance(answers(cluster, "a", prepare(cluster, "a", counter))[0], Promised)
 
-    assert cluster.result(cluster.change("b", 1, b"x")).status is Status.OK
-    assert cluster.result(cluster.change("a", 2, b"y")).status is Status.OK
-    assert cluster.result(cluster.read("c"), without="a").status is Status.OK
+    for version in range(1, 7):  # Each round goes one leap nearer, and does not need it.
+        assert cluster.result(cluster.change("ab"[version % 2], version, b"x")).status is Status.OK
+    assert cluster.result(cluster.read("c"), without="b").status is Status.OK
     counters = [cluster[name].acceptor.memory.promised.counter for name in "bc"]
     assert min(counters) > 3 * LEAP_MAX
+
+
+def test_an_answer_that_lies_about_its_promise_leaves_ballots() -> None:
+    """The greatest counter was believed: the next ballot was out of range, and refused by all."""
+    cluster = Cluster()
+    cluster.result(cluster.read("a"))
+    cluster.settle()
+    greatest = Ballot((1 << COUNT_BITS) - 1, MALLORY, 1)
+    proposer, liar = cluster["a"].proposer, cluster["c"].id
+    for message in (
+        Rejected(liar, proposer.ballot, Why.BALLOT, greatest, None),
+        Held(liar, (1, 1), greatest, NO_BALLOT, None),
+    ):
+        assert proposer.step(message, cluster.now) == []
+        proposer.check()
+
+    assert cluster.result(cluster.change("a", 1, b"x"), without="c").status is Status.OK
+    assert proposer.ballot.counter < 3 * LEAP_MAX
+
+
+def test_a_value_further_than_a_leap_ahead_is_learnt_leap_by_leap() -> None:
+    """A cluster that was walked up is joined some rounds later; a liar is not followed at once."""
+    cluster = Cluster()
+    cluster.result(cluster.read("a"))
+    cluster.settle()
+    for _ in range(3):
+        counter = cluster["b"].acceptor.memory.promised.counter + LEAP_MAX
+        for name in "abc":
+            assert isinstance(answers(cluster, name, prepare(cluster, name, counter))[0], Promised)
+    assert cluster.result(cluster.change("b", 1, b"x")).status is Status.OK
+    cluster.settle()
+    cluster["a"].crash()
+    cluster["a"].start()
+
+    read = cluster.result(cluster.read("a"))
+    assert (read.status, read.version) == (Status.OK, 2)
+    assert cluster.result(cluster.change("a", 2, b"y")).status is Status.OK
+    assert cluster["a"].proposer.ballot.counter > 3 * LEAP_MAX
+
+
+def test_a_promise_with_a_value_above_it_is_no_vote() -> None:
+    """An acceptor accepts nothing above what it promised, so whoever says so lies."""
+    cluster = Cluster()
+    cluster.result(cluster.read("a"))
+    cluster.settle()
+    accepted = cluster["c"].acceptor.memory.accepted
+    assert accepted is not None
+    cluster.change("a", 1, b"x")
+    proposer = cluster["a"].proposer
+    above = msgspec.structs.replace(accepted, ballot=Ballot(proposer.ballot.counter + 9, MALLORY, 1))
+
+    assert proposer.step(Promised(cluster["c"].id, proposer.ballot, above), cluster.now) == []
+    assert proposer.known != above
+    assert cluster.result(cluster.change("a", 1, b"y")).status is not Status.UNKNOWN

@@ -267,7 +267,7 @@ class ProposerMachine:
     # Answers of acceptors.
 
     def _on_held(self, event: Held, now: Instant) -> list[ProposerEffect]:
-        self._top = max(self._top, event.promised.counter)
+        self._saw(event.promised)
         if self.state is not State.READING or event.round != self._round:
             return []  # Late.
         effects: list[ProposerEffect] = []
@@ -299,6 +299,8 @@ class ProposerMachine:
     def _on_promised(self, event: Promised, now: Instant) -> list[ProposerEffect]:
         if self.state is not State.PREPARING or event.ballot != self.ballot:
             return []  # Late, or of another round.
+        if event.accepted is not None and event.accepted.ballot > event.ballot:
+            return []  # Nobody accepts above what it promised: a liar's vote is none.
         if event.accepted is not None and self._learn(event.accepted) and self._has_moved():
             return self._prepare(now)
         self._votes[event.acceptor] = NO_BALLOT if event.accepted is None else event.accepted.ballot
@@ -332,7 +334,7 @@ class ProposerMachine:
         return self._decide(now)
 
     def _on_rejected(self, event: Rejected, now: Instant) -> list[ProposerEffect]:
-        self._top = max(self._top, event.promised.counter)
+        self._saw(event.promised)
         if self.state not in (State.PREPARING, State.ACCEPTING) or event.ballot != self.ballot:
             return []  # Late, or of another round.
         if event.why is Why.SETS and event.accepted is not None:
@@ -351,9 +353,15 @@ class ProposerMachine:
             return []
         return self._lose(now)
 
+    def _saw(self, ballot: Ballot) -> None:
+        """Go above `ballot` with the next one, by a leap at most: one that lies must not use up the range."""
+        self._top = max(self._top, min(ballot.counter, self._top + LEAP_MAX))
+
     def _learn(self, accepted: Accepted) -> bool:
-        """Know `accepted` where it is later than what is known."""
-        self._top = max(self._top, accepted.ballot.counter)
+        """Know `accepted` where it is later than what is known, and not more than a leap ahead."""
+        self._saw(accepted.ballot)
+        if accepted.ballot.counter > self._top:
+            return False  # The repetition of our round finds it nearer.
         if self.known is not None and accepted.ballot <= self.known.ballot:
             return False
         self.known = accepted
