@@ -15,7 +15,7 @@ from broadsheet.base.types import Generation, LogStreamId, Offset, Term
 from broadsheet.sim.crashstates import CrashState, crash_states, record
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Tape
-from broadsheet.wal import Record, Run, WALConfig
+from broadsheet.wal import Record, Run, WALConfig, recovery
 from broadsheet.wal.extents import extents_path, unpack
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.reading import read_content
@@ -197,12 +197,11 @@ def read_image(image: dict[str, bytes]) -> dict[int, Kept]:
             files[index] = content
     told = unpack(image.get(extents_path(DIRECTORY), b""), "extents")
     found = [survey(index, Content.of(content), str(index)) for index, content in files.items()]
-    log_id = log_id_of(found)
+    log_id, short = log_id_of(found), recovery.shorter(found, told)
     found = [segment for segment in found if segment.header is not None or segment.lap]
     if log_id is None or not any(segment.lap for segment in found):
         return {}
-    known = told.filled if told is not None else None
-    result = Recovery(lambda index: Content.of(files[index]), log_id=log_id, known=known).run(found)
+    result = Recovery(lambda index: Content.of(files[index]), log_id=log_id, shorter=short).run(found)
     kept: dict[int, Kept] = {}
     for stream, verdict in result.verdicts.items():
         records: list[Record] = []

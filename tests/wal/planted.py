@@ -232,7 +232,7 @@ def damage_pins(patch: pytest.MonkeyPatch) -> None:
 
 def shortness_ignored(patch: pytest.MonkeyPatch) -> None:
     """A segment that is shorter than it was counts as one that was never written further."""
-    patch.setattr(recovery, "is_shorter", lambda *_, **__: False)
+    patch.setattr(recovery, "shorter", lambda *_: [])
 
 
 def extents_not_raised(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from broadsheet.ports import Disk, File
 from broadsheet.wal.opening import read_extents
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
-from broadsheet.wal.recovery import Recovery, is_shorter, log_id_of, survey
+from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import read_around, segment_index
 from broadsheet.wal.stream import Place
@@ -104,13 +104,13 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
             survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()
         ]
         told = read_extents(disk, directory)
-        known = told.filled if told is not None else None
+        short = shorter(found, told)
         log_id = log_id_of(found, told)
         if log_id is None or not any(segment.lap for segment in found):
-            yield Inspection({}, {}, 0, lacks_streams=told is not None and is_shorter(found, known))
+            yield Inspection({}, {}, 0, lacks_streams=told is not None and bool(short))
             return
         found = [segment for segment in found if segment.header is not None or segment.lap]
-        result = Recovery(lambda index: contents[index], log_id=log_id, known=known).run(found)
+        result = Recovery(lambda index: contents[index], log_id=log_id, shorter=short).run(found)
         laps = {lap: contents[index] for lap, index in result.laps.items()}
         yield Inspection(result.verdicts, laps, log_id, lacks_streams=result.lacks_streams)
     finally:

@@ -60,7 +60,7 @@ from broadsheet.wal.record import (
     recovered_of,
 )
 from broadsheet.wal.recovery import Damage
-from broadsheet.wal.segments import NO_SPACE
+from broadsheet.wal.segments import NO_FILE, NO_SPACE
 from broadsheet.wal.space import Space
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState
 from broadsheet.wal.witness import Witness
@@ -179,7 +179,7 @@ class Log:
         self._check = checker(self.check)
         self.is_same_boot = False
         self._opened_result = opened.result
-        self._remains = opened.remains
+        self._remains, self._kept = opened.remains, opened.kept
         self.lacks_streams = opened.lacks_streams
         """It may have held streams of which nothing is left: of one that it does not know, nobody can say
         that it never was."""
@@ -700,7 +700,7 @@ class Log:
             quarantined=[LogStreamId(s.stream) for s in flagged if s.is_quarantined],
             tail_cut=[LogStreamId(s.stream) for s in flagged if s.flags & RowFlag.TAIL_CUT],
             quarantine_files=list(self.quarantine_files),
-            is_out_of_space=self._is_out_of_space or self._space.is_refused,
+            is_out_of_space=self._is_out_of_space or self._space.is_refused or bool(self._kept),
         )
 
     async def close(self) -> None:
@@ -761,8 +761,12 @@ class Log:
             self._oldest = self._told = self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
             self.is_same_boot = result.boot_id == self._boot_id.decode()
+        self.segments.kept = dict.fromkeys(each.file for each in opened.kept)
+        for use in self.pool.laps.values():
+            if use.index in self.segments.kept:
+                use.pin(0)  # Until it is set aside.
         for index in opened.free:
-            if filled[index] >= wanted[index]:
+            if filled[index] >= wanted[index] and index not in self.segments.kept:
                 self.pool.add_free(index, filled[index])
 
     async def _start(self) -> None:
@@ -771,6 +775,8 @@ class Log:
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
+            if batch.index in self.segments.kept:
+                batch.filled = 0  # Damaged bytes may stand where it would.
         if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
                 await self._space.first_segment()
@@ -796,11 +802,46 @@ class Log:
         ]
         await self.disk.run(self._accept_extents)
         self._space.begin()
+        if self._kept:
+            self.tasks.spawn(self._set_aside(), name="set-aside")
+
+    async def _set_aside(self) -> None:
+        """Set aside what the disk had no space for at the start, once it has."""
+        kept = self._kept
+        while not self.is_closed and not self.is_dead:
+            await asyncio.sleep(in_seconds(self.config.retry_delay))
+            try:
+                self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, kept)))
+            except OSError as error:
+                if error.errno not in NO_SPACE + NO_FILE:
+                    self.die(error)
+                    return
+                continue
+            files, self.segments.kept, self._kept = list(self.segments.kept), {}, []
+            try:
+                await self.disk.run(self._accept_extents)
+            except OSError as error:
+                self.die(error)
+                return
+            self._use_again(files)
+            return
+
+    def _use_again(self, files: Sequence[int]) -> None:
+        """What was damaged in these files is kept elsewhere."""
+        for lap, use in self.pool.laps.items():
+            if use.index in files:
+                self.pool.unpin(lap, 0)
+        for index in files:
+            self.filled(index)
+        self._advance_oldest()
+        self._space.grow()
 
     def _accept_extents(self) -> None:
         """Say how far the files are filled now: some may be shorter, or gone."""
         try:
-            self.segments.accept(self._remains)
+            self.segments.witness()
+            if not self._kept:
+                self.segments.accept(self._remains)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

@@ -5,20 +5,24 @@ the first (W3). Nothing is changed before all files were found to be of this log
 not write the boot frame: `Log` does, as its first batch. Source: log.15, W3, W7.
 """
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from broadsheet.base.checksum import crc32c
+from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
 from broadsheet.wal.format import VERSION, SegmentHeader, aligned
-from broadsheet.wal.recovery import Damage, Found, Recovery, Result, is_shorter, log_id_of, survey
+from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import (
     LOCK_NAME,
+    NO_SPACE,
     QUARANTINE_PREFIX,
     Segments,
     read_around,
@@ -49,6 +53,8 @@ class Opened:
         self.lacks_streams = lacks_streams
         """Whether it may have held streams of which nothing is left."""
         self.remains: list[Damage] = result.remains if result is not None else []
+        self.kept: list[Damage] = []
+        """What the disk had no space to set aside: it stays where it is, and nothing is written over it."""
         self.quarantine_files: list[str] = []
 
 
@@ -93,33 +99,42 @@ def _open_locked(
             opened_files.append(file)
             found.append(survey(index, _content(file), f"{directory}/{name}"))
     told = read_extents(disk, directory)
-    known = told.filled if told is not None else None
+    short = shorter(found, told)
     known_id = log_id_of(found, told)
     log_id = new_log_id if known_id is None else known_id
     segments = Segments(disk, directory, log_id=log_id, segment_bytes=config.segment_bytes, told=told)
-    for segment in _ours(segments, found, files):
+    for segment in _ours(segments, found, files, told):
         if segment.header is None:
             wanted = max(config.segment_bytes, segment.size - segment.size % BLOCK_BYTES)
         else:
             wanted = segment.header.segment_bytes
         segments.adopt(segment.file, files[segment.file], wanted=wanted)
     found = [segment for segment in found if segment.file in segments.files]
-    result, lacks_streams = None, told is not None and is_shorter(found, known)
+    damage: list[Damage] = []
+    result, lacks_streams = None, told is not None and bool(short)
     if any(segment.lap for segment in found):
 
         def content(index: int) -> Content:
             return _content(segments.files[index], segments.wanted[index])
 
-        result = Recovery(content, log_id=log_id, known=known).run(found)
-        lacks_streams = result.lacks_streams
-        set_aside(segments, result.damage)
-        _repair_headers(segments, found)
-        _rewrite(segments, result)
+        result = Recovery(content, log_id=log_id, shorter=short).run(found)
+        lacks_streams, damage = result.lacks_streams, result.damage
     free = result.free if result else list(segments.files)
     opened = Opened(lock, segments, result, free, lacks_streams=lacks_streams)
     if result is None and lacks_streams:
         opened.remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
-        set_aside(segments, [each for each in opened.remains if _has_content(segments, each)])
+        damage = [each for each in opened.remains if _has_content(segments, each)]
+    damage += [Damage(s.file, s.lap, 0, BLOCK_BYTES) for s in found if s.header is None and s.size]
+    try:
+        set_aside(segments, damage)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        hit("wal.recovery.set_aside_refused")
+        opened.kept = damage
+    _repair_headers(segments, [s for s in found if all(s.file != each.file for each in opened.kept)])
+    if result is not None:
+        _rewrite(segments, result)
     opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
     return opened
 
@@ -135,11 +150,12 @@ def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
             )
 
 
-def _ours(segments: Segments, found: list[Found], files: dict[int, File]) -> list[Found]:
+def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: Told | None) -> list[Found]:
     """The segments that count. A file whose header never became durable goes, or is set aside."""
     ours = []
     for segment in found:
-        if segment.header is not None or segment.lap:
+        is_known = told is not None and segment.file in told.filled
+        if segment.header is not None or segment.lap or is_known:
             ours.append(segment)
             continue
         file = files[segment.file]
@@ -189,8 +205,7 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
         file = segments.disk.open(segments.path(name), create=True)
         try:
             if not _holds(file, content):  # Else a former start has set the same bytes aside.
-                file.truncate(0)
-                file.write_at(0, [content])
+                _put(segments, file, content)
                 made.append(name)
             file.sync()  # Also what is there: who wrote it may have been killed before it was durable.
         finally:
@@ -198,6 +213,16 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
     if damage:
         segments.disk.sync_dir(segments.directory)
     return made
+
+
+def _put(segments: Segments, file: File, content: bytes) -> None:
+    try:
+        file.truncate(0)
+        file.write_at(0, [content])
+    except OSError:
+        with suppress(OSError):
+            segments.disk.remove(file.name)  # A part of it would be taken for damage that is kept.
+        raise
 
 
 def _has_content(segments: Segments, place: Damage) -> bool:
@@ -230,10 +255,22 @@ def _repair_headers(segments: Segments, found: list[Found]) -> None:
     """Write anew what is constant: a damaged segment header says nothing that its batches do not say."""
     for segment in found:
         if segment.header is None:
-            header = SegmentHeader(VERSION, segments.log_id, segments.segment_bytes)
-            set_aside(segments, [Damage(segment.file, segment.lap, 0, BLOCK_BYTES)])
-            segments.files[segment.file].write_at(0, [header.pack()])
-            segments.files[segment.file].sync()
+            file, index = segments.files[segment.file], segment.file
+            file.write_at(0, [SegmentHeader(VERSION, segments.log_id, segments.wanted[index]).pack()])
+            file.sync()
+            segments.filled[index] = max(segments.filled[index], BLOCK_BYTES)
+
+
+def _readable(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The content of [begin, end) but for the blocks that the disk cannot read: they keep what they have."""
+    for at in range(begin, end, BLOCK_BYTES):
+        try:
+            content = file.read_at(at, BLOCK_BYTES)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            continue
+        yield at, content
 
 
 def _rewrite(segments: Segments, result: Result) -> None:
@@ -244,9 +281,9 @@ def _rewrite(segments: Segments, result: Result) -> None:
     """
     last = result.last
     file = segments.files[result.laps[last.lap]]
-    content = file.read_at(last.at, aligned(last.at + last.length) - last.at)
     passed("wal.recovery.rewrite")
-    file.write_at(last.at, [content])
+    for at, content in _readable(file, last.at, aligned(last.at + last.length)):
+        file.write_at(at, [content])
     file.sync()
     segments.disk.sync_dir(segments.directory)
     passed("wal.recovery.rewritten")

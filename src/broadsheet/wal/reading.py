@@ -14,6 +14,7 @@ from broadsheet.ports import File
 from broadsheet.wal.format import FRAME_BYTES, Kind, frame_bytes
 from broadsheet.wal.record import Run, after_entries
 from broadsheet.wal.scan import Content, read_frame
+from broadsheet.wal.segments import read_around
 from broadsheet.wal.stream import Place
 
 JOIN_GAP_BYTES = 16 << 10
@@ -53,7 +54,7 @@ def read_places(
             if not is_near or reach - first.at > JOIN_BYTES_MAX:
                 break
             stop, end = reach, end + 1
-        data = files[first.lap].read_at(first.at, stop - first.at)
+        data = read_around(files[first.lap], first.at, stop - first.at)
         found += [read_place(data, first.at, log_id, stream, each) for each in places[begin:end]]
         begin = end
     return found

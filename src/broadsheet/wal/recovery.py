@@ -9,7 +9,7 @@ which nothing is there. Source: log.11-15, log.20, W2-W4, W6, W7; ADR 0102.
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.marks import hit
@@ -101,15 +101,15 @@ class Recovery:
     """One reading of a log."""
 
     def __init__(
-        self, content: Callable[[int], Content], *, log_id: int, known: Mapping[int, int] | None = None
+        self, content: Callable[[int], Content], *, log_id: int, shorter: Sequence[int] = ()
     ) -> None:
         """Prepare to read.
 
         Args:
             content: of the segment file of an index.
-            known: how far each file was filled; None where that is not known.
+            shorter: files that are gone, or shorter than they were.
         """
-        self._content, self._log_id, self._known = content, log_id, known
+        self._content, self._log_id, self._shorter = content, log_id, shorter
         self._lacks_streams = False
         self._tales: dict[int, Tale] = {}
         self._damage: list[Damage] = []
@@ -148,13 +148,12 @@ class Recovery:
         behind = [(head, tail_at)]
         behind += [(segment, BLOCK_BYTES) for segment in found if segment.file not in laps.values()]
         remains: list[Damage] = []
-        before_head = [segment.file for lap, segment in by_lap.items() if oldest <= lap < head.lap]
-        if is_shorter(found, self._known, but=before_head):
+        # Those that a later lap follows are judged by the numbers of batches.
+        followed = [segment.file for lap, segment in by_lap.items() if oldest <= lap < head.lap]
+        if any(file not in followed for file in self._shorter):
             hit("wal.recovery.end_lost")
             self._gap, self._lacks_streams = self._last.batch + 1, True
-            remains = [
-                self._remains(*each) for each in behind if is_shorter([each[0]], self._known_of(each[0]))
-            ]
+            remains = [self._remains(*each) for each in behind if each[0].file in self._shorter]
         for segment, at in behind:
             self._look_behind(segment, at)
         return Result(
@@ -253,10 +252,6 @@ class Recovery:
                 self._apply(frame, data, begin)
             else:
                 self._suspect(frame, data)
-
-    def _known_of(self, segment: Found) -> Mapping[int, int] | None:
-        known = self._known
-        return None if known is None else {i: end for i, end in known.items() if i == segment.file}
 
     def _remains(self, segment: Found, at: int) -> Damage:
         """What is left behind the last batch in a file that is shorter than it was."""
@@ -406,19 +401,19 @@ def survey(index: int, content: Content, name: str) -> Found:
     return Found(index, size, header, lap, mine, newest)
 
 
-def is_shorter(found: Sequence[Found], known: Mapping[int, int] | None, *, but: Sequence[int] = ()) -> bool:
-    """Whether a file is gone, or shorter than it was.
+def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
+    """The files that are gone, or shorter than they were.
 
     Args:
-        known: how far each file was filled. None: that file is lost, too; then each must have the size that
-            its header says.
-        but: files of segments that others follow. The numbers of batches tell what is missing there.
+        told: how far each was filled. None: that is lost, too; each must have the size that its header says.
     """
     sizes = {segment.file: segment.size for segment in found}
-    if known is None:
+    if told is None:
         known = dict.fromkeys(range(max(sizes, default=-1) + 1), BLOCK_BYTES)
         known |= {s.file: s.header.segment_bytes for s in found if s.header is not None}
-    return any(sizes.get(index, 0) < end for index, end in known.items() if index not in but)
+    else:
+        known = told.filled
+    return [index for index, end in known.items() if sizes.get(index, 0) < end]
 
 
 def log_id_of(found: list[Found], told: Told | None = None) -> int | None:

@@ -57,6 +57,8 @@ class Segments:
         self.filled: dict[int, int] = {}
         self.wanted: dict[int, int] = {}
         """How far each file is to be filled."""
+        self.kept: dict[int, None] = {}
+        """Files with damaged bytes that could not be set aside yet: they are not filled, and not used."""
 
     def path(self, name: str) -> str:
         """The disk's name of a file of this log."""
@@ -113,8 +115,19 @@ class Segments:
         self.extents.raise_to(index, max(self.filled[index], end))
         self.filled[index] = max(self.filled[index], end)
 
+    def witness(self) -> None:
+        """Write down how far the files are filled that a former start left, durably: at least so far.
+
+        Raises:
+            OSError: the disk refused or failed.
+        """
+        for index, end in self.filled.items():
+            if end > self.extents.filled.get(index, 0):
+                self.files[index].sync()  # It may be so long in the page cache only.
+                self.extents.raise_to(index, end)
+
     def accept(self, remains: Iterable[tuple[int, int, int, int]]) -> None:
-        """Write down how far the files are filled that a former start left, durably.
+        """Write down how far the files are filled now, durably: some may be shorter than they were, or gone.
 
         Args:
             remains: file, lap, begin and end of what must be void before that; it was set aside.
@@ -126,15 +139,16 @@ class Segments:
             for at in range(begin, min(end, self.filled[index]), MIB):
                 self.files[index].write_at(at, [bytes(min(MIB, end - at))])
             self.files[index].sync()
-        for index, end in self.filled.items():
-            if end > self.extents.filled.get(index, 0):
-                self.files[index].sync()  # It may be so long in the page cache only.
         self.extents.replace(self.filled)
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
         """A file that is not yet as long as it is to be, and is none of `but`."""
         return next(
-            (index for index, end in self.filled.items() if end < self.wanted[index] and index not in but),
+            (
+                index
+                for index, end in self.filled.items()
+                if end < self.wanted[index] and index not in but and index not in self.kept
+            ),
             None,
         )
 

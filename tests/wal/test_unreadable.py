@@ -1,0 +1,227 @@
+"""Sectors that the disk cannot read, and damage on a full disk: a start goes on, deletes nothing (W6, W7)."""
+
+import errno
+
+import msgspec
+import pytest
+
+from broadsheet.base.time import Duration
+from broadsheet.base.types import LogStreamId
+from broadsheet.sim.disk import SimDisk, SimFile
+from broadsheet.sim.medium import Medium
+from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.inspection import inspected
+from broadsheet.wal.record import LogFull
+from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log
+from tests.wal.histories import noise
+from tests.wal.one_stream import ROOMY
+from tests.wal.test_shorter import Image, image_of
+
+D = LogStreamId(4)
+
+
+@pytest.fixture
+def bad(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], None]:
+    """Blocks that no read of returns; a write heals them, as a disk that has spare sectors does."""
+    blocks: dict[tuple[str, int], None] = {}
+    read, write = SimFile.read_at, SimFile._write
+
+    def read_at(self: SimFile, at: int, length: int) -> bytes:
+        if any(
+            (self.name, block) in blocks
+            for block in range(at // BLOCK_BYTES, -(-(at + length) // BLOCK_BYTES))
+        ):
+            raise OSError(errno.EIO, "unreadable sector", self.name)
+        return read(self, at, length)
+
+    def write_at(self: SimFile, at: int, content: bytes) -> None:
+        write(self, at, content)
+        for block in range(-(-at // BLOCK_BYTES), (at + len(content)) // BLOCK_BYTES):
+            blocks.pop((self.name, block), None)
+
+    monkeypatch.setattr(SimFile, "read_at", read_at)
+    monkeypatch.setattr(SimFile, "_write", write_at)
+    return blocks
+
+
+async def written() -> tuple[Image, dict[LogStreamId, list[bytes]]]:
+    """Three streams over two segments; what each holds."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    held: dict[LogStreamId, list[bytes]] = {A: [], B: [], C: []}
+    for n in range(14):
+        for stream in (A, B, C):
+            if n % stream == 0:
+                held[stream].append(noise(10 * n + stream, 40 + 300 * n))
+                bench.send(stream, held[stream][-1])
+        await bench.settled()
+    await bench.log.close()
+    return image_of(disk), held
+
+
+async def test_an_unreadable_sector_anywhere_is_damage_of_its_streams_and_stops_no_start(
+    bad: dict[tuple[str, int], None],
+) -> None:
+    """EIO from a read of the start ended the role, and nothing that an operator could do got round it."""
+    image, held = await written()
+    flagged = 0
+    for name, content in image.items():
+        if not name.endswith((".wal", "extents")):
+            continue
+        for block in range(-(-len(content.rstrip(b"\0")) // BLOCK_BYTES) + 1):
+            disk = SimDisk(Medium.of(image, ("wal",)))
+            bad.clear()
+            bad[name, block] = None
+            states = []
+            for seed in (5, 6):
+                with inspected(disk, DIRECTORY) as log:
+                    assert log.streams()
+                bench = await open_log(disk, config=ROOMY, seed=seed)
+                assert bench.crashes == []
+                for stream, payloads in held.items():
+                    told = await bench.found(stream)
+                    served = [record.payload for record in told.records]
+                    assert served == payloads[: len(served)]
+                    is_told = told.is_quarantined or told.tail_cut
+                    assert is_told or served == payloads, f"{name} {block}: {stream} lost records in silence"
+                    states.append(is_told)
+                await bench.commit(D, b"appends go on")
+                await abandon(bench)
+                disk.medium.locks.clear()
+            flagged += any(states)
+            assert states[:3] == states[3:], f"{name} {block}: the second start tells another story"
+            assert block or not any(states), f"{name}: the header of a file stops streams"
+            at = block * BLOCK_BYTES
+            after = image_of(disk)[name][at : at + BLOCK_BYTES]
+            kept = any(
+                content[at : at + BLOCK_BYTES] in c for n, c in image_of(disk).items() if "quarantine" in n
+            )
+            is_ours = not any(states) or kept or after == content[at : at + BLOCK_BYTES]
+            assert is_ours, f"{name} {block}: bytes that may be readable again were written over"
+    assert flagged > 10
+
+
+async def test_a_live_log_that_meets_an_unreadable_sector_quarantines_its_stream(
+    bad: dict[tuple[str, int], None],
+) -> None:
+    """As damage that a checksum finds; the read neither ends the node nor is repeated for ever."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"lost")
+    await bench.commit(B, b"there")
+    name = next(name for name in image_of(disk) if name.endswith("0.wal"))
+    bad[name, image_of(disk)[name].index(b"lost") // BLOCK_BYTES] = None
+    with pytest.raises(Exception, match="lost records"):
+        await bench.log.read(A, bench.log.recovered(A).first_offset, 100)
+    assert bench.log.is_quarantined(A)
+    assert not bench.log.is_quarantined(B)
+    assert bench.crashes == []
+    await abandon(bench)
+
+
+@pytest.mark.parametrize("where", ["a record", "the last record", "a header", "the last header"])
+async def test_damage_on_a_full_disk_stays_where_it_is_until_there_is_space(where: str) -> None:
+    """W7, W8: there was no room for the file that keeps the bytes, and the start was refused."""
+    image, held = await written()
+    segments = [name for name, content in image.items() if name.endswith(".wal") and b"WFrm" in content]
+    content = image[segments[-1]] if "last" in where else image[segments[0]]
+    name = segments[-1] if "last" in where else segments[0]
+    wanted = held[A][-1] if "last" in where else held[A][2]
+    at = (
+        content.index(wanted) + 9
+        if "record" in where
+        else content.index(wanted) // BLOCK_BYTES * BLOCK_BYTES + 1
+    )
+    damaged = bytearray(content)
+    damaged[at] ^= 1
+    image[name] = bytes(damaged)
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk.medium.quota_bytes = disk.medium.used()
+    for seed in (5, 6):
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        assert bench.log.is_quarantined(A) == ("record" in where), "behind a header each frame proves itself"
+        assert bench.log.status().is_out_of_space
+        assert not bench.log.status().quarantine_files
+        for stream in held:
+            bench.log.trim(stream, bench.log.next_offset(stream))  # So that nothing else holds the segment.
+        for n in range(300):  # Round the segments that there are, as far as that goes.
+            try:
+                await bench.commit(D, noise(n, 3000))
+            except LogFull:
+                break
+            bench.log.trim(D, bench.log.next_offset(D))
+        block = at // BLOCK_BYTES * BLOCK_BYTES
+        assert image_of(disk)[name][block : block + BLOCK_BYTES] == damaged[block : block + BLOCK_BYTES]
+        assert bench.crashes == []
+        await abandon(bench)
+        disk.medium.locks.clear()
+    disk.medium.quota_bytes = 1 << 40
+    bench = await open_log(disk, config=ROOMY, seed=7)
+    assert not bench.log.status().is_out_of_space
+    assert any("quarantine-" in each for each in image_of(disk))
+    await abandon(bench)
+
+
+async def test_a_torn_batch_on_a_full_disk_is_not_written_over() -> None:
+    """W7: it stands where the start would write its first batch, and may have been acknowledged."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"first")
+    await bench.commit(A, b"torn" * 100)
+    await abandon(bench)
+    image = image_of(disk)
+    name = next(name for name, content in image.items() if b"torn" in content)
+    at = image[name].rindex(b"WBat")
+    image[name] = image[name][:at] + b"?" + image[name][at + 1 :]
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk.medium.quota_bytes = disk.medium.used()
+    for seed in (5, 6):
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        assert bench.log.recovered(A).tail_cut
+        await bench.commit(B, b"appends go on")
+        assert image_of(disk)[name][at : at + 4096] == image[name][at : at + 4096]
+        await abandon(bench)
+        disk.medium.locks.clear()
+
+
+async def test_a_free_segment_with_a_damaged_header_is_not_used_before_that_is_kept() -> None:
+    """W7, W8: whatever stands there, it is not understood, and is not written over."""
+    image, _ = await written()
+    name = max(name for name in image if name.endswith(".wal"))
+    image[name] = bytes([image[name][0] ^ 1]) + image[name][1:]
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk.medium.quota_bytes = disk.medium.used()
+    bench = await open_log(disk, config=ROOMY, seed=5)
+    assert not bench.log.status().quarantined
+    for n in range(300):
+        try:
+            await bench.commit(D, noise(n, 3000))
+        except LogFull:
+            break
+        bench.log.trim(D, bench.log.next_offset(D))
+    assert image_of(disk)[name] == image[name]
+    await abandon(bench)
+
+
+async def test_a_live_log_sets_damage_aside_as_soon_as_a_full_disk_has_space() -> None:
+    """No restart is needed for it, and the segment is used again."""
+    image, held = await written()
+    name = next(name for name, content in image.items() if held[A][2] in content)
+    image[name] = image[name].replace(held[A][2], b"?" + held[A][2][1:])
+    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk.medium.quota_bytes = disk.medium.used()
+    bench = await open_log(
+        disk, config=msgspec.structs.replace(ROOMY, retry_delay=Duration(1_000_000)), seed=5
+    )
+    assert bench.log.status().is_out_of_space
+    assert not bench.log.status().quarantine_files
+    disk.medium.quota_bytes = 1 << 40
+    for _ in range(2000):
+        if bench.log.status().quarantine_files:
+            break
+        await bench.commit(C, b"meanwhile")
+    assert not bench.log.status().is_out_of_space
+    assert bench.log.segments.kept == {}
+    assert any(b"?" + held[A][2][1:] in content for n, content in image_of(disk).items() if "quarantine" in n)
+    bench.log.check()
+    await abandon(bench)
