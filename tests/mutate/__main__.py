@@ -1,14 +1,16 @@
 """`python -m tests.mutate`: draw a sample, change the code place by place, and write a page of the survivors.
 
-A run is resumable: its session holds the sample and every verdict, its workers the code as it was when the
-sample was drawn. Ctrl-C, then the same command, goes on.
+A run is resumable: its session holds the sample and every verdict, and the code as it was when the sample was
+drawn. Ctrl-C, then the same command, goes on. What the tests run is measured once for each state of the tree.
 """
 
 import difflib
 import os
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,12 +19,14 @@ from random import Random
 from cosmic_ray.work_db import WorkDB
 from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
+from tests.mutate.covering import Covering
 from tests.mutate.sites import mutated, sample, sites
 from tests.mutate.targets import ROOT, TARGETS
-from tests.mutate.work import GRACE_SECONDS, TIMES_BASELINE, Command, ask, commands, copy_tree
+from tests.mutate.work import Worker, ask, copy_tree, folders, listed, measure, simulations
 
 HOME = ROOT / ".mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.md")
+SIMULATION_SECONDS_MAX = 300
 
 
 class Session:
@@ -31,8 +35,8 @@ class Session:
     def __init__(self, given: Namespace) -> None:
         targets = [each for each in TARGETS if not given.targets or each.name in given.targets]
         name = "-".join([f"seed{given.seed}", f"sample{given.sample}", *given.targets])
-        self.home, self.workers = HOME / name, int(given.workers)
-        self.tree = self.home / "tree"
+        self.home, self.workers_count = HOME / name, int(given.workers)
+        self.tree, self.measured = self.home / "tree", self.home / "measured"
         self.home.mkdir(parents=True, exist_ok=True)
         is_new = not (self.home / "drawn").exists()
         self.db = WorkDB(str(self.home / "session.sqlite"), WorkDB.Mode.create)
@@ -41,58 +45,65 @@ class Session:
             found = [item for target in targets for module in target.paths() for item in sites(ROOT, module)]
             self.db.clear()
             self.db.add_work_items(sample(found, given.sample, Random(given.seed)))
-            (self.home / "drawn").touch()
+            (self.home / "drawn").write_text(_digest())
+        self.measured = HOME / f"measured-{(self.home / 'drawn').read_text()}"
         self.target_of = {module: target for target in TARGETS for module in target.paths()}
-        self.baselines: dict[Command, float] = {}
+        self.tests = folders(targets)
+        self.covering: Covering | None = None
 
     def run(self) -> None:
         """Judge what has no verdict yet."""
         left = sorted(self.db.pending_work_items, key=lambda item: str(item.job_id))
         if not left:
             return
-        free: SimpleQueue[Path] = SimpleQueue()
-        for number in range(self.workers):
-            directory = self.home / f"worker{number}"
-            if not directory.exists():
-                copy_tree(directory)
-            free.put(directory)
-        self._measure(left, free)
+        with ThreadPoolExecutor(self.workers_count) as pool:
+            for each in [pool.submit(self._measure, tests) for tests in self.tests]:
+                each.result()
+        self.covering = Covering(self.measured / _folder(tests) for tests in self.tests)
+        free: SimpleQueue[Worker] = SimpleQueue()
+        workers = [
+            Worker(self.home / f"worker{number}", self.tree, self.tests)
+            for number in range(self.workers_count)
+        ]
+        for worker in workers:
+            free.put(worker)
         done = count(len(self.db.work_items) - len(left) + 1)
         total = len(self.db.work_items)
 
-        def judge(item: WorkItem) -> tuple[WorkItem, WorkResult]:
-            directory = free.get()
+        def judge(item: WorkItem) -> tuple[WorkItem, WorkResult, float]:
+            worker, began = free.get(), time.monotonic()
             try:
-                return item, self.judge(item, directory)
+                return item, self.judge(item, worker), time.monotonic() - began
             finally:
-                free.put(directory)
+                free.put(worker)
 
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(self.workers_count) as pool:
             for judged in as_completed([pool.submit(judge, item) for item in left]):
-                item, result = judged.result()
+                item, result, seconds = judged.result()
                 self.db.set_result(item.job_id, result)
                 said = str(result.test_outcome and result.test_outcome.value)
-                sys.stdout.write(f"{next(done)}/{total} {said} {item.job_id}\n")
+                by = str(result.output).partition("\n")[0]
+                sys.stdout.write(f"{next(done)}/{total} {said} {seconds:.1f} s {item.job_id} {by}\n")
                 sys.stdout.flush()
+        for worker in workers:
+            worker.close()
 
-    def judge(self, item: WorkItem, directory: Path) -> WorkResult:
-        """Change the code of `directory`, ask everyone who may notice, and put it back."""
+    def judge(self, item: WorkItem, worker: Worker) -> WorkResult:
+        """Change the code of `worker`, ask everyone who may notice, and put it back."""
         (spec,) = item.mutations
         module = str(spec.module_path)
         code = (self.tree / module).read_text()
         changed = mutated(code, item)
         lines = difflib.unified_diff(code.splitlines(), changed.splitlines(), lineterm="", n=2)
         diff = "\n".join(list(lines)[2:])
+        file = worker.directory / module
         try:
-            (directory / module).write_text(changed)
-            for command in commands(self.target_of[module], module):
-                noticed = ask(command, directory, seconds_max=self._seconds_max(command))
-                if not noticed.is_quiet:
-                    said = f"{command}\n{noticed.text}"
-                    return WorkResult(WorkerOutcome.NORMAL, said, TestOutcome.KILLED, diff)
+            file.write_text(changed)
+            said = self._noticed(worker, module, code, spec.start_pos)
         finally:
-            (directory / module).write_text(code)
-        return WorkResult(WorkerOutcome.NORMAL, "", TestOutcome.SURVIVED, diff)
+            file.write_text(code)
+        outcome = TestOutcome.KILLED if said else TestOutcome.SURVIVED
+        return WorkResult(WorkerOutcome.NORMAL, said, outcome, diff)
 
     def page(self) -> str:
         """What survived, and what is known to change nothing."""
@@ -122,25 +133,47 @@ class Session:
             ]
         return "\n".join(lines) + "\n"
 
-    def _measure(self, left: list[WorkItem], free: "SimpleQueue[Path]") -> None:
-        """How long each command takes without a change. A command that fails so would prove nothing."""
-        modules = dict.fromkeys(str(item.mutations[0].module_path) for item in left)
-        needed = dict.fromkeys(
-            each for module in modules for each in commands(self.target_of[module], module)
-        )
-        directory = free.get()
-        for command in needed:
-            found = ask(command, directory, seconds_max=3600)
-            if not found.is_quiet:
-                raise SystemExit(f"without any change this fails:\n{command}\n{found.text}")
-            self.baselines[command] = found.seconds
-            sys.stdout.write(f"{found.seconds:6.1f} s  {' '.join(command.words[-4:])}\n")
-            sys.stdout.flush()
-        free.put(directory)
+    def _measure(self, tests: str) -> None:
+        began = time.monotonic()
+        measure(self.tree, tests, self.measured / _folder(tests))
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  measured {tests}\n")
+        sys.stdout.flush()
 
-    def _seconds_max(self, command: Command) -> float:
-        baseline = self.baselines[command]
-        return TIMES_BASELINE * baseline + GRACE_SECONDS
+    def _noticed(self, worker: Worker, module: str, code: str, place: tuple[int, int]) -> str:
+        """What noticed the change, or nothing."""
+        assert self.covering is not None
+        target = self.target_of[module]
+        tests = self.covering.tests(target, module, code, place)
+        while tests:
+            failed = worker.noticed(module, self._seconds(tests))
+            if failed is None:
+                break
+            by, text = failed
+            if by not in tests or worker.noticed(module, self._seconds([by]), patience=2) is not None:
+                return f"{by}\n{text}"
+            tests = tests[tests.index(by) + 1 :]  # It failed by chance: the machine has other work too.
+        for words in simulations(target):
+            noticed = ask(words, worker.directory, seconds_max=SIMULATION_SECONDS_MAX)
+            if not noticed.is_quiet:
+                return f"{' '.join(words)}\n{noticed.text}"
+        return ""
+
+    def _seconds(self, tests: list[str]) -> dict[str, float]:
+        assert self.covering is not None
+        return {each: self.covering.seconds[each] for each in tests}
+
+
+def _folder(tests: str) -> str:
+    return tests.replace("/", "-")
+
+
+def _digest() -> str:
+    """The state of the tree, in short."""
+    told = sha256()
+    for name in listed():
+        if name.startswith(("src/", "tests/")):
+            told.update(name.encode() + b"\0" + sha256((ROOT / name).read_bytes()).digest())
+    return told.hexdigest()[:16]
 
 
 def equivalents(text: str) -> set[str]:

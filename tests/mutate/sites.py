@@ -124,6 +124,16 @@ def _is_told(function: str) -> bool:
     return function in ("hit", "passed", "cast", "TypeVar", "assert_never") or "logger." in function
 
 
+def _is_alias(node: ast.AST) -> bool:
+    """Whether it names a union of types: two types by one operator are all that it says."""
+    return (
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and isinstance(node.value.op, ast.BitOr)
+        and node.col_offset == 0
+    )
+
+
 def _left_alone(module: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     for node in ast.walk(module):
         parts: list[ast.AST | None] = []
@@ -135,9 +145,12 @@ def _left_alone(module: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int
             if node.name in STATES:
                 parts = [node]
         elif isinstance(node, ast.AnnAssign):
-            parts = [node if ast.unparse(node.annotation).startswith("Final") else node.annotation]
-        elif (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING") or (
-            isinstance(node, ast.Call) and _is_told(ast.unparse(node.func))
+            is_stated = ast.unparse(node.annotation).startswith(("Final", "TypeAlias"))
+            parts = [node if is_stated else node.annotation]
+        elif (
+            (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+            or (isinstance(node, ast.Call) and _is_told(ast.unparse(node.func)))
+            or _is_alias(node)
         ):
             parts = [node]
         for part in parts:

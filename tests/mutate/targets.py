@@ -1,4 +1,4 @@
-"""Targets: which modules are changed, and who must notice: tests of their folder, then a short simulation."""
+"""Targets: which modules are changed, and who may notice: tests of their folder, then a short simulation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ class Target:
     modules: tuple[str, ...]
     """Globs below `src/broadsheet`."""
     tests: tuple[str, ...]
-    """Files and folders of tests, the fastest first; they stop at the first that fails."""
+    """Files and folders of tests; those of their tests that run the changed line are asked."""
     simulations: tuple[tuple[str, int, int], ...] = ()
     """Workload, tier and how many seeds; run where the tests say nothing."""
 

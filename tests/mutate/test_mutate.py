@@ -3,13 +3,16 @@
 import ast
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from tests.mutate.__main__ import equivalents, essence
+from tests.mutate.covering import Covering, statement
+from tests.mutate.replacing import MustBeLoadedError, replace
 from tests.mutate.sites import mutated, sample, sites
-from tests.mutate.targets import ROOT, TARGETS
-from tests.mutate.work import Command, ask, commands
+from tests.mutate.targets import ROOT, TARGETS, Target
+from tests.mutate.work import Worker, ask, folders, measure, simulations
 
 CODE = '''"""A module."""
 from typing import Final
@@ -92,16 +95,125 @@ def test_every_target_names_modules_and_tests_that_exist() -> None:
         assert target.paths(), target.name
         for test in target.tests:
             assert (ROOT / test).exists(), test
-        assert commands(target, target.paths()[0])
+        assert all("sim" in words for words in simulations(target))
+    assert "tests/control" in folders(TARGETS)
+    assert "tests/control/core" not in folders(TARGETS)
 
 
 def test_a_command_that_hangs_has_noticed_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     """A change that makes a loop endless is no survivor."""
     (tmp_path / "src").mkdir()
 
-    assert not ask(Command(("sleep", "60")), tmp_path, seconds_max=0.2).is_quiet
-    assert ask(Command(("true",)), tmp_path, seconds_max=60).is_quiet
-    assert not ask(Command(("false",)), tmp_path, seconds_max=60).is_quiet
+    assert not ask(("-c", "import time; time.sleep(60)"), tmp_path, seconds_max=0.2).is_quiet
+    assert ask(("-c", "0"), tmp_path, seconds_max=60).is_quiet
+    assert not ask(("-c", "1 / 0"), tmp_path, seconds_max=60).is_quiet
+
+
+FUNCTIONS = """
+def outer(x):
+    def inner(y):
+        return y + 1
+    return inner(x)
+
+class Thing:
+    size = 1
+    def ask(self, more=2):
+        return self.size + more
+"""
+
+
+def test_a_changed_function_keeps_its_identity() -> None:
+    """Machines keep handlers in tables, and tests import them by name: each must run the changed code."""
+    names: dict[str, Any] = {}
+    exec(FUNCTIONS, names)
+    outer, thing = names["outer"], names["Thing"]()
+    ask_thing = thing.ask
+    functions = [outer, names["Thing"].ask]
+
+    replace(FUNCTIONS, FUNCTIONS.replace("y + 1", "y - 1"), functions)
+    assert outer(5) == 4
+    replace(FUNCTIONS, FUNCTIONS.replace("self.size + more", "self.size - more"), functions)
+    assert ask_thing() == -1
+
+
+@pytest.mark.parametrize("change", [("size = 1", "size = 2"), ("more=2", "more=3"), ("(Thing)", "(Other)")])
+def test_what_happened_while_the_module_was_loaded_needs_another_load(change: tuple[str, str]) -> None:
+    """A default that changes only in the code of its function would survive everybody."""
+    code = FUNCTIONS.replace("class Thing", "class Thing(Thing)")
+
+    with pytest.raises(MustBeLoadedError):
+        replace(code, code.replace(*change), [])
+
+
+def test_the_head_of_a_loop_is_no_part_of_its_body() -> None:
+    """Tests that only enter a branch are not asked about what is in another."""
+    code = (
+        "for x in (\n    1,\n):\n    if x:\n        y = (\n            2\n        )\n    else:\n        z = 3"
+    )
+
+    assert statement(code, (2, 4)) == (1, 4)
+    assert statement(code, (4, 7)) == (4, 5)
+    assert statement(code, (6, 12)) == (5, 8)
+    assert statement(code, (8, 4)) == (8, 9)
+    assert statement(code, (9, 8)) == (9, 10)
+
+
+MODULE = "LIMIT = 3\n\n\ndef is_small(x):\n    return x < LIMIT\n\n\ndef forgotten():\n    return 1\n"
+TESTS = """
+import sys
+
+from broadsheet import thing
+
+def test_small():
+    assert thing.is_small(2)
+
+def test_large():
+    assert not thing.is_small(4)
+
+def test_limit():
+    assert thing.LIMIT == 3
+
+def test_hurry():
+    assert "tests.mutate.measuring" not in sys.modules
+"""
+
+
+def test_a_change_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
+    """A survivor is one whose line runs unnoticed, or never: a fork must see all that a plain run would."""
+    tree, measured = tmp_path / "tree", tmp_path / "measured"
+    module = "src/broadsheet/thing.py"
+    for folder in ("src/broadsheet", "tests/thing", "tests/mutate", "tests/plugins"):
+        (tree / folder).mkdir(parents=True)
+    for name in ("mutate", "plugins"):
+        for path in (ROOT / "tests" / name).glob("*.py"):
+            (tree / "tests" / name / path.name).write_text(path.read_text())
+    (tree / "tests/__init__.py").touch()
+    (tree / "src/broadsheet/__init__.py").touch()
+    (tree / "pytest.ini").write_text("[pytest]\npythonpath = src .\n")
+    (tree / module).write_text(MODULE)
+    (tree / "tests/thing/test_thing.py").write_text(TESTS)
+    target = Target("thing", ("thing.py",), ("tests/thing",))
+    measure(tree, "tests/thing", measured)
+    covering = Covering([measured])
+    worker = Worker(tmp_path / "worker", tree, ["tests/thing"])
+
+    def noticed(place: tuple[int, int], was: str, will: str) -> str | None:
+        tests = covering.tests(target, module, MODULE, place)
+        (worker.directory / module).write_text(MODULE.replace(was, will))
+        found = worker.noticed(module, {each: covering.seconds[each] for each in tests})
+        return found and found[0].rpartition("::")[2]
+
+    try:
+        assert covering.failed == {}
+        assert [each.partition("::")[2] for each in covering.tests(target, module, MODULE, (5, 13))] != []
+        assert covering.tests(target, module, MODULE, (9, 4)) == []
+        assert noticed((5, 13), "x < LIMIT", "x > LIMIT") in ("test_small", "test_large")
+        assert noticed((5, 13), "x < LIMIT", "x <= LIMIT") is None
+        assert noticed((5, 4), "return x < LIMIT", "while True: pass") in ("test_small", "test_large")
+        assert noticed((1, 8), "LIMIT = 3", "LIMIT = 1") is not None
+        assert noticed((1, 8), "LIMIT = 3", "LIMIT = = 1") == "loading"
+    finally:
+        worker.close()
 
 
 def test_an_equivalent_change_is_known_wherever_it_stands() -> None:
