@@ -67,7 +67,7 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
     )
     stop = _stop_requested(lifeline_fd)
     heap = Heap(ports.timers)
-    heap.start()
+    heap.hold()
     node = Node(settings, ports, logs=logs)
     running = Running(node=settings.node.id, pid=os.getpid(), addresses={})
     try:
@@ -75,6 +75,7 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
             running.write(root)
             running = msgspec.structs.replace(running, addresses=dict(await node.start()))
             running.write(root)
+        heap.start()
         if ready_fd is not None:
             with os.fdopen(ready_fd, "wb") as pipe:
                 pipe.write(msgspec.json.encode(running) + b"\n")

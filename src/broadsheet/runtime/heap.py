@@ -6,6 +6,7 @@ still, and by itself it is walked whenever many requests are in flight. So what 
 walked no more, and reference counts alone free it. Sizes are blocks, as `sys.getallocatedblocks` counts
 them; four or five of them are an object that could be in a cycle.
 
+    while a node starts: nothing is walked, for what it reads and makes stays
     walked by itself: the two young generations, which are small
     grown by `STEP_BLOCKS`: what is not frozen is walked once, and frozen
     grown by half since everything was walked: everything is walked, for cycles among what was frozen
@@ -37,15 +38,20 @@ class Heap:
     """The collector of this process, until `close`."""
 
     def __init__(self, timers: Timers, *, interval: Duration = INTERVAL) -> None:
-        """Nothing changes before `start`."""
+        """Nothing changes before `hold` or `start`."""
         self._timers, self._interval = timers, interval
         self._before = gc.get_threshold()
         self._whole = self._seen = 0
         """Blocks when everything was walked, and when the growth was last acted on."""
         self._timer: Timer | None = None
 
+    def hold(self) -> None:
+        """Walk nothing until `start`: a start makes a million objects, and they stay."""
+        gc.disable()
+
     def start(self) -> None:
-        """Before much is made: from here on the last generation is not walked by itself."""
+        """What is there stays: from here on the last generation is not walked by itself."""
+        gc.enable()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_WALKS, NEVER)
         gc.freeze()
         self._whole = self._seen = sys.getallocatedblocks()
@@ -68,6 +74,7 @@ class Heap:
 
     def close(self) -> None:
         """Let the interpreter decide again. Idempotent."""
+        gc.enable()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

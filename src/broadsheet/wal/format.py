@@ -152,6 +152,8 @@ FRAME: Final = Struct("<4sBBHQQQQQ")
 """magic, kind, zeros, log id, boot, lap, batch, durable; the same in all frames of a kind in a batch."""
 IDENTITY: Final = Struct("<QQQQ")
 """log id, boot, lap, batch, as they stand in every frame of a batch."""
+IDENTITY_AT: Final = 8
+"""Where in a frame."""
 STREAM: Final = Struct("<Q")
 CHECK: Final = Struct("<II")
 """physical chain, header crc."""

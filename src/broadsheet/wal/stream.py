@@ -86,7 +86,7 @@ class StreamState:
     @property
     def is_quarantined(self) -> bool:
         """Whether it lost durable records."""
-        return bool(self.flags & RowFlag.QUARANTINED)
+        return bool(self.flags and self.flags & RowFlag.QUARANTINED)  # An enumeration takes its time.
 
     def row(self) -> bytes:
         """What a batch says of it, packed."""
