@@ -8,7 +8,8 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, Kind
-from broadsheet.wal.recovery import held_of, of_batch, sound_runs
+from broadsheet.wal.quick import sound_runs
+from broadsheet.wal.recovery import held_of, of_batch
 from broadsheet.wal.scan import Content, batches, frames, is_chained
 from broadsheet.wal.tale import Held
 from tests.wal.harness import DIRECTORY, A, B, C, opened, payloads

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
@@ -20,13 +19,8 @@ from broadsheet.wal.extents import EXTENTS_NAME, Told
 from broadsheet.wal.format import (
     BATCH_BYTES,
     BOOT,
-    FRAME_ALIGN,
     FRAME_BYTES,
-    FRAME_MAGIC,
-    HEAD,
-    HEAD_BYTES,
     IDENTITY,
-    IDENTITY_AT,
     ROW,
     SYSTEM_STREAM,
     BatchFlag,
@@ -41,6 +35,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
+from broadsheet.wal.quick import sound_runs
 from broadsheet.wal.scan import (
     STEP_BYTES,
     Content,
@@ -55,7 +50,6 @@ from broadsheet.wal.scan import (
 from broadsheet.wal.tale import Held, Suspect, Tale, Verdict
 
 NO_BATCH: Final = -1
-KIND_RUN: Final = int(Kind.RUN)
 
 
 class Damage(NamedTuple):
@@ -467,43 +461,6 @@ def of_batch(batch: BatchHeader) -> Callable[[FrameHeader], bool]:
         return (header.log_id, header.boot, header.lap, header.batch) == key
 
     return accepts
-
-
-def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]], int] | None:
-    """The runs of a batch and their streams, and the physical chain behind them; None where it is not sound.
-
-    Nearly every batch has runs only, each whole and behind the one before. A start reads tens of thousands:
-    they are read in one loop. Where anything is otherwise, `frames` says what.
-
-    Args:
-        data: the bytes of the batch.
-    """
-    view, unpack, base = memoryview(data), HEAD.unpack_from, batch.at
-    identity = IDENTITY.pack(batch.log_id, batch.boot, batch.lap, batch.batch)
-    chain, at, end = batch.chain, BATCH_BYTES + ROW.size * batch.row_count, batch.length
-    found: list[tuple[int, Held]] = []
-    for _ in range(batch.frame_count):
-        body = at + FRAME_BYTES
-        if body > end:
-            return None
-        magic, kind, _, _, _, _, lap, number, _, stream, *run, seed, crc, told, head_crc = unpack(data, at)
-        offset, generation, entries, length = run
-        head = view[at : at + HEAD_BYTES]
-        if (
-            magic != FRAME_MAGIC
-            or kind != KIND_RUN
-            or data[at + IDENTITY_AT : at + IDENTITY_AT + IDENTITY.size] != identity
-            or body + length > end
-            or crc32c(head) != head_crc
-            or crc32c(head, chain) != told
-            or crc32c(view[body : body + length], seed) != crc
-        ):
-            return None
-        place = base + at
-        held = Held(offset, offset + entries, generation, seed, crc, length, lap, place, number)
-        found.append((stream, held))
-        chain, at = told, body + length + -length % FRAME_ALIGN
-    return (found, chain) if at == end else None
 
 
 def held_of(frame: FoundFrame, base: int) -> Held:
