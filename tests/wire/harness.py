@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +22,9 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
 from broadsheet.wire.server import Server
+
+PATIENCE_SECONDS = 30.0
+"""Far beyond what anything here takes, and before a test is ended without a word."""
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
@@ -261,17 +265,23 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
         await made.server.close()
         await made.scope.close()
     assert not made.ports.crashed, made.ports.crashed
-    await until(lambda: made.server.accounts.used_bytes == 0)  # Every byte in flight is given back.
-    assert made.server.accounts.queued_bytes == 0, "what nobody takes is counted no longer"
-    for piece in (made.server.accounts, made.server.turns, made.server.places, made.server.outlet):
-        piece.check()
-    assert not made.server.accounts.by_name, "an account whose last connection has gone"
-    assert not made.server.accounts.task_count, "a task that has ended is counted no longer"
+    await until(lambda: not made.server.accounts.by_name, made.server.check_ended)
+    made.server.check_ended()
 
 
-async def until(condition: Any) -> None:
-    """Let the loop turn until `condition` holds; a hang fails by the test's timeout."""
-    while not condition():  # noqa: ASYNC110 - the condition is the other side of a socket.
+async def until(condition: Callable[[], object], explain: Callable[[], object] = str) -> None:
+    """Let the loop turn until `condition` holds.
+
+    Args:
+        explain: called when it does not within `PATIENCE_SECONDS`; what it raises says what is wrong.
+    """
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > ends:
+            explain()
+            code = getattr(condition, "__code__", None)
+            where = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(condition)
+            raise AssertionError(f"not within {PATIENCE_SECONDS} s: the condition at {where}")
         await asyncio.sleep(0.001)
 
 

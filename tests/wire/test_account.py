@@ -1,10 +1,11 @@
 """Callers share what a node can have in flight, and nobody is left without a share."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.runtime.turn import Turn
-from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Account, Accounts
+from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
 from broadsheet.wire.limits import WireLimits
 from tests.wire.harness import LoopPorts
 
@@ -16,34 +17,75 @@ def accounts(limits: WireLimits = LIMITS) -> Accounts:
     return Accounts(limits, Turn(LoopPorts().timers))
 
 
-def greedy(node: Accounts, *takers: Account) -> None:
+def greedy(node: Accounts, *takers: Holding) -> None:
     """Each takes a MiB in its turn, for as long as it has room."""
     while sum([node.has_room(each, MIB) and node.take(each, MIB) for each in takers]):
         pass
 
 
-async def test_one_caller_alone_takes_half_and_leaves_as_much() -> None:
+async def test_one_caller_with_many_connections_takes_half_and_leaves_as_much() -> None:
     """The next caller must find room at once, not when the first one's requests have ended."""
     node = accounts()
-    first = node.enter("first", is_control=False)
-    greedy(node, first)
+    greedy(node, *[node.enter("first", is_control=False) for _ in range(100)])
 
     free = LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes - node.used_bytes
-    assert abs(first.used_bytes - free) <= 2 * MIB
+    assert 0 <= free - node.used_bytes <= 4 * MIB
     node.check()
 
 
+@pytest.mark.parametrize("count", [1, 2, 10])
+async def test_a_connection_leaves_as_much_of_its_account_as_it_takes(count: int) -> None:
+    """Without tokens all programs of a machine are one caller: one must not take all from the others."""
+    node = accounts()
+    greedy(node, *[node.enter("machine", is_control=False) for _ in range(count)])
+    newcomer = node.enter("machine", is_control=False)
+
+    share = (LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes) // (2 * count + 1)
+    assert node.has_room(newcomer, share - 2 * MIB)
+
+
+async def test_many_connections_of_one_caller_have_no_more_than_one_share() -> None:
+    """Else a flood of connections would be a flood of shares."""
+    node = accounts()
+    flood = [node.enter("flood", is_control=False) for _ in range(50)]
+    others = [node.enter(str(number), is_control=False) for number in range(3)]
+    greedy(node, *flood, *others)
+
+    half = (LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes) // 2
+    assert sum([each.used_bytes for each in flood]) <= half + 4 * MIB
+    assert min([each.used_bytes for each in others]) >= half // 5 - 4 * MIB
+
+
+async def test_a_byte_that_no_request_owns_is_named() -> None:
+    """Planted: bytes that stayed on an account for ever showed as a node that hangs, after hours."""
+    owned = Owned(used_bytes=5)
+    node = accounts()
+    holding = node.enter("caller", is_control=False, owned=lambda: owned)
+    node.take(holding, 5)
+    node.check()
+    owned = Owned()
+    with pytest.raises(AssertionError, match="caller owns 0 used_bytes, and 5 are counted"):
+        node.check()
+    node.leave(holding)
+    with pytest.raises(AssertionError, match="that is gone owns 0 used_bytes, and 5 are counted"):
+        node.check()
+    node.give(holding, 5)
+
+    node.check()
+    assert not node.by_name
+
+
 async def test_callers_that_take_all_they_may_have_equal_shares() -> None:
-    """Max-min: n callers have a (n+1)th each, and as much is left for one more (wire.6)."""
+    """Max-min: n callers with a connection each have a (n+2)th, and there is room for one more (wire.6)."""
     node = accounts()
     takers = [node.enter(str(number), is_control=False) for number in range(5)]
     greedy(node, *takers)
 
-    share = (LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes) // 6
+    share = (LIMITS.node_in_flight_bytes_max - LIMITS.reserve_bytes) // 7
     assert all(abs(each.used_bytes - share) <= 2 * MIB for each in takers)
     newcomer = node.enter("new", is_control=False)
     greedy(node, newcomer)
-    assert newcomer.used_bytes >= share // 2 - 2 * MIB
+    assert newcomer.used_bytes >= share * 2 // 3 - 2 * MIB
     node.check()
 
 
@@ -69,7 +111,7 @@ async def test_the_reserve_is_for_control() -> None:
     assert not node.has_room(client, 4 * MIB)
     assert node.has_room(peer, 4 * MIB)
     greedy(node, peer)
-    assert peer.used_bytes >= LIMITS.reserve_bytes * SHARE_OF_CONTROL // (SHARE_OF_CONTROL + 1) - 2 * MIB
+    assert peer.used_bytes >= LIMITS.reserve_bytes * SHARE_OF_CONTROL // (SHARE_OF_CONTROL + 2) - 2 * MIB
 
 
 @given(
@@ -99,7 +141,7 @@ async def test_tasks_are_shared_as_bytes_are() -> None:
     while node.may_start(hog):
         node.started(hog)
 
-    assert 500 <= hog.task_count <= 501
+    assert 333 <= hog.task_count <= 335, "a third: its account may have half, and one connection half of that"
     while node.may_start(other):
         node.started(other)
     assert other.task_count >= TASKS_MIN

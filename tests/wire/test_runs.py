@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import tracemalloc
+from functools import partial
 from itertools import accumulate, pairwise
 
 import pytest
@@ -269,6 +270,10 @@ async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
         await client.close()
 
 
+def acknowledged(frames: SingleFrames, count: int) -> bool:
+    return len(frames.acks) == count
+
+
 async def test_record_headers_are_remembered_for_one_stream_only() -> None:
     """1,024 lengths on each stream were a hundred KiB of memory for each, until the stream ended."""
     lengths = list(range(1024))
@@ -281,7 +286,7 @@ async def test_record_headers_are_remembered_for_one_stream_only() -> None:
             for run in runs:
                 frames = SingleFrames(client, run.stream)
                 frames.send([bytes(length) for length in lengths])
-                await until(lambda frames=frames: len(frames.acks) == len(lengths))
+                await until(partial(acknowledged, frames, len(lengths)))
                 frames.acks.clear()
                 w.methods.log.content.clear()
                 before = before or tracemalloc.get_traced_memory()[0]  # After the first: buffers have grown.

@@ -38,6 +38,8 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A caller that has no more in flight than this is always read, however much the others have."""
     node_tasks_max: int = 16_384
     """Requests that a server works on as tasks; shared among callers as bytes are, with 64 for each."""
+    node_runs_max: int = 65_536
+    """RUN streams that a server has open; shared in the same way."""
     turn_units_max: int = 1024
     """Work on one connection in one turn of the loop, in units of about a microsecond; the rest waits."""
     turn_time_max: Duration = Duration(3 * MILLISECOND)

@@ -3,7 +3,7 @@
 A reader may have a window of gigabytes, and a connection a thousand readers: without a bound each would
 queue its whole window in one turn, before anybody looks whether the peer takes any of it. All streams of a
 server together send `TURN_BYTES` in a turn; a message costs its bytes and `MESSAGE_BYTES`, for the work that
-it makes. Who wants more waits: callers take turns, and so do the streams of one.
+it makes. Who wants more waits: callers take turns, and so do the connections of one, and the streams of each.
 
     free --take--> waiting --its turn--> promised --take--> free
                    waiting --the peer does not read--> parked --it reads--> waiting
@@ -31,8 +31,8 @@ class Outlet:
         self._ports = ports
         self._left = TURN_BYTES
         self._is_armed = False
-        self._waiting: dict[str, dict[ServedStream, int]] = {}
-        """By caller: what each stream wants to send."""
+        self._waiting: dict[str, dict[ServerConnection, dict[ServedStream, int]]] = {}
+        """By caller and connection: what each stream wants to send."""
         self._parked: dict[ServerConnection, dict[ServedStream, int]] = {}
         """By connection, where its peer does not read."""
         self._promised: dict[ServedStream, None] = {}
@@ -48,7 +48,7 @@ class Outlet:
             return True
         self._arm()
         if self._waiting or self._left <= 0:
-            self._waiting.setdefault(connection.flow, {})[stream] = size
+            self._line(connection)[stream] = size
             return False
         self._left -= size + MESSAGE_BYTES
         return True
@@ -57,7 +57,7 @@ class Outlet:
         """The peer of `connection` reads again, so its streams may send when it is their turn."""
         parked = self._parked.pop(connection, None)
         if parked:
-            self._waiting.setdefault(connection.flow, {}).update(parked)
+            self._line(connection).update(parked)
             self._arm()
 
     def forget(self, stream: "ServedStream") -> None:
@@ -65,17 +65,40 @@ class Outlet:
         self._promised.pop(stream, None)
         connection = stream.connection
         _drop(self._parked, connection, stream)
-        _drop(self._waiting, connection.flow, stream)
+        others = self._waiting.get(connection.flow)
+        if others is not None:
+            _drop(others, connection, stream)
+            if not others:
+                del self._waiting[connection.flow]
 
     def check(self) -> None:
         """Assert the invariants."""
-        lines = [*self._waiting.values(), *self._parked.values()]
+        assert all(self._waiting.values()), "no caller without a line"
+        lines = [line for others in self._waiting.values() for line in others.values()]
+        lines += self._parked.values()
         waiting = [stream for line in lines for stream in line]
         assert all(lines), "no empty line"
         assert len(waiting) == len(dict.fromkeys(waiting)), "a stream waits once"
         assert not any(stream in self._promised for stream in waiting), "what is promised waits no longer"
         assert not self._waiting or self._is_armed, "who waits is woken some time"
         assert all(each.is_write_paused for each in self._parked), "whose peer reads is not parked"
+
+    def _line(self, connection: "ServerConnection") -> "dict[ServedStream, int]":
+        return self._waiting.setdefault(connection.flow, {}).setdefault(connection, {})
+
+    def _first(self) -> "tuple[ServedStream, int]":
+        """The next stream and what it wants: of the next caller, and of its next connection."""
+        flow = next(iter(self._waiting))
+        others = self._waiting.pop(flow)
+        connection = next(iter(others))
+        line = others.pop(connection)
+        stream = next(iter(line))
+        size = line.pop(stream)
+        if line:
+            others[connection] = line  # Behind the other connections.
+        if others:
+            self._waiting[flow] = others  # Behind the other callers.
+        return stream, size
 
     def _arm(self) -> None:
         if not self._is_armed:
@@ -86,12 +109,7 @@ class Outlet:
         self._is_armed, self._left = False, TURN_BYTES
         self._promised.clear()  # Who was woken and did not send has other reasons to wait, or comes again.
         while self._waiting and self._left > 0:
-            flow = next(iter(self._waiting))
-            others = self._waiting.pop(flow)
-            stream = next(iter(others))
-            size = others.pop(stream)
-            if others:
-                self._waiting[flow] = others  # Behind the other callers.
+            stream, size = self._first()
             if stream.connection.is_write_paused:
                 self._parked.setdefault(stream.connection, {})[stream] = size
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from broadsheet.base.types import Buffer, ConnectionId
-from broadsheet.errors import Status
+from broadsheet.errors import Status, Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
 from broadsheet.wire.events import RecordsReceived
@@ -25,7 +25,9 @@ MESSAGE_MAX: Final = 1024
 class RunEnd:
     """The accepting end of a RUN stream."""
 
-    __slots__ = ("connection", "has_finished", "send", "sink", "stream", "unanswered_count")
+    __slots__ = (
+        "connection", "has_finished", "send", "sink", "stream", "unanswered_bytes", "unanswered_count",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,14 +38,15 @@ class RunEnd:
         send: Callable[["RunEnd", int, bytes], None],
     ) -> None:
         self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
-        self.unanswered_count = 0
-        """Runs that are with the sink."""
+        self.unanswered_count = self.unanswered_bytes = 0
+        """Runs that are with the sink, and their bytes."""
         self.has_finished = False
         """The dialler sends no more; once all is answered the stream ends."""
 
     def on_records(self, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
         """Hand records to the sink."""
         self.unanswered_count += 1
+        self.unanswered_bytes += event.size
         self.sink.on_run(Run(self, event, parts))
 
 
@@ -85,6 +88,7 @@ class Run:
             answer = render_acks(stream, self.sequence, self.count, self._lengths, begin)
         end = self._end
         end.unanswered_count -= 1
+        end.unanswered_bytes -= self.size
         end.send(end, self.size, answer)
 
 
@@ -94,6 +98,8 @@ class Runs:
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
         self._ends: dict[int, RunEnd] = {}
+        self._owing: dict[RunEnd, None] = {}
+        """Those with runs that are not answered, streams that have ended among them."""
 
     def __contains__(self, stream: int) -> bool:
         """Whether `stream` is open."""
@@ -107,12 +113,29 @@ class Runs:
         """How many are open."""
         return len(self._ends)
 
+    @property
+    def unanswered_bytes(self) -> int:
+        """Of runs that are with a sink."""
+        return sum([end.unanswered_bytes for end in self._owing])
+
     def accept(self, stream: int, opened: RunOpened) -> None:
-        """Open `stream` for records."""
+        """Open `stream` for records.
+
+        Raises:
+            Throttled: its caller has too many. The sink is told that nothing will come.
+        """
         connection = self._connection
         if stream not in connection.base.streams:
             opened.sink.on_end()  # The caller left before we were ready.
             return
+        accounts, holding = connection.server.accounts, connection.pressure.holding
+        assert holding is not None, "who asks has greeted"
+        if not accounts.may_open(holding):
+            opened.sink.on_end()
+            raise Throttled(
+                f"{holding.account.run_count} RUN streams of this caller are open: wait for one to end"
+            )
+        accounts.opened(holding)
         self._ends[stream] = RunEnd(
             opened.sink, stream, connection=connection.connection, send=self._on_answered
         )
@@ -127,6 +150,7 @@ class Runs:
             return
         connection, parts = self._connection, event.parts
         connection.pressure.take(event.size)
+        self._owing[end] = None
         if any(isinstance(part, memoryview) for part in parts):
             keep = connection.keep
             parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
@@ -142,18 +166,36 @@ class Runs:
 
     def drop(self, stream: int) -> None:
         """The stream has ended otherwise."""
-        end = self._ends.pop(stream, None)
+        end = self._pop(stream)
         if end is not None and not end.has_finished:
             end.sink.on_end()
 
+    def check(self) -> None:
+        """Assert the invariants."""
+        for stream, end in self._ends.items():
+            assert end.unanswered_count or not end.has_finished, f"stream {stream} is answered, and not ended"
+            assert not end.unanswered_count or end in self._owing, f"stream {stream} owes answers"
+        for end in self._owing:
+            assert end.unanswered_count, f"stream {end.stream} owes no answer"
+
+    def _pop(self, stream: int) -> RunEnd | None:
+        end = self._ends.pop(stream, None)
+        if end is not None:
+            holding = self._connection.pressure.holding
+            assert holding is not None, "who opened it had greeted"
+            self._connection.server.accounts.opened(holding, -1)
+        return end
+
     def _on_answered(self, end: RunEnd, size: int, answer: bytes) -> None:
         connection = self._connection
-        connection.pressure.give(size)
+        if not end.unanswered_count:
+            self._owing.pop(end, None)
         if not connection.is_lost:
             connection.base.answer_run(end.stream, size, answer)
             self._close(end)
             connection.mark_dirty()
+        connection.pressure.give(size)  # Last: the connection may be read on in here.
 
     def _close(self, end: RunEnd) -> None:
-        if end.has_finished and not end.unanswered_count and self._ends.pop(end.stream, None) is not None:
+        if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
             self._connection.reply(end.stream, Reply(EMPTY))

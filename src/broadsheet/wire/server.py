@@ -10,15 +10,17 @@ Source: wire.4-9; access.6, access.8.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.exposure import check_exposure
+from broadsheet.access.exposure import check_exposure, is_loopback
 from broadsheet.base.types import ConnectionId
 from broadsheet.ports import Listener
+from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Scope
-from broadsheet.wire.account import Accounts
+from broadsheet.wire.account import Accounts, Owned
+from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
 from broadsheet.wire.outlet import Outlet
@@ -54,16 +56,18 @@ class Server:
         limits: WireLimits = DEFAULT_LIMITS,
         node: str = "",
         cluster: str = "",
+        peers: Collection[str] = (),
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Serve `methods`.
 
         Args:
             scope: owner of the handlers' tasks.
+            peers: the nodes of `cluster`.
             failed: told of what a handler raised that is no answer, for the log.
         """
         self.ports, self.scope, self.authorizer, self.limits = ports, scope, authorizer, limits
-        self.node, self.cluster = node, cluster
+        self.node, self.cluster, self.peers = node, cluster, peers
         self.table = method_table(methods)
         self.numbers = {method.name: method.number for method in self.table.values()}
         self.pool = SlabPool(large_slab_bytes(limits))
@@ -73,6 +77,8 @@ class Server:
         self.counts = Counts()
         self.places = Places(limits)
         self.connections = self.places.all
+        self.checked = checker(self.check)
+        """What to call after each step; None in production."""
         self._failed = failed
         self._next = 0
         self._listeners: list[Listener] = []
@@ -103,6 +109,24 @@ class Server:
             await self._drained
         timer.cancel()
 
+    def check(self) -> None:
+        """Assert the invariants: everything that is counted belongs to somebody who is there."""
+        for piece in (self.places, self.turns, self.outlet, self.accounts):
+            piece.check()
+        for connection in self.connections.values():
+            connection.check()
+
+    def check_ended(self) -> None:
+        """Assert that nothing is left: no connection, no request of one, and nothing on any account.
+
+        True once the server is closed, its scope too, and every run is answered.
+        """
+        self.check()
+        left = {name: Owned(*(getattr(account, what) for what in Owned._fields))
+                for name, account in self.accounts.by_name.items()}  # fmt: skip
+        assert not left, f"all connections have ended, and they still own {left}"
+        assert not self.connections, f"{len(self.connections)} connections have outlived their server"
+
     def _accept(self) -> ServerConnection:
         self._next += 1
         return ServerConnection(self, ConnectionId(self._next))
@@ -124,6 +148,14 @@ class Server:
         if message:
             self.counts.turned_away += 1
         return message
+
+    def is_peer(self, hello: Hello, source: str) -> bool:
+        """Whether who says so without a token is another node of this cluster: on this machine only.
+
+        Beyond it anybody could say so, and have the room that is kept for peers (ADR 0154).
+        """
+        is_named = hello.node in self.peers and hello.node != self.node
+        return is_named and hello.cluster == self.cluster != "" and is_loopback(source)
 
     def greeted(self, connection: ServerConnection) -> str:
         """It has said who it is; why it may not stay, where no idle one can make room."""

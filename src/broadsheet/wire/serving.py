@@ -52,6 +52,7 @@ from broadsheet.wire.runs import Runs
 from broadsheet.wire.served import ServedStream
 from broadsheet.wire.shell import Shell
 from broadsheet.wire.turns import REPLY_SHIFT, TOKEN_UNITS, Share
+from broadsheet.wire.witness import Witness
 from broadsheet.wire.works import Works
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ServerConnection(Shell):
         self.principal = ANYONE
         self._expelled: Principal | None = None  # Its streams have ended with its token.
         self.flow = f"#{connection}"
-        """Who shares its turns and bytes: the bearer of the token; without tokens, each connection alone."""
+        """Who shares its turns and bytes: the bearer of the token, a peer, or else the remote host."""
         self.is_waiting = False
         """Whether it waits for its turn, and is not read."""
         self.share: Share | None = None
@@ -89,9 +90,10 @@ class ServerConnection(Shell):
         """What was taken from the bytes and waits for the next turn."""
         self._is_reading = True
         self._torn_since = self.base.heard_at
+        self._witness = Witness(self)
         self.pressure = Pressure(self)
         self.works = Works(self)
-        self._streams: dict[int, ServedStream] = {}
+        self.streams: dict[int, ServedStream] = {}
         self.runs = Runs(self)
 
     # ------------------------------------------------------------------ Shell
@@ -110,6 +112,16 @@ class ServerConnection(Shell):
     def is_idle(self) -> bool:
         """Whether nothing is asked over it now."""
         return not self.base.streams and not self._pending
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something was taken from the bytes and is not looked at yet."""
+        return bool(self._pending or self.base.events)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of messages that wait for handlers."""
+        return sum([stream.queued_bytes for stream in self.streams.values()])
 
     @property
     def is_closing(self) -> bool:
@@ -149,6 +161,18 @@ class ServerConnection(Shell):
         return not self.pressure.is_held and bool(
             self._pending or (inbound.read < inbound.written and not self.base.is_torn)
         )
+
+    def settle(self) -> None:
+        """After frames were taken."""
+        super().settle()
+        if self.server.checked is not None:
+            self._checked(self.server.checked)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.pressure.check()
+        self.runs.check()
+        self._witness.check()
 
     def go_on(self) -> None:
         """It may be read again, and what was received may be worked on."""
@@ -216,7 +240,7 @@ class ServerConnection(Shell):
         self.pressure.forget()
         self._pending = []
         self.works.cancel_all()
-        for stream in list(self._streams.values()):  # Each is closed when its task has ended.
+        for stream in list(self.streams.values()):  # Each is closed when its task has ended.
             stream.on_end(Unknown("the connection was lost"))
         for run in list(self.runs):
             self.runs.drop(run)
@@ -231,7 +255,7 @@ class ServerConnection(Shell):
     def next_deadline(self) -> Instant | None:
         """When the token expires."""
         expires = self.principal.expires
-        if expires is None or self._expelled is self.principal or not (self._streams or self.runs):
+        if expires is None or self._expelled is self.principal or not (self.streams or self.runs):
             return None
         time = self.ports.time
         return after(time.now(), Duration(max(0, expires - time.wall())))
@@ -279,9 +303,10 @@ class ServerConnection(Shell):
                 self.base.fail(Status.UNAUTHENTICATED, str(error))
             else:
                 self.caller = self.principal.account or self.source
-                self.flow = self.principal.account or self.flow
-                is_control = self.principal.is_control or (self.principal is ANYONE and bool(hello.node))
-                self.pressure.account = server.accounts.enter(self.flow, is_control=is_control)
+                is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
+                peer = f"peer {hello.node}" if is_peer else ""
+                self.flow = self.principal.account or peer or self.source or self.flow
+                self.pressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
                 if message := server.greeted(self):
                     self.base.fail(Status.THROTTLED, message)
                 else:
@@ -344,10 +369,10 @@ class ServerConnection(Shell):
                     self.runs.accept(stream, result)
                     return
             else:
-                end = self._streams[stream] = ServedStream(self, stream, method)
+                end = self.streams[stream] = ServedStream(self, stream, method)
                 result = method.handler(call, request, end)
         except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
-            self._streams.pop(stream, None)
+            self.streams.pop(stream, None)
             self.refuse(stream, error)
             return
         start(stream, result, call, len(event.request))
@@ -363,17 +388,17 @@ class ServerConnection(Shell):
         return found
 
     def _on_message(self, event: MessageReceived, _now: Instant) -> None:
-        end = self._streams.get(event.stream)
+        end = self.streams.get(event.stream)
         if end is not None:
             end.on_message(event)
 
     def _on_credit(self, event: CreditReceived, _now: Instant) -> None:
-        end = self._streams.get(event.stream)
+        end = self.streams.get(event.stream)
         if end is not None:
             end.on_writable()
 
     def _on_finish(self, event: FinishReceived, _now: Instant) -> None:
-        if (end := self._streams.get(event.stream)) is not None:
+        if (end := self.streams.get(event.stream)) is not None:
             end.on_finish()
         else:
             self.runs.on_finish(event.stream)
@@ -430,7 +455,7 @@ class ServerConnection(Shell):
 
     def on_stopped(self, stream: int) -> None:
         """The task of `stream` has ended, in whatever way."""
-        if (end := self._streams.pop(stream, None)) is not None:
+        if (end := self.streams.pop(stream, None)) is not None:
             end.close()
         self.base.ended(stream)
         if stream in self.base.streams and stream not in self.runs:
@@ -441,7 +466,7 @@ class ServerConnection(Shell):
         if self.base.refuse(stream, error.status, str(error)):
             self.mark_dirty()
         self.runs.drop(stream)
-        if (end := self._streams.get(stream)) is not None:
+        if (end := self.streams.get(stream)) is not None:
             end.on_end(error)
         self.works.cancel(stream)
 
@@ -461,7 +486,7 @@ class ServerConnection(Shell):
         now, and a refusal says that nothing was done.
         """
         hit("wire.expelled")
-        end, state = self._streams.get(stream), self.base.streams.get(stream)
+        end, state = self.streams.get(stream), self.base.streams.get(stream)
         if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
             end.on_end(error)
         else:

@@ -119,7 +119,7 @@ class Shell:
         self.flush()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.close()
-            self._drained_at, self._drained_bytes = self.ports.time.now(), self._drained()
+            self._drained_at, self._drained_bytes = self.ports.time.now(), self.drained_bytes()
             self.arm(self._drained_at)
 
     def abort(self, reason: str) -> None:
@@ -234,7 +234,7 @@ class Shell:
         """The send buffer is above its high mark."""
         self.is_write_paused = True
         self._drained_at = self.ports.time.now()
-        self._drained_bytes = self._drained()
+        self._drained_bytes = self.drained_bytes()
         self.arm(self._drained_at)
 
     def resume_writing(self) -> None:
@@ -280,12 +280,13 @@ class Shell:
         self.arm(now)
 
     def _is_stuck(self, now: Instant) -> bool:
-        drained = self._drained()
+        drained = self.drained_bytes()
         if drained > self._drained_bytes:
             self._drained_bytes, self._drained_at = drained, now
         return now >= self._drained_at + self.limits.write_timeout
 
-    def _drained(self) -> int:
+    def drained_bytes(self) -> int:
+        """What the transport has passed on, as far as it tells."""
         waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
         return self.written_bytes - waiting
 

@@ -50,6 +50,15 @@ class Works:
         """Whether a task runs for `stream`."""
         return stream in self._works
 
+    def __len__(self) -> int:
+        """How many run."""
+        return len(self._works)
+
+    @property
+    def size(self) -> int:
+        """Request bytes that they work on."""
+        return sum([work.size for work in self._works.values()])
+
     def cancel(self, stream: int) -> None:
         """End one, where it runs. It keeps its slot until it has ended."""
         entry = self._works.get(stream)
@@ -72,16 +81,16 @@ class Works:
         size: int,
     ) -> None:
         connection = self._connection
-        accounts, account = connection.server.accounts, connection.pressure.account
-        assert account is not None, "who asks has greeted"
+        accounts, holding = connection.server.accounts, connection.pressure.holding
+        assert holding is not None, "who asks has greeted"
         if connection.share is not None:
             connection.share.units -= START_UNITS
         refusal: BroadsheetError | None = None
         if connection.server.scope.is_closed:
             refusal = ShuttingDown("the node shuts down: nothing was done")
-        elif not accounts.may_start(account):
+        elif not accounts.may_start(holding):
             refusal = Throttled(
-                f"{account.task_count} requests of this caller are worked on: wait for one to end"
+                f"{holding.account.task_count} requests of this caller are worked on: wait for one to end"
             )
         if refusal is not None:
             if isinstance(handler, Coroutine):
@@ -89,7 +98,7 @@ class Works:
             connection.refuse(stream, refusal)
             connection.on_stopped(stream)
             return
-        accounts.started(account)
+        accounts.started(holding)
         entry = self._works[stream] = Work(handler, size)
         connection.pressure.take(size)
         entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
@@ -110,15 +119,15 @@ class Works:
     def _stopped(self, stream: int) -> None:
         """A task has ended, in whatever way."""
         entry = self._works.pop(stream)
-        account = self._connection.pressure.account
-        assert account is not None, "who asked had greeted"
-        self._connection.server.accounts.stopped(account)
+        holding = self._connection.pressure.holding
+        assert holding is not None, "who asked had greeted"
+        self._connection.server.accounts.stopped(holding)
         if entry.timer is not None:
             entry.timer.cancel()
         if isinstance(entry.handler, Coroutine):
             entry.handler.close()  # Where the task was cancelled before its first step.
-        self._connection.pressure.give(entry.size)
         self._connection.on_stopped(stream)
+        self._connection.pressure.give(entry.size)  # Last: the connection may be read on in here.
 
     async def _answer(self, stream: int, work: Awaitable[Reply]) -> None:
         try:

@@ -61,6 +61,7 @@ class NativeDoor:
             limits=config.limits,
             node=identity.node,
             cluster=identity.cluster,
+            peers=tuple(identity.peers),
             failed=lambda error: logger.error("handler.failed", exc_info=error),
         )
         services.one(Metrics).registry.register(_Counts(server))

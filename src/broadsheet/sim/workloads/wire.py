@@ -26,7 +26,7 @@ from broadsheet.sim.history import Operation, Outcome
 from broadsheet.sim.plan import Budget, Kind
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload, Violation
-from broadsheet.wire.client import ClientConnection
+from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.pool import Pool
@@ -50,12 +50,17 @@ LIMITS: Final = WireLimits(
     keepalive_interval=Duration(300 * MILLISECOND),
     dial_timeout=Duration(300 * MILLISECOND),
     drain_timeout=Duration(500 * MILLISECOND),
+    write_timeout=Duration(600 * MILLISECOND),
 )
 """Narrow budgets: every run meets the end of a share, of a window and of an account."""
 CLUSTER: Final = "sim"
 KEY: Final = b"a key of the simulated cluster.."
 LIFE: Final = Duration(400 * 3600 * SECOND)
 """Of a token, before and after its client's clock: clocks jump by hours, which is not what is tested."""
+DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
+"""Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
+DEAF_EVERY: Final = 20
+"""Requests of a client, of which one more is made by a connection that reads nothing."""
 POLICY: Final = RetryPolicy(attempts_max=20)
 
 
@@ -162,6 +167,14 @@ class WireWorkload(ServiceWorkload):
             _row("sim.log", 3, Shape.RUN, partial(self._log, seat), Capability.APPEND),
         ]
         authorizer = Authorizer(_tokens(), time=seat.ports.time)
+        ended: list[Server] = []
+
+        async def check_ended() -> None:
+            await asyncio.sleep(0)  # A task that has just ended is told of in the next turn.
+            for each in ended:
+                each.check_ended()
+
+        seat.scope.defer(check_ended)  # Last of all: the server is closed, and its calls have ended.
         server = Server(
             seat.ports,
             seat.scope.child("calls"),
@@ -172,6 +185,7 @@ class WireWorkload(ServiceWorkload):
         )
         await server.listen(seat.address, is_insecure=True)
         seat.scope.defer(server.close)
+        ended.append(server)
 
     async def client(self, seat: ServiceSeat, run: Run) -> None:
         """Calls, uploads and runs, one at a time."""
@@ -222,6 +236,7 @@ class _Client:
         self.pool = Pool(seat.ports, seat.scope, limits=LIMITS, token=self._token)
         self.routed = Routed(self.pool, [seat.address_of(node) for node in NODES], policy=POLICY)
         self.serial = 0
+        self.deaf: list[asyncio.Future[None]] = []
 
     async def work(self) -> None:
         """Until the run is over."""
@@ -233,8 +248,31 @@ class _Client:
             await kinds[self.random.randrange(0, len(kinds))](asked)
             if self.serial % 7 == 0:
                 await self._renew()
+            if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
+                self.deaf.append(asyncio.ensure_future(self._be_deaf()))
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
+        await asyncio.gather(*self.deaf)
         await self.pool.close()
+
+    async def _be_deaf(self) -> None:
+        """Ask for much and read nothing of it: the node gives such a connection up, and all that it holds."""
+        address = self.seat.address_of(NODES[self.serial % len(NODES)])
+        try:
+            connection = await dial(self.seat.ports, address, token=self._token(), limits=DEAF)
+        except BroadsheetError:
+            return
+        if connection.transport is not None:
+            connection.transport.pause_reading()
+        name, payload = f"{self.seat.node}.{self.serial}.deaf", bytes(LIMITS.frame_bytes_max // 2)
+        calls = [
+            asyncio.ensure_future(
+                connection.call("sim.echo", Asked(f"{name}.{number}"), (payload,), reply=Told)
+            )
+            for number in range(LIMITS.streams_max)
+        ]
+        await asyncio.wait(calls, timeout=3.0)
+        connection.abort("it was deaf")
+        await asyncio.gather(*calls, return_exceptions=True)
 
     def _token(self, capabilities: Capability = EVERYTHING) -> str:
         issued = WallTime(self.seat.ports.time.wall() - LIFE)

@@ -1,0 +1,164 @@
+"""Who is one caller, who is control, and what each may have open."""
+
+import asyncio
+
+import pytest
+
+from broadsheet.access.capability import Capability
+from broadsheet.access.tokens import Tokens
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.errors import Throttled
+from broadsheet.wire import frame as f
+from broadsheet.wire.account import TASKS_MIN
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.server import Server
+from tests.wire.harness import Echo, Empty, World, until, world
+
+
+def hello(node: str = "", cluster: str = "") -> f.Hello:
+    return f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20, node, cluster)
+
+
+def served(w: World) -> Server:
+    server = w.server
+    server.peers = ("a", "b", "c")
+    return server
+
+
+async def test_without_tokens_connections_of_one_host_are_one_caller() -> None:
+    """Each had a share of its own: whoever opened a thousand had a thousand."""
+    async with world() as w:
+        clients = [await w.client() for _ in range(5)]
+        (account,) = w.server.accounts.by_name.values()
+
+        assert (account.name, len(account.holdings), account.is_control) == ("127.0.0.1", 5, False)
+        for client in clients:
+            await client.close()
+
+
+async def test_tokens_of_one_subject_and_grant_are_one_caller_and_others_another() -> None:
+    """So a renewed token goes on with the account of the one before it."""
+    tokens = Tokens([b"0123456789abcdef0123456789abcdef"], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+
+        def token(capabilities: Capability, minutes: int) -> str:
+            return tokens.sign(capabilities, now=now, lifetime=Duration(minutes * 60 * SECOND))
+
+        grants = (Capability.READ, Capability.READ, Capability.ADMIN)
+        clients = [
+            await w.client(token=token(grant, minutes)) for minutes, grant in enumerate(grants, start=1)
+        ]
+        accounts = w.server.accounts.by_name.values()
+
+        assert sorted((len(each.holdings), each.is_control) for each in accounts) == [(1, True), (2, False)]
+        for client in clients:
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("node", "cluster", "source", "is_peer"),
+    [
+        ("b", "c1", "127.0.0.1", True),
+        ("b", "c1", "10.0.0.7", False),
+        ("b", "", "127.0.0.1", False),
+        ("a", "c1", "127.0.0.1", False),
+        ("x", "c1", "127.0.0.1", False),
+        ("", "c1", "127.0.0.1", False),
+    ],
+)
+async def test_only_another_node_of_the_cluster_on_this_machine_is_control_without_a_token(
+    node: str, cluster: str, source: str, is_peer: bool
+) -> None:
+    """Any name in a greeting had the room that is kept for peers, from anywhere."""
+    async with world() as w:
+        assert served(w).is_peer(hello(node, cluster), source) is is_peer
+
+
+async def test_a_peer_without_a_token_has_an_account_of_its_own() -> None:
+    """Replication must not share with the clients of its machine."""
+    async with world() as w:
+        served(w)
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(f.frame(f.HELLO, 0, f.encode(hello("b", "c1"))))
+        await until(lambda: w.server.accounts.by_name)
+        (account,) = w.server.accounts.by_name.values()
+
+        assert (account.name, account.is_control) == ("peer b", True)
+        assert await reader.read(1)
+        writer.close()
+
+
+async def test_run_streams_of_one_caller_are_bounded_over_all_its_connections() -> None:
+    """They were bounded by connection, so a caller with many connections had as many as it liked."""
+    async with world(WireLimits(node_runs_max=100)) as w:
+        clients = [await w.client(), await w.client()]
+        runs = []
+        for number in range(TASKS_MIN):
+            method = ("test.append", "test.append_later")[number // 2 % 2]
+            runs.append((await clients[number % 2].open_run(method, Echo(), reply=Empty))[1])
+        for method in ("test.append", "test.append_later"):
+            with pytest.raises(Throttled, match=f"{TASKS_MIN} RUN streams of this caller are open"):
+                await clients[0].open_run(method, Echo(), reply=Empty)
+        await runs[0].send([b"x"])
+        await runs[0].close()
+        _, again = await clients[1].open_run("test.append", Echo(), reply=Empty)
+        clients[0].withdraw(runs[2].stream)
+        await clients[0].open_run("test.append", Echo(), reply=Empty)
+
+        assert w.server.accounts.run_count == TASKS_MIN
+        await again.close()
+        for client in clients:
+            await client.close()
+
+
+async def test_those_who_wait_for_room_are_woken_in_order_and_only_while_they_fit() -> None:
+    """All were woken in every turn in which a byte came back: quadratic in how many wait."""
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=1 << 20,
+        node_in_flight_bytes_max=8 << 20, reserve_bytes=1 << 20,
+    )  # fmt: skip
+    async with world(limits) as w:
+        w.methods.log.is_holding = True
+        clients = [await w.client() for _ in range(30)]
+        runs = [(await client.open_run("test.append", Echo(), reply=Empty))[1] for client in clients]
+        sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for run in runs for _ in range(2)]
+
+        def waiting() -> int:
+            held = [each.pressure for each in w.server.connections.values() if each.pressure.is_held]
+            return sum([w.server.accounts.is_waiting(each) for each in held])
+
+        await until(lambda: waiting() > 20 and w.methods.log.held)
+        before = waiting()
+        w.methods.log.place(w.methods.log.held.pop(0))
+        await asyncio.sleep(0.05)
+        assert before - 3 <= waiting(), "there was room for one"
+        while not all(each.done() for each in sending):
+            w.methods.log.release()
+            w.methods.log.is_holding = True
+            await asyncio.sleep(0.001)
+            w.server.check()
+        await asyncio.gather(*sending)
+
+        for client in clients:
+            await client.close()
+
+
+async def test_a_peer_that_takes_nothing_is_missed_by_the_check_if_nobody_gives_it_up() -> None:
+    """Planted: it was never given up, and showed as nothing at all but memory that is gone."""
+    limits = WireLimits(write_timeout=Duration(10 * MILLISECOND))
+    async with world(limits) as w:
+        client = await w.client()
+        (connection,) = w.server.connections.values()
+        connection.is_write_paused = True
+        w.server.check()
+        late = Duration(5 * SECOND)
+        before = connection.ports.time.now
+        connection.ports.time.now = lambda: type(before())(before() + late)  # type: ignore[method-assign]
+        try:
+            with pytest.raises(AssertionError, match="has taken nothing for 5 s"):
+                w.server.check()
+        finally:
+            connection.ports.time.now = before  # type: ignore[method-assign]
+            connection.is_write_paused = False
+        await client.close()
