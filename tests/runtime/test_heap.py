@@ -4,13 +4,14 @@ The collector belongs to the whole process, so each test puts it back as it was.
 """
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
 from broadsheet.base.time import Duration
-from broadsheet.runtime.heap import INTERVAL, STEP_BLOCKS, Heap
+from broadsheet.runtime.heap import INTERVAL, STEP_BLOCKS, WHOLE_LOOKS_MIN, Heap
 from tests.support.hand import HandClock
 
 
@@ -78,6 +79,8 @@ def test_cycles_among_what_was_frozen_are_found_once_the_heap_has_grown_by_half(
     is_there = weakref.ref(gone)
     heap.start()
     del gone, other
+    for _ in range(WHOLE_LOOKS_MIN):
+        clock.advance(INTERVAL)
     grown = []
     for _ in range(200):
         grown.append(kept(2 * STEP_BLOCKS))
@@ -88,6 +91,27 @@ def test_cycles_among_what_was_frozen_are_found_once_the_heap_has_grown_by_half(
     assert is_there() is None
     assert walks.sizes
     heap.close()
+
+
+def test_everything_is_walked_once_in_a_minute_at_most(walks: Walks) -> None:
+    """A node that opened ten thousand journals was walked whole six times, a quarter of a second each."""
+    clock = HandClock()
+    heap = Heap(clock)
+    everything = len(gc.get_objects())
+    heap.start()
+    doubled = kept(sys.getallocatedblocks())
+    clock.advance(INTERVAL)
+    (new,) = walks.sizes
+    for _ in range(WHOLE_LOOKS_MIN):
+        clock.advance(INTERVAL)
+    assert walks.sizes == [new]
+
+    grown = kept(2 * STEP_BLOCKS)
+    clock.advance(INTERVAL)
+    heap.close()
+    assert doubled
+    assert grown
+    assert walks.sizes[1] > new + everything // 2, "the first was of what was new, the second of all"
 
 
 def test_nothing_is_walked_while_a_node_starts(walks: Walks) -> None:

@@ -9,7 +9,8 @@ them; four or five of them are an object that could be in a cycle.
     while a node starts: nothing is walked, for what it reads and makes stays
     walked by itself: the two young generations, which are small
     grown by `STEP_BLOCKS`: what is not frozen is walked once, and frozen
-    grown by half since everything was walked: everything is walked, for cycles among what was frozen
+    grown by half since everything was walked, and a minute ago at least: everything is walked, for cycles
+                                               among what was frozen
 
 So garbage in cycles never exceeds half of the heap, and everything is walked a logarithm of times.
 It is of the whole process, so the command that owns the process makes one. ADR 0153.
@@ -32,6 +33,9 @@ STEP_BLOCKS: Final = 100_000
 """Growth after which what is new is walked and frozen: about ten milliseconds."""
 INTERVAL: Final = Duration(SECOND // 2)
 """How often the growth is looked at, for some ten microseconds."""
+WHOLE_LOOKS_MIN: Final = 120
+"""Looks, a minute of them, between two walks of everything: a node that opens ten thousand journals grows by
+half again and again, and each walk holds it for a tenth of a second and more."""
 
 
 class Heap:
@@ -43,6 +47,8 @@ class Heap:
         self._before = gc.get_threshold()
         self._whole = self._seen = 0
         """Blocks when everything was walked, and when the growth was last acted on."""
+        self._looks = 0
+        """Since everything was walked."""
         self._timer: Timer | None = None
 
     def hold(self) -> None:
@@ -59,18 +65,19 @@ class Heap:
 
     def look(self) -> None:
         """Act on what has grown since."""
+        self._looks += 1
         blocks = sys.getallocatedblocks()
         if blocks - self._seen < STEP_BLOCKS:
             self._seen = min(self._seen, blocks)  # What has shrunk may grow again.
             return
-        is_whole = blocks >= self._whole + self._whole // 2
+        is_whole = self._looks >= WHOLE_LOOKS_MIN and blocks >= self._whole + self._whole // 2
         if is_whole:
             gc.unfreeze()
         gc.collect()
         gc.freeze()
         self._seen = sys.getallocatedblocks()
         if is_whole:
-            self._whole = self._seen
+            self._whole, self._looks = self._seen, 0
 
     def close(self) -> None:
         """Let the interpreter decide again. Idempotent."""
