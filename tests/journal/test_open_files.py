@@ -53,7 +53,7 @@ async def test_a_roll_without_a_file_to_open_is_refused_and_the_node_lives_on(tm
             limit, _ = resource.prlimit(node.pid or 0, resource.RLIMIT_NOFILE)
             allow(node, 4)
             for content in (b"small", b"large" * 20_000):
-                with pytest.raises(StoreUnhealthy, match="no open file"):
+                with pytest.raises(StoreUnhealthy, match="no file could be opened.*ulimit -n"):
                     await client.journals.append(NAME, content)
             allow(node, limit)
 
@@ -118,6 +118,42 @@ async def test_more_journals_than_descriptors_are_served_before_and_after_a_rest
                 await until_appended(client, b" again", name)
                 found = b"".join([chunk.data async for chunk in client.journals.read(name)])
                 assert found == name.encode() + b" again"
+        assert await node.died(0.1) is None
+    finally:
+        node.kill()
+
+
+async def test_appends_to_more_journals_than_descriptors_wait_and_none_is_refused(tmp_path: Path) -> None:
+    """After a restart half of 64 concurrent appends were refused: each leaves a file that must be synced."""
+    files, names = 160, [f"busy/{number:03}" for number in range(300)]
+    node = NodeProcess(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await asyncio.gather(*(client.journals.create(name) for name in names))
+            await asyncio.gather(*(client.journals.append(name, b"first") for name in names))
+        node.kill()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, _few(64)), hard))
+        try:
+            assert await node.start(), (tmp_path / "node.log").read_text()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        allow(node, files)
+        async with broadsheet.connect(node.address) as client:
+            refused = []
+            slots = asyncio.Semaphore(64)
+
+            async def one(name: str) -> None:
+                async with slots:
+                    try:
+                        await client.journals.append(name, b" again")
+                    except StoreUnhealthy as error:
+                        refused.append(str(error))
+
+            for _ in range(2):
+                await asyncio.gather(*map(one, names))
+        assert (len(refused), refused[:1]) == (0, [])
         assert await node.died(0.1) is None
     finally:
         node.kill()

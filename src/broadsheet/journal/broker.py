@@ -454,6 +454,7 @@ class Broker:
             except (OSError, BroadsheetError) as error:
                 if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
                     self._context.spools.relieve()
+                    pause = OPEN_RETRY_MIN  # It passes as soon as other files were synced.
                 slot.trouble = str(error)
                 await asyncio.sleep(in_seconds(pause))
                 pause = Duration(min(2 * pause, OPEN_RETRY_MAX))

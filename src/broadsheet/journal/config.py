@@ -51,6 +51,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     spool_files_max: int = 512
     """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
     the process may have."""
+    descriptor_wait: Duration = Duration(3 * SECOND)
+    """How long an append waits for a file that may be opened; then it is refused: nothing was done."""
     openings_max: int = 32
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
@@ -92,6 +94,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "journals_max",
             "checkpoint_bytes",
             "free_check_interval",
+            "descriptor_wait",
             "opening_wait",
             "listing_wait",
         ):

@@ -33,6 +33,7 @@ def refusal(status: Status, replica: Replica, begin: int) -> str:
     fullness = (
         replica.trouble
         or replica.fullness
+        or replica.refused_for
         or "the disk had no space left for it, or the process no open file: free some"
     )
     limits = replica.context.config.limits

@@ -19,6 +19,7 @@ from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.arrivals import AppendRun, Upload
+from broadsheet.journal.awaiting import Awaiting
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import Fragment
@@ -51,6 +52,7 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss, reset_head
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
@@ -125,7 +127,9 @@ class Replica:
         self.trouble = ""  # Why the log takes nothing of it, while it is healed, or for good.
         self.fullness = ""  # Why appends are refused for want of space, with the remedy.
         self.is_closed = False
+        self.refused_for = ""  # Why an append was refused last for want of space or of an open file.
         self._is_refusing = False
+        self._awaiting = Awaiting(self.context, perform=self._try, refuse=self._refuse_for_want)
         self._waiters: dict[asyncio.Future[None], None] = {}
         self.pipeline = Pipeline(
             head=opened.head,
@@ -238,6 +242,7 @@ class Replica:
             return
         self.host.deliver(Closed(status=status))
         self.is_closed = True
+        self._awaiting.clear()
         self.host.close()
         self._wake()
         for spool in (*self.closed, self.spool):
@@ -263,9 +268,31 @@ class Replica:
     def _persist(self, effect: Persist) -> None:
         if self._is_refusing:
             return  # The pipeline takes this one back with the one that was refused.
+        self._awaiting.perform(effect, self.spool.file)
+
+    def _refuse_for_want(self, effect: Persist | Grant | Roll, why: str) -> None:
+        """It waited too long for an open file. Nothing of it was written."""
+        self.refused_for = why
+        if isinstance(effect, Persist):
+            self._refuse(effect, None, Status.STORE_UNHEALTHY)
+        elif isinstance(effect, Grant):
+            self.host.deliver(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
+
+    def _try(self, effect: Persist | Grant | Roll) -> bool:
+        """Perform it; False where no file can be opened for it now, and nothing changed."""
+        match effect:
+            case Persist():
+                return self._write(effect)
+            case Grant():
+                return self._give_tail(effect)
+            case Roll():
+                return self._begin_fragment(effect)
+
+    def _write(self, effect: Persist) -> bool:
+        """Stage it in the spool and append it to the log; False where no file can be opened now."""
         if self.trouble:
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
-            return
+            return True
         saved: Saved | None = None
         try:
             spool = self._spool_from(effect.fragment_begin)
@@ -277,42 +304,56 @@ class Replica:
                 passed("journal.append.before_spool")
                 spool.stage(content, wall=self.context.time.wall())
                 parts.append(content)
-            passed("journal.append.before_log")
-            head = encode_proposal(
-                epoch=self.epoch,
-                fragment_begin=spool.begin,
-                begin=effect.begin,
-                end=effect.end,
-                first_append=spool.first_append,
-                digest=spool.digest(),
-                registers=effect.registers,
-                is_spooled=effect.stream is not None,
-                attempt=effect.attempt,
-            )
-            parts.insert(0, head)
-            if buggify("journal.log_refuses"):
-                raise Throttled("simulated: the log has no room")
-            self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
-            passed("journal.append.after_log")
+            head = self._log(effect, spool, parts)
         except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:
-            if isinstance(error, StreamQuarantined):
-                self.on_log_damaged()
-            if isinstance(error, OSError) and error.errno not in NO_SPACE:
-                self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
-                return
-            status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
-            self._refuse(effect, saved, status)
-            return
+            return self._refused(effect, error, saved)
         self.log_bytes += effect.end - effect.begin + len(head)
         if effect.registers is not None:
             self.log_registers = effect.registers
         if effect.attempt:
             self.log_attempts.remember(Remembered(effect.attempt, effect.begin, effect.end))
         self.on_persisted()
+        return True
+
+    def _log(self, effect: Persist, spool: SpoolFile, parts: list[Buffer]) -> bytes:
+        """Append it to the log; the head of its record."""
+        passed("journal.append.before_log")
+        head = encode_proposal(
+            epoch=self.epoch,
+            fragment_begin=spool.begin,
+            begin=effect.begin,
+            end=effect.end,
+            first_append=spool.first_append,
+            digest=spool.digest(),
+            registers=effect.registers,
+            is_spooled=effect.stream is not None,
+            attempt=effect.attempt,
+        )
+        parts.insert(0, head)
+        if buggify("journal.log_refuses"):
+            raise Throttled("simulated: the log has no room")
+        self.context.log.append(self.stream, parts, done=partial(self._persisted, effect.token))
+        passed("journal.append.after_log")
+        return head
+
+    def _refused(self, effect: Persist, error: BroadsheetError | OSError, saved: Saved | None) -> bool:
+        """What becomes of an append that spool or log did not take; False where it may wait."""
+        if isinstance(error, StreamQuarantined):
+            self.on_log_damaged()
+        if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR and effect.stream is None:
+            return False  # The spool could not be opened: nothing was written.
+        if isinstance(error, OSError) and error.errno not in NO_SPACE:
+            self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
+            return True
+        self.refused_for = f"there was no space for it: {error}: free some"
+        status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
+        self._refuse(effect, saved, status)
+        return True
 
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
         """Nothing of `effect` was written: undo the staging, and take nothing until the pipeline is back."""
         self._is_refusing = True
+        self._awaiting.clear()  # The pipeline takes all of that back as well.
         if saved is not None:
             self.spool.restore(saved)
         elif effect.stream is not None and effect.stream in self.uploads:
@@ -386,19 +427,26 @@ class Replica:
         upload.begin()
 
     def _grant(self, effect: Grant) -> None:
+        self._awaiting.perform(effect, self.spool.file)
+
+    def _give_tail(self, effect: Grant) -> bool:
+        """Give the tail to a stream; False where no file can be opened for it now."""
         upload = self.uploads.get(effect.stream)
         try:
             if upload is None or self._is_refusing or self.trouble:
                 raise OSError(errno.ENOSPC, "refused, or gone")
             spool = self._spool_from(effect.fragment_begin)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                return False
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
-                return
+                return True
             status = Status.STORE_UNHEALTHY if upload is not None else Status.CANCELLED
             self.host.deliver(StreamFailed(stream=effect.stream, status=status))
-            return
+            return True
         upload.grant(spool)
+        return True
 
     def _abort(self, effect: Abort) -> None:
         upload = self.uploads.get(effect.stream)
@@ -410,10 +458,17 @@ class Replica:
         self._is_refusing = False
 
     def _roll(self, effect: Roll) -> None:
+        self._awaiting.perform(effect, self.spool.file)
+
+    def _begin_fragment(self, effect: Roll) -> bool:
+        """Close the open fragment; False where no file can be opened for the next one now."""
         try:
             self._spool_from(effect.fragment_begin)
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                return False
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
-            return  # The next append makes the file.
+            return True  # The next append makes the file.
         self.on_advance()  # What is closed may be committed already.
+        return True

@@ -9,11 +9,13 @@ look, and while a file is closed. Source: ADR 0142.
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final, Protocol
 
+from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.scope import Crash
@@ -22,6 +24,10 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 """The process, or the system, may open no more files now: nothing changed, and it passes."""
 FLUSHES_MAX: Final = 4
 """Files that are synced at a time so that they may rest."""
+GROWS_AFTER: Final = 64
+"""Files that are opened without a refusal before one more may stay open again."""
+WAIT_STEP: Final = Duration(5 * MILLISECOND)
+"""Pause before those who wait try again, where no file came to rest meanwhile."""
 
 
 class Opener(Protocol):
@@ -54,10 +60,13 @@ class SpoolDisk:
         """
         assert 1 <= open_max <= busy_max, "somebody must be able to write"
         self.disk, self.open_max, self.busy_max = disk, open_max, busy_max
+        self._open_max_wanted, self._opened_count = open_max, 0
         self._spawn, self._crash = spawn, crash
         self.lock = Lock()
         self._open: dict[SpoolHandle, None] = {}  # By last use.
         self._flushing: dict[SpoolHandle, None] = {}
+        self._waiting: deque[Callable[[], bool]] = deque()
+        self._is_serving = False
 
     @property
     def is_crowded(self) -> bool:
@@ -77,22 +86,56 @@ class SpoolDisk:
         """
         return SpoolHandle(self, name, self._opened(name, create=create, exclusive=exclusive))
 
-    def _opened(self, name: str, *, create: bool, exclusive: bool) -> File:
+    def must_wait(self, file: File) -> bool:
+        """Whether others wait for a descriptor, and `file` would take one before them."""
+        return bool(self._waiting) and not (isinstance(file, SpoolHandle) and file.is_open)
+
+    def wait(self, try_again: Callable[[], bool]) -> None:
+        """Have `try_again` called when a file may be open again, in turn, until it returns True."""
+        self._waiting.append(try_again)
+        self._flush_some()
+        if not self._is_serving:
+            self._is_serving = True
+            self._spawn(self._serve())
+
+    async def _serve(self) -> None:
         try:
+            while self._waiting:
+                await asyncio.sleep(in_seconds(WAIT_STEP))
+                self._flush_some()
+                self._admit()
+        finally:
+            self._is_serving = False
+
+    def _admit(self) -> None:
+        while self._waiting and self._waiting[0]():
+            self._waiting.popleft()
+
+    def _opened(self, name: str, *, create: bool, exclusive: bool) -> File:
+        if len(self._open) >= self.busy_max:
+            self._rest(down_to=self.open_max)
             if len(self._open) >= self.busy_max:
+                self._flush_some()
                 raise OSError(errno.EMFILE, f"{len(self._open)} spool files are open", name)
-            return self.disk.open(name, create=create, exclusive=exclusive)
+        try:
+            file = self.disk.open(name, create=create, exclusive=exclusive)
         except OSError as error:
             if error.errno not in NO_DESCRIPTOR or not self.relieve():
                 raise
             return self.disk.open(name, create=create, exclusive=exclusive)
+        self._opened_count += 1
+        if self._opened_count >= GROWS_AFTER:
+            self._opened_count = 0
+            self.open_max = min(self.open_max + 1, self._open_max_wanted)
+        return file
 
     def relieve(self) -> bool:
-        """Somebody found no descriptor: let half of the files rest, and keep fewer from now on.
+        """Somebody found no descriptor: let half of the files rest, and keep fewer until it goes well again.
 
         Returns:
             Whether a descriptor is free now. Else some may be soon: what is unsynced is being synced.
         """
+        self._opened_count = 0
         self.open_max = max(1, min(self.open_max, len(self._open) // 2))
         has_room = self._rest(down_to=self.open_max)
         self._flush_some()
@@ -146,6 +189,7 @@ class SpoolDisk:
         finally:
             self._flushing.pop(handle, None)
         self.make_room()
+        self._admit()
 
 
 class SpoolHandle:
@@ -164,6 +208,11 @@ class SpoolHandle:
     def name(self) -> str:
         """The name that it was opened by."""
         return self._name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a descriptor now."""
+        return self._file is not None
 
     @property
     def is_unsynced(self) -> bool:
