@@ -53,7 +53,7 @@ async def test_a_roll_without_a_file_to_open_is_refused_and_the_node_lives_on(tm
             limit, _ = resource.prlimit(node.pid or 0, resource.RLIMIT_NOFILE)
             allow(node, 4)
             for content in (b"small", b"large" * 20_000):
-                with pytest.raises(StoreUnhealthy, match="no file could be opened.*ulimit -n"):
+                with pytest.raises(StoreUnhealthy, match=r"no file could be opened.*ulimit -n"):
                     await client.journals.append(NAME, content)
             allow(node, limit)
 

@@ -3,11 +3,12 @@
 import asyncio
 import errno
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
-from broadsheet.journal.spool_disk import SpoolDisk, SpoolHandle
+from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
 from broadsheet.journal.turns import Turns
 from broadsheet.ports import File
 from broadsheet.sim.disk import SimDisk
@@ -168,3 +169,41 @@ async def test_a_turn_goes_to_whom_somebody_waits_for() -> None:
     assert order == [0, 4, 2, 1, 5]
     async with asyncio.timeout(1), turns.turn(7):
         pass
+
+
+async def test_a_pool_that_met_the_systems_limit_grows_back() -> None:
+    """One moment without descriptors halved it for the rest of the process's life."""
+    bench = Bench(open_max=4, busy_max=8)
+    for number in range(6):
+        bench.make(number)
+        await bench.settle()
+    bench.pool.relieve()
+    assert bench.pool.open_max < 4
+    for number in range(6, 6 + 4 * GROWS_AFTER):
+        bench.make(number)
+        await bench.settle()
+    assert bench.pool.open_max == 4
+
+
+async def test_whoever_waits_for_a_file_gets_it_in_turn_and_before_a_newcomer() -> None:
+    """Newcomers took each file that came to rest, and those that waited were refused in the end."""
+    bench = Bench(open_max=1, busy_max=2)
+    handles = [bench.make(number) for number in range(2)]
+    opened: list[int] = []
+
+    def opens(number: int) -> bool:
+        try:
+            handles.append(bench.make(number))
+        except OSError:
+            return False
+        opened.append(number)
+        return True
+
+    for number in (2, 3, 4):
+        bench.pool.wait(partial(opens, number))
+    assert bench.pool.must_wait(bench.disk.open("s/0"))
+    assert not bench.pool.must_wait(handles[0])
+    async with asyncio.timeout(5):
+        await bench.settle()
+    assert opened == [2, 3, 4]
+    assert not bench.crashes
