@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.abuse.__main__ import prepared
-from tests.doors.abuse.shapes import SHAPES
+from tests.doors.abuse.corners import SHAPES
 from tests.doors.abuse.site import Seen, Site
 
 SMOKE = ("goaway_flood", "rapid_reset", "list_flood", "silent_http")

@@ -140,6 +140,22 @@ def test_a_start_that_fails_leaves_the_interpreter_as_it_was() -> None:
     assert gc.isenabled()
 
 
+def test_what_a_start_has_made_is_no_growth(walks: Walks) -> None:
+    """Else a node would stand still for a walk of everything as soon as it is ready."""
+    clock = HandClock()
+    heap = Heap(clock)
+    heap.start()
+    frozen = gc.get_freeze_count()
+    made = kept(2 * STEP_BLOCKS)
+    heap.settle()
+    clock.advance(INTERVAL)
+    heap.close()
+
+    assert frozen
+    assert made
+    assert not walks.sizes
+
+
 def test_a_closed_heap_leaves_the_interpreter_as_it_was(walks: Walks) -> None:
     """It is the process's, and others may come after us."""
     before, clock = gc.get_threshold(), HandClock()

@@ -1,6 +1,7 @@
 """Who is one caller, who is control, and what each may have open."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -161,4 +162,43 @@ async def test_a_peer_that_takes_nothing_is_missed_by_the_check_if_nobody_gives_
         finally:
             connection.ports.time.now = before  # type: ignore[method-assign]
             connection.is_write_paused = False
+        await client.close()
+
+
+async def test_answers_that_nobody_reads_are_bounded_over_all_connections() -> None:
+    """Found by a flood: each of thousands of connections let a MiB of answers wait, for ten seconds."""
+    limits = WireLimits(node_unread_bytes_max=1 << 20)
+    async with world(limits) as w:
+        host, _, port = w.address.partition(":")
+        hogs = [socket.create_connection((host, int(port))) for _ in range(20)]
+        loop = asyncio.get_running_loop()
+        greeting = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 1 << 30)))
+        body = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
+        head = [f.header(f.CALL, 2 * n + 1, body_bytes=len(body), payload_bytes=1 << 20) for n in range(8)]
+        calls = b"".join([each + body + bytes(1 << 20) for each in head])
+        sending = []
+        for sock in hogs:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            await loop.sock_sendall(sock, greeting)
+        await until(lambda: w.server.places.caller_count == len(hogs))
+        sending += [asyncio.ensure_future(loop.sock_sendall(sock, calls)) for sock in hogs]
+        reasons = {each.connection: each for each in w.server.connections.values()}
+        most = 0
+        async with asyncio.timeout(30):
+            while len(w.server.connections) > 18:
+                most = max(most, w.server.accounts.unread_bytes)
+                reasons.update({each.connection: each for each in w.server.connections.values()})
+                w.server.check()
+                await asyncio.sleep(0.001)
+        client = await w.client()
+        await client.call("test.echo", Echo(), reply=Echo)
+
+        assert 0 < most <= 4 << 20, "a share and what came in one turn beyond it"
+        assert any("more than its share" in each.reason for each in reasons.values())
+        for each in sending:
+            each.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+        for sock in hogs:
+            sock.close()
         await client.close()

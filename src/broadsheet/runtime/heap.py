@@ -59,9 +59,13 @@ class Heap:
         """What is there stays: from here on the last generation is not walked by itself."""
         gc.enable()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_WALKS, NEVER)
+        self.settle()
+        self._arm()
+
+    def settle(self) -> None:
+        """The node is ready: what it has now is walked no more, and its growth counts from here."""
         gc.freeze()
         self._whole = self._seen = sys.getallocatedblocks()
-        self._arm()
 
     def look(self) -> None:
         """Act on what has grown since."""

@@ -164,7 +164,7 @@ class Log:
         self._queue: deque[Batch] = deque()
         """Batches that wait; only the last one may be open."""
         self._writing: Batch | None = None
-        self._acknowledgements = Acknowledgements()
+        self._acknowledgements = Acknowledgements(time)
         self._last: Batch | None = None
         """The batch that was opened last."""
         self._on_quarantine: dict[int, Callable[[LogStreamId], None]] = {}

@@ -10,8 +10,9 @@ held than that, the connection is not read.
     used <= max(floor, share)   when bytes are taken; shares shrink as others come, and nobody is cut off
     node = sum of its accounts = sum of their holdings = sum of what each connection's requests own
 
-Tasks and open RUN streams are divided in the same way, and refused above it. Taking bytes never fails:
-received bytes always count, even above the limit.
+Tasks and open RUN streams are divided in the same way, and refused above it; so are answers that peers do not
+read, and a peer is dropped above it. Taking bytes never fails: received bytes always count, even above the
+limit.
 Source: Choudhury and Hahne, dynamic queue length thresholds; ADRs 0152, 0154.
 """
 
@@ -37,16 +38,20 @@ class Owned(NamedTuple):
     queued_bytes: int = 0
     task_count: int = 0
     run_count: int = 0
+    unread_bytes: int = 0
 
 
 class Account:
     """One caller's bytes, tasks and RUN streams."""
 
-    __slots__ = ("holdings", "is_control", "name", "queued_bytes", "run_count", "task_count", "used_bytes")
+    __slots__ = (
+        "holdings", "is_control", "name", "queued_bytes", "run_count", "task_count", "unread_bytes",
+        "used_bytes",
+    )  # fmt: skip
 
     def __init__(self, name: str, *, is_control: bool) -> None:
         self.name, self.is_control = name, is_control
-        self.used_bytes = self.task_count = self.run_count = 0
+        self.used_bytes = self.task_count = self.run_count = self.unread_bytes = 0
         self.queued_bytes = 0
         """Messages that wait for a handler.
 
@@ -59,17 +64,20 @@ class Account:
 class Holding:
     """One connection's part of its caller's account. It outlives the connection until it owns nothing."""
 
-    __slots__ = ("account", "has_left", "owned", "queued_bytes", "run_count", "task_count", "used_bytes")
+    __slots__ = (
+        "account", "has_left", "owned", "queued_bytes", "run_count", "task_count", "unread_bytes",
+        "used_bytes",
+    )  # fmt: skip
 
     def __init__(self, account: Account, owned: Callable[[], Owned] | None) -> None:
         self.account, self.owned = account, owned
-        self.used_bytes = self.queued_bytes = self.task_count = self.run_count = 0
+        self.used_bytes = self.queued_bytes = self.task_count = self.run_count = self.unread_bytes = 0
         self.has_left = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is owned."""
-        return not (self.used_bytes or self.queued_bytes or self.task_count or self.run_count)
+        return not any(getattr(self, what) for what in Owned._fields)
 
 
 class Accounts:
@@ -80,7 +88,8 @@ class Accounts:
         self.bytes_max, self.reserve_bytes = limits.node_in_flight_bytes_max, limits.reserve_bytes
         self.floor_bytes = limits.floor_bytes
         self.tasks_max, self.runs_max = limits.node_tasks_max, limits.node_runs_max
-        self.used_bytes = self.task_count = self.queued_bytes = self.run_count = 0
+        self.unread_bytes_max = limits.node_unread_bytes_max
+        self.used_bytes = self.task_count = self.queued_bytes = self.run_count = self.unread_bytes = 0
         self._turn = turn
         self.by_name: dict[str, Account] = {}
         self._waiting: dict[Account, dict[Pressure, int]] = {}
@@ -145,6 +154,18 @@ class Accounts:
         if account.is_control:
             return SHARE_OF_CONTROL * (self.bytes_max - self.used_bytes)
         return self.bytes_max - self.reserve_bytes - self.used_bytes
+
+    def unread(self, holding: Holding, size: int) -> bool:
+        """The peer lets `size` bytes of answers wait; false where that is above its share of such bytes."""
+        account, more = holding.account, size - holding.unread_bytes
+        self.unread_bytes += more
+        account.unread_bytes += more
+        holding.unread_bytes = size
+        self._forget(holding)
+        left = self.unread_bytes_max - self.unread_bytes
+        return account.unread_bytes <= max(self.floor_bytes, left) and size <= max(
+            self.floor_bytes, left - account.unread_bytes
+        )
 
     # ------------------------------------------------------------------ tasks and RUN streams
 

@@ -48,6 +48,8 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """By when a frame that has begun must be whole."""
     send_buffer_bytes_max: int = 32 << 20
     """Bytes queued to a peer that does not read them; above, it is disconnected."""
+    node_unread_bytes_max: int = 256 << 20
+    """The same of all peers together, divided as bytes in flight are; above its share it is disconnected."""
     connections_max: int = 4096
     """Connections of a server that have greeted; above, an idle one of who has most loses its place."""
     connections_per_source_max: int = 256

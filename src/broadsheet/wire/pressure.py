@@ -6,6 +6,7 @@ on at half. Streams of messages are bounded by their windows instead, so that no
 that is not read. Source: ADR 0152.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broadsheet.base.marks import hit
@@ -25,6 +26,8 @@ class Pressure:
         self.in_flight_bytes = 0
         self.is_held = False
         """Whether the connection is not read."""
+        self._unread = 0
+        """Answers that the peer lets wait."""
         self._expected = self._wanted = 0
         """Of a large torn frame: bytes that are reserved for it; bytes that there was no room for yet."""
 
@@ -42,12 +45,14 @@ class Pressure:
             queued_bytes=connection.queued_bytes,
             task_count=len(works),
             run_count=len(runs),
+            unread_bytes=0 if connection.is_lost else self._unread,
         )
 
     def forget(self) -> None:
         """The connection is gone: wait for nothing more."""
         self._accounts.forget(self)
         self.expect(0)
+        self._unread_is(0)
         if self.holding is not None:
             self._accounts.leave(self.holding)
 
@@ -73,6 +78,22 @@ class Pressure:
         """Count bytes that wait for a handler (`-size`: fewer): they narrow windows, and hold nobody back."""
         if self.holding is not None:
             self._accounts.queue(self.holding, size)
+
+    def count_unread(self) -> None:
+        """Count the answers that the peer lets wait; drop it where others need that memory more."""
+        connection, transport = self._connection, self._connection.transport
+        if connection.is_lost or transport is None:
+            return
+        size = transport.get_write_buffer_size() if connection.is_write_paused else 0
+        if not self._unread_is(size):
+            reason = f"slow peer: it lets {size} bytes wait, and its caller more than its share of the node"
+            connection.ports.timers.call_soon(partial(connection.abort, reason))  # The transport may call us.
+
+    def _unread_is(self, size: int) -> bool:
+        if self.holding is None or size == self._unread:
+            return True
+        self._unread = size
+        return self._accounts.unread(self.holding, size)
 
     def may_widen(self, size: int) -> bool:
         """Whether a stream may have `size` bytes of window without a handler that waits for them."""

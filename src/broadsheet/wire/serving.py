@@ -227,12 +227,14 @@ class ServerConnection(Shell):
     def on_writable(self) -> None:
         """The socket takes bytes again, so there may be more answers."""
         self.server.outlet.resume(self)
+        self.pressure.count_unread()
         self.pressure.ease()
 
     def pause_writing(self) -> None:
         """The peer does not read its answers: read no more requests."""
         super().pause_writing()
         self.pressure.hold()
+        self.pressure.count_unread()
 
     def on_lost(self) -> None:
         """Cancel what runs, and let go of everything."""
@@ -247,7 +249,8 @@ class ServerConnection(Shell):
         self.server.depart(self)
 
     def on_flushed(self) -> None:
-        """Close once the last stream of a draining connection has its answer."""
+        """Count what waits for the peer; close once the last stream of a draining connection is answered."""
+        self.pressure.count_unread()
         if self.base.phase is Phase.LEAVING and self.is_idle:
             hit("wire.drained")
             self.end("drained")

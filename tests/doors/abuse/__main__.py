@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.doors.abuse.corners import SHAPES
 from tests.doors.abuse.raw import Raw
-from tests.doors.abuse.shapes import SHAPES
 from tests.doors.abuse.site import Site, Target
 
 OTHERS = 5000

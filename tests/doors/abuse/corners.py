@@ -1,0 +1,232 @@
+"""Clients at the corners of what is allowed: names, deadlines, tables and windows at their limits.
+
+More of `shapes`, found by going through each field of each frame and asking what its ends cost the node.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+from broadsheet.wire import frame as f
+from tests.doors.abuse.raw import Gone, Raw, encode, hello
+from tests.doors.abuse.shapes import HEAD, SHAPES, again, pump, shape, until
+from tests.doors.abuse.site import Target
+
+__all__ = ["SHAPES"]
+
+
+def request(caller: Raw, kind: int, method: str, body: object, *, timeout_ms: int) -> bytes:
+    """A request with a deadline."""
+    whole = struct.pack("<II", caller.methods[method], timeout_ms) + encode(body)
+    return f.frame(kind, caller.stream(), whole)
+
+
+@shape
+def instant_deadlines(target: Target, seconds: float) -> None:
+    """Barriers that may take a millisecond."""
+
+    def attack(caller: Raw, left: float) -> None:
+        def calls() -> bytes:
+            body = {"journal": "mine/a"}
+            return b"".join(
+                request(caller, f.CALL, "journal.registers", body, timeout_ms=1) for _ in range(500)
+            )
+
+        pump(caller, left, calls)
+
+    again(target, seconds, attack)
+
+
+@shape
+def reads_that_end_at_once(target: Target, seconds: float) -> None:
+    """Reads of 2 MB that are cancelled when their first message comes."""
+
+    def attack(caller: Raw, left: float) -> None:
+        for _ in until(left):
+            body = {"journal": "mine/full", "offset": 0}
+            opened = [caller.request(f.OPEN, "journal.read", body) for _ in range(64)]
+            caller.sock.sendall(b"".join([frame for _, frame in opened]))
+            caller.read()
+            caller.sock.sendall(b"".join([f.frame(f.CANCEL, stream) for stream, _ in opened]))
+            caller.drain()
+
+    again(target, seconds, attack)
+
+
+@shape
+def unread_lists(target: Target, seconds: float) -> None:
+    """Long lists over 150 connections that never read an answer."""
+    writer = Raw(target.native, target.token)
+    labels = {f"label-{number:03d}": "v" * 200 for number in range(16)}
+    for number in range(100):
+        writer.call("journal.create", {"spec": {"name": f"mine/long-{number}", "labels": labels}})
+    callers: list[Raw] = []
+    for _ in until(seconds):
+        while len(callers) < 150:
+            with contextlib.suppress(Gone, OSError):
+                callers.append(Raw(target.native, target.token))
+                callers[-1].sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                callers[-1].sock.setblocking(False)
+        for caller in list(callers):
+            blob = b"".join(
+                [caller.request(f.CALL, "journal.list", {"prefix": "mine/"})[1] for _ in range(20)]
+            )
+            try:
+                caller.sock.send(blob)
+            except BlockingIOError:
+                pass
+            except OSError:
+                callers.remove(caller)
+        time.sleep(0.01)
+
+
+@shape
+def unread_reads(target: Target, seconds: float) -> None:
+    """1,600 reads of 2 MB over 50 connections, with endless windows, of which nothing is read."""
+    callers: list[Raw] = []
+    for _ in until(seconds):
+        while len(callers) < 50:
+            with contextlib.suppress(Gone, OSError):
+                caller = Raw(target.native, greeting=hello(target.token, window_bytes=1 << 31))
+                caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                for _ in range(32):
+                    stream = caller.open(f.OPEN, "journal.read", {"journal": "mine/full", "offset": 0})
+                    caller.sock.sendall(f.frame(f.WINDOW, stream, struct.pack("<I", (1 << 32) - 1)))
+                callers.append(caller)
+        time.sleep(0.05)
+
+
+@shape
+def huge_prefixes(target: Target, seconds: float) -> None:
+    """Lists of names that begin with 900,000 letters."""
+    _named(target, seconds, "journal.list", lambda name: {"prefix": name})
+
+
+@shape
+def huge_names(target: Target, seconds: float) -> None:
+    """Appends to journals whose names have 900,000 letters."""
+    _named(target, seconds, "journal.append", lambda name: {"journal": name})
+
+
+@shape
+def huge_journals(target: Target, seconds: float) -> None:
+    """Journals to be made whose names have 900,000 letters."""
+    _named(target, seconds, "journal.create", lambda name: {"spec": {"name": name}})
+
+
+def _named(target: Target, seconds: float, method: str, body: Callable[[str], object]) -> None:
+    def attack(caller: Raw, left: float) -> None:
+        whole = body("mine/" + "x" * 900_000)
+        pump(caller, left, lambda: caller.request(f.CALL, method, whole)[1])
+
+    again(target, seconds, attack)
+
+
+@shape
+def small_runs(target: Target, seconds: float) -> None:
+    """RUN frames of one record of one byte."""
+
+    def attack(caller: Raw, left: float) -> None:
+        stream = caller.open(f.OPEN_RUN, "journal.append_run", {"journal": "mine/a"})
+        caller.read()
+        table = struct.pack("<QI", HEAD, 1)
+        blob = (f.header(f.RUN, stream, body_bytes=len(table), payload_bytes=1) + table + b"x") * 10_000
+        pump(caller, left, lambda: blob)
+
+    again(target, seconds, attack)
+
+
+@shape
+def wrong_runs(target: Target, seconds: float) -> None:
+    """RUN frames at an offset that is not the journal's end: each is refused."""
+
+    def attack(caller: Raw, left: float) -> None:
+        stream = caller.open(f.OPEN_RUN, "journal.append_run", {"journal": "mine/a"})
+        caller.read()
+        table = struct.pack("<QI", 1 << 40, 1)
+        blob = (f.header(f.RUN, stream, body_bytes=len(table), payload_bytes=1) + table + b"x") * 10_000
+        pump(caller, left, lambda: blob)
+
+    again(target, seconds, attack)
+
+
+@shape
+def huge_tokens(target: Target, seconds: float) -> None:
+    """Bad tokens of 16 KB in greetings, and of 900 KB later."""
+
+    def attack(caller: Raw, _left: float) -> None:
+        for _ in range(20):
+            with contextlib.suppress(Gone):
+                Raw(target.native, "a" * 16_000).close()
+        caller.sock.sendall(f.frame(f.TOKEN, 0, encode(["a" * 900_000])))
+        caller.read()
+
+    again(target, seconds, attack)
+
+
+@shape
+def half_open_http(target: Target, seconds: float) -> None:
+    """Requests for pages whose asker says at once that it sends no more, or resets."""
+    for number, _ in enumerate(until(seconds)):
+        with contextlib.suppress(OSError):
+            sock = socket.create_connection(("127.0.0.1", target.http), timeout=5)
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"\r\n" * (number % 2))
+            if number % 3:
+                sock.shutdown(socket.SHUT_WR)
+            else:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+
+
+@shape
+def idle_callers(target: Target, seconds: float) -> None:
+    """1,500 connections that greet and ask once."""
+    callers: list[Raw] = []
+    for _ in until(seconds):
+        with contextlib.suppress(Gone, OSError):
+            if len(callers) < 1500:
+                callers.append(Raw(target.native, target.token))
+                callers[-1].call("journal.get", {"journal": "mine/a"})
+
+
+@shape
+def made_and_deleted(target: Target, seconds: float) -> None:
+    """Journals that are made, filled and deleted."""
+
+    def attack(caller: Raw, left: float) -> None:
+        serial = int(time.monotonic() * 1e6)
+        for number, _ in enumerate(until(left)):
+            names = [f"mine/brief-{serial}-{number}-{each}" for each in range(20)]
+            for name in names:
+                caller.sock.sendall(caller.request(f.CALL, "journal.create", {"spec": {"name": name}})[1])
+            for name in names:
+                caller.sock.sendall(
+                    caller.request(f.CALL, "journal.append", {"journal": name}, b"x" * 1000)[1]
+                )
+            for name in names:
+                caller.call("journal.delete", {"journal": name})
+
+    again(target, seconds, attack)
+
+
+@shape
+def wide_conditions(target: Target, seconds: float) -> None:
+    """Appends that set as many and as long registers as there may be."""
+
+    def attack(caller: Raw, left: float) -> None:
+        values = {f"register-{number}": "v" * 250 for number in range(16)}
+        body = {"journal": "mine/a", "condition": {"union": values}}
+        blob = [(f.CALL, "journal.append", body, b"x")] * 100
+        pump(caller, left, lambda: b"".join([caller.request(*each)[1] for each in blob]))
+
+    again(target, seconds, attack)
+
+
+@shape
+def pings_of_four_mebibytes(target: Target, seconds: float) -> None:
+    """PING frames with a payload as large as a frame may be, over 20 connections in turn."""
+    size = (4 << 20) - 64
+    blob = f.header(f.PING, 0, payload_bytes=size) + bytes(size)
+    again(target, seconds, lambda caller, left: pump(caller, left, lambda: blob))
