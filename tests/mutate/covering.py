@@ -12,7 +12,7 @@ from pathlib import Path
 
 import coverage
 
-from tests.mutate.targets import Target
+from tests.mutate.targets import EVERYWHERE, Target
 
 IMPORTING = ""
 """The context of what runs while modules are imported and tests collected."""
@@ -45,12 +45,13 @@ class Covering:
         found = frozenset[str]().union(*(lines.get(line, ()) for line in range(begin, end)))
         if IMPORTING in found:
             found = frozenset[str]().union(*lines.values()) - {IMPORTING} or frozenset(self.seconds)
+            found |= {each for each in self.seconds if each.startswith(EVERYWHERE)}
         stem = f"/test_{Path(module).stem}.py::"
 
         def order(test: str) -> tuple[float, str]:
             return self.seconds[test] * (NEARER if stem in test else 1), test
 
-        folders = tuple(target.tests)
+        folders = (*target.tests, *EVERYWHERE)
         asked = [each for each in found if each.startswith(folders) and each not in self.failed]
         asked.sort(key=order)
         until = accumulate(self.seconds[each] for each in asked)

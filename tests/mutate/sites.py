@@ -150,6 +150,7 @@ def _left_alone(module: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int
         elif (
             (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
             or (isinstance(node, ast.Call) and _is_told(ast.unparse(node.func)))
+            or (isinstance(node, ast.keyword) and node.arg == "gc")
             or _is_alias(node)
         ):
             parts = [node]

@@ -15,6 +15,10 @@ SLOW = (
 """Files that start processes by the dozen: minutes for each change, and others tell sooner."""
 
 
+EVERYWHERE = ("tests/base/test_structs.py",)
+"""Tests that look at all modules, and may notice a change in what happens while any of them is loaded."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Modules that are judged alike."""

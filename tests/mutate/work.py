@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.mutate.measuring import MEASURED
 from tests.mutate.serving import SOCKET
-from tests.mutate.targets import ROOT, SLOW, Target
+from tests.mutate.targets import EVERYWHERE, ROOT, SLOW, Target
 
 TEST_SECONDS_MIN: Final = 5
 """A test may take so long, or TEST_TIMES as long as was measured; a change that makes it wait is noticed."""
@@ -112,7 +112,7 @@ class Server:
 
 def folders(targets: Sequence[Target]) -> list[str]:
     """The tests of all of `targets`, each once."""
-    found = dict.fromkeys(test for target in targets for test in target.tests)
+    found = dict.fromkeys(test for target in targets for test in (*target.tests, *EVERYWHERE))
     return [each for each in found if not any(str(up) in found for up in Path(each).parents)]
 
 

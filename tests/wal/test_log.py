@@ -342,6 +342,8 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
     ("setting", "value"),
     [
         ("segment_bytes", 5000),
+        ("segment_bytes", 12 << 10),
+        ("segment_bytes", 4096 << 20),
         ("segments_initial", 2),
         ("record_bytes_max", 4095),
         ("streams_max", 0),

@@ -1,0 +1,180 @@
+"""What is read of a segment in pieces is what one look at all of it would find, wherever the borders are."""
+
+import pytest
+
+from broadsheet.base.checksum import crc32c
+from broadsheet.errors import ConfigError
+from broadsheet.sim.disk import SimDisk, SimFile
+from broadsheet.sim.medium import Medium
+from broadsheet.wal import copying, reading
+from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.copying import Pinned, damaged, read_piece
+from broadsheet.wal.format import CHECK, FRAME_BYTES, HEAD_BYTES, Kind, frame_bytes
+from broadsheet.wal.scan import STEP_BYTES, Content, read_batch, read_frame
+from broadsheet.wal.segments import Segments
+from tests.wal.harness import A, B, Bench, abandon, after_power_cut, open_log
+from tests.wal.histories import noise
+
+SEGMENT = "wal/segment-00000000.wal"
+
+
+@pytest.mark.parametrize("behind", range(3))
+def test_a_needle_is_found_wherever_it_stands(behind: int) -> None:
+    """A frame of the last batch that lies across two steps of the search was taken for none."""
+    needle = noise(7, 32)
+    for begin in range(STEP_BYTES - len(needle) - 1, STEP_BYTES + 2):
+        data = bytearray(behind * STEP_BYTES + begin + len(needle))
+        data[behind * STEP_BYTES + begin :] = needle
+        content = Content.of(bytes(data))
+
+        assert content.has(needle, 0)
+        assert content.has(needle, behind * STEP_BYTES + begin)
+        assert not content.has(needle, behind * STEP_BYTES + begin + 1)
+        assert not content.has(needle[:-1] + bytes([needle[-1] ^ 1]), 0)
+
+
+async def _with_records(sizes: list[int]) -> Bench:
+    """A log whose first segment holds records of such sizes, each in a batch of its own."""
+    bench = await open_log(SimDisk())
+    await bench.settled()
+    for count, size in enumerate(sizes):
+        await bench.commit((A, B)[count % 2], noise(count, size))
+    return bench
+
+
+@pytest.mark.parametrize("piece_bytes", [*range(1000, 1200, 8), 4096, 5000, 9000])
+async def test_pieces_of_any_length_hold_every_run_once(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run at the border of two pieces that neither holds would be charged to its stream as lost."""
+    bench = await _with_records([100, 700, 40, 3000, 900, 5, 0, 1500])
+    segments, lap = bench.log.segments, bench.log.pool.head
+
+    def runs() -> list[Pinned]:
+        found, at = [], BLOCK_BYTES
+        while at < segments.filled[0]:
+            piece = read_piece(segments, 0, at, lap=lap)
+            assert piece.end > at
+            found += piece.runs
+            at = piece.end
+        return found
+
+    whole = runs()
+    monkeypatch.setattr(copying, "PIECE_BYTES", piece_bytes)
+
+    assert [len(each.data) for each in whole] == [120, 720, 60, 3020, 920, 25, 20, 1520]
+    assert runs() == whole
+    await abandon(bench)
+
+
+async def test_only_the_damaged_batch_of_a_segment_is_set_aside() -> None:
+    """W7 keeps what was damaged; a whole segment for one bit would fill the disk, and hide the place."""
+    bench = await _with_records([100, 700, 100, 3000])
+    log, lap = bench.log, bench.log.pool.head
+    place = next(iter(bench.log.states[A].runs(0, 1)))
+    inode = log.segments.disk.medium.files[SEGMENT]  # type: ignore[attr-defined]
+    inode.view[place.at + FRAME_BYTES + 30] ^= 1
+    begin, end = place.at - place.at % BLOCK_BYTES, log.pool.laps[lap].end
+
+    found = damaged(log.segments, 0, lap=lap, end=end)
+    assert [(each.lap, each.begin, each.end) for each in found] == [(lap, begin, begin + BLOCK_BYTES)]
+    await abandon(bench)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+async def test_neighbours_are_read_in_one_go(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catch-up of small runs that read one by one would cost a call of the disk for each."""
+    bench = await _with_records([300] * 10)
+    log, reads = bench.log, [0]
+    places = list(log.states[A].runs(first, 5))
+    read_at = SimFile.read_at
+
+    def counted(self: SimFile, at: int, length: int) -> bytes:
+        reads[0] += 1
+        return read_at(self, at, length)
+
+    monkeypatch.setattr(SimFile, "read_at", counted)
+    length = places[-1].at + frame_bytes(places[-1].length) - places[0].at
+    for bytes_max, count in ((length, 1), (length - 1, 2)):
+        reads[0] = 0
+        monkeypatch.setattr(reading, "JOIN_BYTES_MAX", bytes_max)
+        runs = reading.read_places({log.pool.head: log.segments.files[0]}, log.segments.log_id, A, places)
+        assert [run and run.offset for run in runs] == list(range(first, 5))
+        assert reads[0] == count
+    await abandon(bench)
+
+
+async def test_a_frame_of_a_newer_kind_is_refused_and_nothing_is_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that skips what it does not know would go on without what the frame says."""
+    bench = await _with_records([300])
+    (place,) = bench.log.states[A].runs(0, 1)
+    disk = bench.log.segments.disk
+    assert isinstance(disk, SimDisk)
+    await abandon(bench)
+    image = dict(after_power_cut(disk).medium.image())
+    content = bytearray(image[SEGMENT])
+    header = read_frame(bytes(content), place.at)
+    assert header is not None
+    content[place.at + 4] = max(Kind) + 1
+    _resum(content, place.at)
+    disk = SimDisk(Medium.of({**image, SEGMENT: bytes(content)}))
+    is_open: dict[SimFile, None] = {}
+    begin, close = SimFile.__init__, SimFile.close
+
+    def counted(self: SimFile, *arguments: object) -> None:
+        begin(self, *arguments)  # type: ignore[arg-type]
+        is_open[self] = None
+
+    def closed(self: SimFile) -> None:
+        close(self)
+        is_open.pop(self, None)
+
+    monkeypatch.setattr(SimFile, "__init__", counted)
+    monkeypatch.setattr(SimFile, "close", closed)
+    with pytest.raises(ConfigError, match="of a newer version"):
+        await open_log(disk, seed=2)
+    assert is_open == {}
+    assert disk.medium.image()[SEGMENT] == bytes(content)
+    assert not disk.medium.locks
+
+
+def test_a_file_that_is_longer_already_is_left_as_it_is() -> None:
+    """Filling is asked for again after a refusal: it must not begin anew, or fail."""
+    disk = SimDisk()
+    disk.make_dir("wal")
+    segments = Segments(disk, "wal", log_id=1, segment_bytes=64 << 10)
+    index = segments.create()
+    segments.fill(index, 32 << 10)
+    segments.files[index].write_at(20 << 10, [b"kept"])
+    segments.fill(index, 16 << 10)
+
+    assert segments.filled[index] == 32 << 10
+    assert segments.read(index, 20 << 10, 4) == b"kept"
+
+
+async def test_only_the_very_run_of_a_place_is_found() -> None:
+    """A copier that takes another run for the one it looks for would write it under the wrong offsets."""
+    bench = await open_log(SimDisk())
+    await bench.settled()
+    bench.send_many(A, b"1", b"2", b"3")
+    await bench.settled()
+    await bench.commit(A, b"4")
+    state, lap = bench.log.states[A], bench.log.pool.head
+    first, second = state.runs(0, 4)
+
+    assert state.place(0, lap, first.at) == first
+    assert state.place(3, lap, second.at) == second
+    for begin, at in ((1, first.at), (2, first.at), (0, second.at), (3, first.at), (4, second.at)):
+        assert state.place(begin, lap, at) is None
+    assert state.place(0, lap + 1, first.at) is None
+    await abandon(bench)
+
+
+def _resum(content: bytearray, at: int) -> None:
+    """Give the header at `at`, the first of its batch, sums that fit."""
+    head = bytes(content[at : at + HEAD_BYTES])
+    batch = read_batch(Content.of(bytes(content)), at - at % BLOCK_BYTES)
+    assert batch is not None
+    content[at + HEAD_BYTES : at + FRAME_BYTES] = CHECK.pack(crc32c(head, batch.chain), crc32c(head))
