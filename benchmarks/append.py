@@ -5,10 +5,15 @@ frames (each append by itself) or RUN frames (many in one). Each append gets its
 acknowledgement (a run frame one answer with where it began). The loop parses the same frames with their
 header checksums, sums the content (SHA-1, crc32c), writes it to a spool and to a log in a resident
 segment, syncs once per batch with one batch on its way, and answers by column; it has no host, machine,
-conditions, limits, registers or recovery. Rounds of both alternate, each first in every other round, and
-begin when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the
-ratio within a round. The node's CPU per append is split, case by case, by the module that its own interpreter
-was in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then).
+conditions, limits, registers or recovery. Rounds alternate, each side first in every other round, and begin
+when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the ratio
+within a round. The node's CPU per append is split, case by case, by the module that its own interpreter was
+in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then).
+
+The loop's spool is resident as well: it wraps around in a file that was written before. A node's spool is a
+new file for each fragment, and its pages are new: where free memory goes back to the host, as in a virtual
+machine with a balloon, a new page costs up to 25 times one that is there. So large appends are also compared
+with a loop whose spool is a new file.
 
     python benchmarks/append.py [--rounds 3] [--seconds 1.0] [--directory DIR] [--json]
 """
@@ -28,7 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha1
 from pathlib import Path
 from types import FrameType
@@ -42,6 +47,8 @@ from broadsheet.wire import frame as f
 
 JOURNAL = "bench/append"
 SEGMENT_BYTES = 256 << 20
+FRAGMENT_BYTES = 1 << 30
+"""Of the node's journal, and of the spool of a loop that begins a new file."""
 PREFILL_SECONDS_MAX = 120.0
 """A first start prefills the log's segments in the background; the loop's file is resident from the start."""
 WINDOW_BYTES = 64 << 20
@@ -56,6 +63,10 @@ CASES = (
     ("64 KiB, single frames", 65536, 8, 0),
 )
 """Title, bytes of an append, appends in flight, appends in a run frame (0: RECORD frames)."""
+
+KINDS = ("node", "loop", "fresh")
+LARGE_BYTES = 64 << 10
+"""From here on pages are most of what an append costs: it is compared with a loop of either kind."""
 
 
 # ---------------------------------------------------------------------- the hand-written loop
@@ -72,6 +83,8 @@ class Loop(asyncio.BufferedProtocol):
     pending: ClassVar[list[tuple["Loop", int, int, int, Any, bool]]] = []
     parts: ClassVar[list[bytes]] = []
     is_flying = False
+    is_fresh = False
+    """Whether its spool is a new file, as a node's is, and grows."""
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -130,7 +143,10 @@ class Loop(asyncio.BufferedProtocol):
         cls = Loop
         begin = cls.spool_at
         cls.sha.update(content)
-        os.pwritev(cls.spool_fd, (content,), begin % SEGMENT_BYTES)
+        at = begin % (FRAGMENT_BYTES if cls.is_fresh else SEGMENT_BYTES)
+        if cls.is_fresh and at + len(content) > FRAGMENT_BYTES:
+            os.ftruncate(cls.spool_fd, 0)
+        os.pwritev(cls.spool_fd, (content,), at)
         head = struct.pack("<QQQ20s", 1, begin, begin + len(content), cls.sha.digest())
         cls.chain = crc32c(content, crc32c(head, cls.chain))
         cls.spool_at += len(content)
@@ -177,11 +193,12 @@ class Loop(asyncio.BufferedProtocol):
         cls.fly()
 
 
-async def serve_loop(directory: Path) -> None:
+async def serve_loop(directory: Path, *, is_fresh: bool) -> None:
     """The loop, on a port of its own."""
+    Loop.is_fresh = is_fresh
     for name in ("log", "spool"):
         fd = os.open(directory / name, os.O_RDWR | os.O_CREAT)
-        for at in range(0, SEGMENT_BYTES, 1 << 20):
+        for at in range(0, 0 if is_fresh and name == "spool" else SEGMENT_BYTES, 1 << 20):
             os.pwrite(fd, bytes(1 << 20), at)
         os.fsync(fd)
         setattr(Loop, f"{name}_fd", fd)
@@ -294,7 +311,7 @@ def make_journal(address: str) -> None:
     import broadsheet
 
     with broadsheet.connect_sync(address) as client:
-        client.journals.create(JOURNAL, fragment_length=1 << 30, if_absent=True)
+        client.journals.create(JOURNAL, fragment_length=FRAGMENT_BYTES, if_absent=True)
 
 
 def connect(address: str) -> socket.socket:
@@ -360,7 +377,7 @@ def cpu_seconds(pid: int) -> float:
 def main() -> None:
     """Run every case, round by round."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--serve", choices=("node", "loop"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -374,7 +391,10 @@ def main() -> None:
 
         uvloop.install()
         with suppress(KeyboardInterrupt):
-            asyncio.run((serve_node if options.serve == "node" else serve_loop)(options.directory))
+            if options.serve == "node":
+                asyncio.run(serve_node(options.directory))
+            else:
+                asyncio.run(serve_loop(options.directory, is_fresh=options.serve == "fresh"))
         return
     with tempfile.TemporaryDirectory(dir=options.directory) as root:
         cases = options.case or list(range(len(CASES)))
@@ -387,33 +407,39 @@ Found = tuple[float, float, dict[str, int]]
 
 def measure(root: Path, cases: list[int], rounds: int, seconds: float) -> dict[str, Any]:
     """Rates, CPU and layers of each of `cases`."""
-    for name in ("node", "loop"):
-        (root / name).mkdir()
     found: dict[tuple[int, str], list[Found]] = {}
-    with child("node", root / "node") as node, child("loop", root / "loop") as loop:
-        make_journal(node[0])
-        servers = {"node": node, "loop": loop}
+    with ExitStack() as stack:
+        servers = {}
+        for kind in KINDS:
+            (root / kind).mkdir()
+            servers[kind] = stack.enter_context(child(kind, root / kind))
+        make_journal(servers["node"][0])
         for number in range(-1, rounds):  # The first one warms up.
             for case in cases:
-                for kind in sorted(servers, reverse=bool(number % 2)):
+                kinds = KINDS if CASES[case][1] >= LARGE_BYTES else KINDS[:2]
+                for kind in kinds[:: -1 if number % 2 else 1]:
                     result = one(kind, *servers[kind], case, seconds if number >= 0 else seconds / 4)
                     if number >= 0:
                         found.setdefault((case, kind), []).append(result)
-    return {"rows": [row(case, found[case, "node"], found[case, "loop"]) for case in cases]}
+    return {
+        "rows": [
+            row(case, found[case, "node"], found[case, "loop"], found.get((case, "fresh"))) for case in cases
+        ]
+    }
 
 
 def one(kind: str, address: str, process: "subprocess.Popen[str]", case: int, seconds: float) -> Found:
     """One server under one case."""
     _, size, in_flight, per_run = CASES[case]
     rate, cpu = load(address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds)
-    if kind == "loop":
+    if kind != "node":
         return rate, cpu, {}
     process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None
     return rate, cpu, json.loads(process.stdout.readline())
 
 
-def row(case: int, node: list[Found], loop: list[Found]) -> dict[str, Any]:
+def row(case: int, node: list[Found], loop: list[Found], fresh: list[Found] | None) -> dict[str, Any]:
     """The medians of one case."""
     layers: Counter[str] = Counter()
     for _, _, sampled in node:
@@ -422,15 +448,20 @@ def row(case: int, node: list[Found], loop: list[Found]) -> dict[str, Any]:
     return {
         "case": CASES[case][0],
         "in_flight": CASES[case][2],
-        "ratio": round(
-            statistics.median(mine[0] / other[0] for mine, other in zip(node, loop, strict=True)), 2
-        ),
+        "ratio": ratio(node, loop),
+        "ratio_new_file": ratio(node, fresh) if fresh else None,
         "node_per_s": round(statistics.median(each[0] for each in node)),
         "loop_per_s": round(statistics.median(each[0] for each in loop)),
         "node_cpu_us": round(cpu, 2),
         "loop_cpu_us": round(statistics.median(each[1] for each in loop), 2),
+        "new_file_cpu_us": round(statistics.median(each[1] for each in fresh), 2) if fresh else None,
         "layers_us": {name: round(cpu * count / total, 2) for name, count in sorted(layers.items())},
     }
+
+
+def ratio(node: list[Found], other: list[Found]) -> float:
+    """Of the rates, round by round."""
+    return round(statistics.median(mine[0] / its[0] for mine, its in zip(node, other, strict=True)), 2)
 
 
 def report(found: dict[str, Any], *, as_json: bool) -> None:
@@ -444,6 +475,10 @@ def report(found: dict[str, Any], *, as_json: bool) -> None:
             f"{row['case']:24}{row['in_flight']:>10}{row['node_per_s']:>12,}{row['loop_per_s']:>12,}"
             f"{row['ratio']:>7.2f}{row['node_cpu_us']:>9.2f}{row['loop_cpu_us']:>9.2f}"
         )
+    for row in found["rows"]:
+        if row["ratio_new_file"] is not None:
+            told = f"against a loop whose spool is a new file: {row['ratio_new_file']:.2f}"
+            print(f"{row['case']:24}{told}, which takes {row['new_file_cpu_us']:.2f} µs")
     names = sorted({name for row in found["rows"] for name in row["layers_us"]})
     print(f"\n{'node CPU µs per append':24}{'in flight':>10}" + "".join(f"{name:>11}" for name in names))
     for row in found["rows"]:
