@@ -120,6 +120,10 @@ class File(Protocol):
         """`sync`, off the loop."""
         ...
 
+    async def uncache(self, begin: int, end: int) -> None:
+        """A hint, off the loop: what is synced of [begin, end) need not stay in memory."""
+        ...
+
     def close(self) -> None:
         """Release the file, unsynced; idempotent."""
         ...

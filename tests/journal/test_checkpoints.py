@@ -3,13 +3,24 @@
 import asyncio
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.sim.medium import Medium
-from tests.journal.crash_histories import FRAGMENT_BYTES, NAME, History, Shelf, _idle, running
+from tests.journal.crash_histories import (
+    FRAGMENT_BYTES,
+    JOURNALS,
+    NAME,
+    History,
+    Shelf,
+    _idle,
+    running,
+)
+
+CACHED_BYTES = 8_000
 
 
 class Down(Shelf):
@@ -54,3 +65,45 @@ async def test_a_spool_that_rolls_while_it_is_flushed_is_flushed_again(
     assert replica.reason == ""
     assert content == history.content
     assert not crashes
+
+
+async def test_what_is_synced_and_far_behind_the_end_of_a_spool_need_not_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new page may cost as much as 25 that were given back, and was most of a large append (ADR 0145)."""
+    told: list[tuple[str, int, int]] = []
+    flush = SimFile.flush
+
+    async def flushed(file: SimFile) -> None:
+        length = file.size()
+        await flush(file)
+        if file.name.endswith(".spool"):
+            told.append(("synced", 0, length))
+
+    async def uncached(_file: SimFile, begin: int, end: int) -> None:
+        told.append(("uncached", begin, end))
+
+    monkeypatch.setattr(SimFile, "flush", flushed)
+    monkeypatch.setattr(SimFile, "uncache", uncached)
+    config = msgspec.structs.replace(JOURNALS, spool_cached_bytes=CACHED_BYTES)
+    history, crashes = History(), list[BaseException]()
+    async with running(history.disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=100_000)))
+        await node.broker.replica(NAME)
+        await _idle()
+        for _ in range(6):
+            await history.append(node, 5500)  # A checkpoint each.
+            await _idle()
+        _, content = await node.content()
+    assert content == history.content
+    assert not crashes
+
+    synced = given_back = 0
+    for what, begin, end in told:
+        if what == "synced":
+            synced = end
+        else:
+            assert begin == given_back, "nothing is given back twice"
+            assert end == synced - CACHED_BYTES, "only what was synced, and the last bytes stay"
+            given_back = end
+    assert given_back >= 2 * CACHED_BYTES

@@ -149,6 +149,29 @@ async def test_a_file_that_is_used_by_a_thread_does_not_rest() -> None:
     assert handle.rest()
 
 
+async def test_only_an_open_file_gives_its_pages_back() -> None:
+    """A hint must not open what rests, and must not reach a descriptor that is another file's by now."""
+    bench = Bench()
+    asked: list[tuple[int, int]] = []
+
+    async def uncache(begin: int, end: int) -> None:
+        asked.append((begin, end))
+
+    handle = bench.pool.open("s/a", create=True)
+    assert isinstance(handle, SpoolHandle)
+    assert handle._file is not None
+    handle._file.uncache = uncache  # type: ignore[method-assign]  # It is asked as well.
+    await handle.uncache(0, 10)
+    assert asked == [(0, 10)]
+
+    assert handle.rest()
+    await handle.uncache(10, 20)
+    handle.close()
+    await handle.uncache(20, 30)
+    assert asked == [(0, 10)]
+    assert bench.disk.open_count == 0
+
+
 async def test_a_turn_goes_to_whom_somebody_waits_for() -> None:
     """A journal that is asked for is opened before the thousands that are not."""
     turns, order, gate = Turns(1), [], asyncio.Event()

@@ -101,6 +101,23 @@ def test_allocate_zero_fills_and_never_shrinks(implementation: Implementation, t
 
 
 @over(DISKS)
+def test_what_memory_need_not_hold_is_read_as_before(implementation: Implementation, tmp_path: Path) -> None:
+    """It is a hint: synced or not, no byte changes."""
+
+    async def story(disk: Disk) -> None:
+        file = disk.open("spool", create=True)
+        file.write_at(0, (b"synced" * 10_000,))
+        await file.flush()
+        file.write_at(60_000, (b"not yet" * 10_000,))
+        await file.uncache(0, 100_000)
+
+        assert file.read_at(0, 130_000) == b"synced" * 10_000 + b"not yet" * 10_000
+        file.close()
+
+    implementation.run(story, tmp_path)
+
+
+@over(DISKS)
 def test_open_says_whether_a_file_is_there(implementation: Implementation, tmp_path: Path) -> None:
     """A log that is opened where it should be created, or the other way round, is a lost log."""
 

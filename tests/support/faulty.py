@@ -206,6 +206,10 @@ class FaultyFile:
                 raise OSError(fault.error, "planned", self.name)
         await self._inner.flush()
 
+    async def uncache(self, begin: int, end: int) -> None:
+        """As `File.uncache`."""
+        await self._inner.uncache(begin, end)
+
     def close(self) -> None:
         """As `File.close`."""
         self._inner.close()

@@ -53,6 +53,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     the process may have."""
     descriptor_wait: Duration = Duration(3 * SECOND)
     """How long an append waits for a file that may be opened; then it is refused: nothing was done."""
+    spool_cached_bytes: int = 64 * MIB
+    """Of one spool file that may stay in the page cache; what is synced and lies further behind its end need
+    not (ADR 0145). A fragment of the usual length stays whole."""
     openings_max: int = 32
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
@@ -91,6 +94,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "uploads_max",
             "openings_max",
             "spool_files_max",
+            "spool_cached_bytes",
             "journals_max",
             "checkpoint_bytes",
             "free_check_interval",

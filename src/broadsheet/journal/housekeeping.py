@@ -177,6 +177,13 @@ class Housekeeping:
         )
         self._spawn(work, f"checkpoint.{replica.name}")
 
+    async def _uncache(self, spool: SpoolFile, synced_bytes: int) -> None:
+        """Let the memory of what lies far behind the end of a large spool be used again (ADR 0145)."""
+        begin, end = spool.uncached_bytes, synced_bytes - self._replica.context.config.spool_cached_bytes
+        if end > begin and not self._replica.is_closed:
+            spool.uncached_bytes = end
+            await spool.file.uncache(begin, end)
+
     async def _checkpoint(
         self,
         files: list[SpoolFile],
@@ -197,7 +204,9 @@ class Housekeeping:
             passed("journal.checkpoint.before_sync")
             for spool in files:
                 if not replica.is_closed and (spool is replica.spool or spool in replica.closed):
+                    length = spool.length
                     await spool.file.flush()
+                    await self._uncache(spool, length)
             await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
             passed("journal.checkpoint.after_sync")
         except OSError as error:

@@ -281,6 +281,18 @@ class SpoolHandle:
                 await file.flush()
                 self._synced = max(self._synced, written)
 
+    async def uncache(self, begin: int, end: int) -> None:
+        """As `File.uncache`; nothing where it rests."""
+        with self._pool.lock:
+            self._use_count += 1
+            file = self._file
+        try:
+            if file is not None:
+                await file.uncache(begin, end)
+        finally:
+            with self._pool.lock:
+                self._use_count -= 1
+
     def close(self) -> None:
         """As `File.close`."""
         with self._pool.lock:

@@ -68,6 +68,8 @@ class SpoolFile:
         self.begin = self.end = begin
         self.first_append = 0
         self.is_dir_synced = False
+        self.uncached_bytes = 0
+        """What memory need not hold any more, from `begin` on."""
         self.damage = ""
         """Why nothing of it may be served."""
         self.trouble = ""

@@ -94,6 +94,12 @@ class LocalFile:
         """`sync`, on the pool."""
         await self._away(self._pool, self.sync)
 
+    async def uncache(self, begin: int, end: int) -> None:
+        """Give the pages of [begin, end) that are clean back to the kernel, on the pool."""
+        assert begin < end, "a length of 0 would be the rest of the file"
+        advice = os.POSIX_FADV_DONTNEED
+        await self._away(self._pool, lambda: os.posix_fadvise(self._fd, begin, end - begin, advice))
+
     def close(self) -> None:
         """Release the file, unsynced; once what is on its way has ended. Idempotent."""
         self._is_closed = True

@@ -278,6 +278,9 @@ class SimFile:
         delay = SYNC_NS + medium.draws.below(SYNC_NS) + medium.health.slow_ns
         await self._disk.later(delay, lambda: self._sync(sequence))
 
+    async def uncache(self, begin: int, end: int) -> None:
+        """There is no cache that could be told from the disk while no power is cut."""
+
     def close(self) -> None:
         """Release it."""
         self._is_closed = True
