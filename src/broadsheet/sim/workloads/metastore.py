@@ -110,7 +110,7 @@ class MetastoreWorkload(MachineWorkload):
         """How hurried the clients and the operator are."""
         return {
             "think_ms": draw.randrange(5, 40),
-            "replace_ms": draw.randrange(300, 3000),
+            "replace_ms": (60, 300, 1000, 3000)[draw.randrange(0, 4)] + draw.randrange(0, 300),
             "attempts_kept": (1, 2, 4, 16, ATTEMPTS_KEPT)[draw.randrange(0, 5)],
             "straggle_ppm": (0, 1_000, 50_000, 300_000)[draw.randrange(0, 4)],
             "echo_ppm": (0, 1_000, 50_000, 500_000)[draw.randrange(0, 4)],

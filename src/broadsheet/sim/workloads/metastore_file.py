@@ -22,6 +22,15 @@ from broadsheet.wire.method import Method
 from broadsheet.wire.server import Server
 
 NODE: Final = NodeId("a")
+STEPS: Final = (
+    "label.metastore.file.written",
+    "label.metastore.file.synced",
+    "label.metastore.file.renamed",
+    "disk.rename",
+    "disk.sync",
+    "disk.sync_dir",
+)
+"""Of a write: each is followed by a window of its own."""
 GIVES_UP_MS: Final = 3
 """An impatient client gives up after less than twice this: about as long as a write takes."""
 
@@ -53,10 +62,27 @@ class MetastoreFileWorkload(ServiceWorkload):
         """Crashes of the one node that there is, and a disk whose syncs take long, so that writes overlap."""
         times = [draw.randrange(300 * MILLISECOND, plan.safety_ns) for _ in range(4)]
         kinds = (Kind.KILL, Kind.POWER_CUT, Kind.SLOW_SYNC, Kind.SLOW_SYNC)
-        return [
+        faults = [
             Fault(at, kind, NODE, (1500 if kind is Kind.SLOW_SYNC else 100) * MILLISECOND)
             for at, kind in zip(times, kinds, strict=True)
         ]
+        for _ in range(draw.randrange(2, 5)):
+            at = draw.randrange(300 * MILLISECOND, plan.safety_ns - 800 * MILLISECOND)
+            faults += self._struck(draw, at)
+        return faults
+
+    def _struck(self, draw: Random, at: int) -> list[Fault]:
+        """An end in a step of a write, a start at once, on a full disk perhaps, and then the power.
+
+        What the start served must still be there.
+        """
+        place, full = f"{NODE}:{STEPS[draw.randrange(0, len(STEPS))]}", draw.randrange(0, 2)
+        first = (Kind.KILL, Kind.KILL, Kind.POWER_CUT, Kind.SYNC_EIO)[draw.randrange(0, 4)]
+        faults = [Fault(at, first, NODE, MILLISECOND, on=place, passage=draw.randrange(1, 4))]
+        if full:
+            faults.append(Fault(at, Kind.DISK_FULL, NODE, 400 * MILLISECOND, on=place, passage=1))
+        cut = at + draw.randrange(50, 700) * MILLISECOND
+        return [*faults, Fault(cut, Kind.POWER_CUT, NODE, draw.randrange(1, 100) * MILLISECOND)]
 
     async def serve(self, seat: ServiceSeat, run: Run) -> None:
         """The role, and the door."""
