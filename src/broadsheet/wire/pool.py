@@ -84,6 +84,11 @@ class Pool:
         for connection in connections.values():
             await connection.close()
 
+    def check(self) -> None:
+        """Assert the invariants of each connection; true between two turns of the loop."""
+        for connection in self._connections.values():
+            connection.check()
+
     async def _dial(self, address: str, future: "asyncio.Future[ClientConnection]") -> None:
         try:
             made = await dial(

@@ -110,6 +110,11 @@ class RunCaller:
             self._connection.mark_dirty()
         await asyncio.shield(self._ended)
 
+    def check(self) -> None:
+        """Assert the invariants, between two turns of the loop."""
+        first = self._waiting[0][0] if self._waiting else 0
+        assert not (self._waiting and self._has_room(first)), f"a run of {first} bytes waits, and has room"
+
     def _has_room(self, size: int) -> bool:
         window = self._connection.base.peer_window_bytes
         return self.unanswered_bytes + size <= window and not self._connection.is_write_paused

@@ -213,7 +213,7 @@ class MetastoreClient(_Caller):
         """Compare-and-set at the version that was seen last."""
         self.count += 1
         text = f"{self.seat.node}/{self.count}".encode()
-        document = text + b"." * max(0, self.knobs["document_bytes"] - len(text))
+        document = text + b"." * self.random.randrange(0, self.knobs["document_bytes"])
         history = self.run.history
         operation = history.invoke(self.seat.node, "document", "set", (self.version, document))
         try:

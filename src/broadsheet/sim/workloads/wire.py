@@ -9,6 +9,7 @@ are the rule. Source: C1, C2, C6; access.6.
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
@@ -23,9 +24,12 @@ from broadsheet.base.types import NodeId
 from broadsheet.errors import BroadsheetError, Refused, Status
 from broadsheet.ports import Random, Timers
 from broadsheet.sim.history import Operation, Outcome
-from broadsheet.sim.plan import Budget, Kind
+from broadsheet.sim.plan import Budget, Fault, Kind, Plan
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload, Violation
+from broadsheet.sim.workloads.wire_crowd import Crowd, CrowdServing, Keeper
+from broadsheet.sim.workloads.wire_requests import Asked, Deeds, Told
+from broadsheet.sim.world import Life
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
@@ -61,35 +65,10 @@ DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
 """Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
 DEAF_EVERY: Final = 20
 """Requests of a client, of which one more is made by a connection that reads nothing."""
+PAYLOAD_MAX: Final = 250_000
+"""Fits a frame with its body, and is more than is copied where it outlives a read."""
+OTHER: Final = {NODES[0]: NODES[1], NODES[1]: NODES[0]}
 POLICY: Final = RetryPolicy(attempts_max=20)
-
-
-class Asked(msgspec.Struct, frozen=True, array_like=True):
-    """One request."""
-
-    id: str
-    pause_ms: int = 0
-
-
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """What was received."""
-
-    id: str
-    size: int
-    crc: int
-
-
-class Deeds:
-    """What the nodes did, by request: it outlives them."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.given_up: dict[str, bool] = {}
-        """Requests that their client gave up on purpose, and whether it was told that nothing was done."""
-
-    def did(self, name: str) -> None:
-        """Count one."""
-        self.counts[name] = self.counts.get(name, 0) + 1
 
 
 class _Log:
@@ -146,12 +125,17 @@ class WireWorkload(ServiceWorkload):
 
     def __init__(self) -> None:
         self.deeds = Deeds()
+        self.crowd = CrowdServing(self.deeds)
+        self.kept = Keeper()
+        self.servers: dict[str, tuple[Life, Server]] = {}
+        self.callers: list[_Client] = []
 
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried the clients are, how large the payloads, how slow the handlers."""
         return {
             "think_ms": draw.randrange(5, 40),
-            "payload_bytes": 1 << draw.randrange(8, 18),
+            "payload_bytes": min(PAYLOAD_MAX, 1 << draw.randrange(8, 19)),
+            "streams_max": (2, 8, 8, 64)[draw.randrange(0, 4)],
             "pause_ms": draw.randrange(0, 60),
         }
 
@@ -165,6 +149,8 @@ class WireWorkload(ServiceWorkload):
             _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
             _row("sim.sum", 2, Shape.STREAM, self._sum, Capability.APPEND),
             _row("sim.log", 3, Shape.RUN, partial(self._log, seat), Capability.APPEND),
+            _row("sim.row", 4, Shape.UNARY, self.crowd.row, Capability.READ),
+            _row("sim.moved", 5, Shape.UNARY, partial(self._moved, seat), Capability.READ),
         ]
         authorizer = Authorizer(_tokens(), time=seat.ports.time)
         ended: list[Server] = []
@@ -180,28 +166,58 @@ class WireWorkload(ServiceWorkload):
             seat.scope.child("calls"),
             methods,
             authorizer=authorizer,
-            limits=LIMITS,
+            limits=_limits(run.plan.knobs),
             cluster=CLUSTER,
         )
+        self.servers[seat.node] = (seat.life, server)
         await server.listen(seat.address, is_insecure=True)
         seat.scope.defer(server.close)
         ended.append(server)
 
     async def client(self, seat: ServiceSeat, run: Run) -> None:
         """Calls, uploads and runs, one at a time."""
-        await _Client(seat, run, self.deeds).work()
+        client = _Client(seat, run, self.deeds, self.kept)
+        self.callers.append(client)
+        await client.work()
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
+        """A node leaves now and then, and connections are lost, with much under way."""
+        return [
+            Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), kind, target, lasts * MILLISECOND)
+            for kind in (Kind.STOP, Kind.STOP, Kind.RESET, Kind.RESET)
+            for node in (NODES[draw.randrange(0, 2)],)
+            for target in ((node if kind is Kind.STOP else f"{node}|*"),)
+            for lasts in (draw.randrange(1, 300),)
+        ]
+
+    def watch(self, run: Run) -> None:
+        """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
+        for client in self.callers:
+            _hold(client.pool.check)
+        for life, server in self.servers.values():
+            if not life.is_dead:
+                _hold(server.check)
 
     def verify(self, run: Run) -> None:
         """Once, never, or once at most, as the client was told; and the answer was the request's own."""
         for operation in run.history.operations:
             count = self.deeds.counts.get(str(operation.key), 0)
             _check(operation, count)
+        self.watch(run)
+        self.kept.look()
+        for life, server in self.servers.values():
+            if not life.is_dead:
+                _hold(server.check_ended)
         for name, is_refused in self.deeds.given_up.items():
             count = self.deeds.counts.get(name, 0)
             if count > (0 if is_refused else 1):
                 raise Violation(
                     f"{name}, given up by its client, was done {count} times; refused: {is_refused}"
                 )
+
+    def _moved(self, seat: ServiceSeat, call: Call, request: Asked, payload: memoryview) -> object:
+        now = seat.ports.time.now()
+        return self.crowd.moved(call, request, payload, other=seat.address_of(OTHER[seat.node]), now=now)
 
     def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
         if not request.pause_ms:
@@ -211,12 +227,14 @@ class WireWorkload(ServiceWorkload):
 
     async def _later(self, _call: Call, request: Asked, payload: memoryview) -> Reply:
         self.deeds.did(request.id)
+        self.kept.keep(payload)
         await asyncio.sleep(request.pause_ms / 1000)
         return Reply(_told(request, payload), (payload,))
 
     async def _sum(self, _call: Call, request: Asked, stream: WireStream) -> Reply:
         size = crc = 0
         while (message := await stream.receive()) is not None:
+            self.kept.keep(message.payload)
             await asyncio.sleep(request.pause_ms / 10_000)
             size, crc = size + len(message.payload), crc32(message.payload, crc)
             await stream.send(None, (message.payload,))
@@ -230,17 +248,22 @@ class WireWorkload(ServiceWorkload):
 class _Client:
     """One client and what it has asked."""
 
-    def __init__(self, seat: ServiceSeat, run: Run, deeds: Deeds) -> None:
-        self.seat, self.run, self.knobs, self.deeds = seat, run, run.plan.knobs, deeds
+    def __init__(self, seat: ServiceSeat, run: Run, deeds: Deeds, kept: Keeper) -> None:
+        self.seat, self.run, self.knobs, self.deeds, self.kept = seat, run, run.plan.knobs, deeds, kept
         self.random = seat.random("operations")
-        self.pool = Pool(seat.ports, seat.scope, limits=LIMITS, token=self._token)
+        self.pool = Pool(seat.ports, seat.scope, limits=_limits(self.knobs), token=self._token)
         self.routed = Routed(self.pool, [seat.address_of(node) for node in NODES], policy=POLICY)
+        self.crowd = Crowd(seat, run, self.routed, deeds, self.random)
         self.serial = 0
         self.deaf: list[asyncio.Future[None]] = []
 
     async def work(self) -> None:
         """Until the run is over."""
-        kinds = (self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow)
+        crowd = self.crowd
+        kinds = (
+            *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
+            *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
+        )
         while not self.seat.is_stopping:
             self.serial += 1
             pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
@@ -350,6 +373,7 @@ class _Client:
             self._ended(operation, error)
         else:
             self.run.history.ok(operation, told == _told(asked, payload) and rest == payload)
+            self.kept.keep(rest)
 
     async def _upload(self, asked: Asked) -> None:
         """Send and receive at once; the echoes must be what was sent, in order."""
@@ -365,6 +389,7 @@ class _Client:
         async def receive() -> None:
             while (message := await stream.receive()) is not None:
                 echoes.append(bytes(message.payload))
+                self.kept.keep(message.payload)
 
         receiver = asyncio.ensure_future(receive())
         try:
@@ -389,7 +414,10 @@ class _Client:
             _, run = await self.routed.open_run("sim.log", asked, reply=Empty, timeout=TIMEOUT)
         except BroadsheetError:
             return
-        runs = [[self._payload() for _ in range(self.random.randrange(1, 3))] for _ in range(4)]
+        runs = [
+            [self._payload()[: PAYLOAD_MAX // 2] for _ in range(self.random.randrange(1, 3))]
+            for _ in range(4)
+        ]
         sequence, answers = 0, []
         for records in runs:
             name = f"{asked.id}/{sequence}"
@@ -422,6 +450,23 @@ class _Client:
             self.run.history.lose(operation)
 
 
+def _limits(knobs: dict[str, int]) -> WireLimits:
+    """Narrow budgets, and as many streams as this run has."""
+    return msgspec.structs.replace(LIMITS, streams_max=knobs.get("streams_max", LIMITS.streams_max))
+
+
+def _hold(check: Callable[[], None]) -> None:
+    """Call `check`.
+
+    Raises:
+        Violation: what it asserts does not hold.
+    """
+    try:
+        check()
+    except AssertionError as error:
+        raise Violation(f"{check.__qualname__}: {error}") from error
+
+
 def _told(asked: Asked, payload: bytes | memoryview) -> Told:
     return Told(asked.id, len(payload), crc32(payload))
 
@@ -445,5 +490,7 @@ def _check(operation: Operation, count: int) -> None:
             raise Violation(f"{operation}: the answer is another request's")
     elif operation.outcome is Outcome.REJECTED:
         most = 0
+    if operation.name == "moved":  # Twice is as once.
+        most = 1_000 * most
     if not least <= count <= most:
         raise Violation(f"{operation}: done {count} times")
