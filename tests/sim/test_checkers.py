@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from broadsheet.sim.checkers.agreement import LogAgreement
 from broadsheet.sim.checkers.conservation import check_exactly_once, check_sums
 from broadsheet.sim.checkers.linearizable import check_linearizable
+from broadsheet.sim.checkers.pipelines import Ledger, check_pipeline
 from broadsheet.sim.checkers.versioned import check_versioned
 from broadsheet.sim.entropy import stream
 from broadsheet.sim.history import Operation, Outcome
@@ -183,3 +184,63 @@ def test_logs_agree_on_every_committed_position_for_ever() -> None:
         logs.committed("s", 1, "c", by="n2")
     with pytest.raises(Violation, match="2 were committed"):
         logs.whole("s", ["a"], by="n2")
+
+
+class TestPipeline:
+    """The checker of the exactly-once pipeline."""
+
+    OUTPUT = "out"
+
+    def ledger(self, *batches: tuple[str, int, int]) -> Ledger:
+        ledger, content = Ledger(), b""
+        for number, (fence, begin, end) in enumerate(batches):
+            content += b'{"type":"fence","fence":"%s"}\n' % fence.encode()
+            content += b'{"type":"commit","fence":"%s","batch":%d,"digest":"%d:%d"}\n' % (
+                fence.encode(),
+                number,
+                begin,
+                end,
+            )
+        ledger.read(content)
+        return ledger
+
+    def shown(self, *rows: tuple[int, int, str]) -> bytes:
+        return b"".join(
+            b'{"row":%d,"batch":%d,"fence":"%s"}\n' % (row, batch, fence.encode())
+            for row, batch, fence in rows
+        )
+
+    def check(self, ledger: Ledger, content: bytes, **excused: int) -> None:
+        check_pipeline(ledger, {self.OUTPUT: content}, excused=excused, place=lambda _: self.OUTPUT)
+
+    def test_each_row_of_each_batch_once_is_right(self) -> None:
+        """And what a deleted journal took is excused up to its deletion."""
+        ledger = self.ledger(("f1", 0, 2), ("f2", 2, 3))
+        self.check(ledger, self.shown((0, 0, "f1"), (1, 0, "f1"), (2, 1, "f2")))
+        self.check(ledger, self.shown((2, 1, "f2")), out=0)
+
+    @pytest.mark.parametrize(
+        ("rows", "said"),
+        [
+            (((0, 0, "f1"),), "is not shown"),
+            (((0, 0, "f1"), (1, 0, "f1"), (1, 0, "f1")), "shown twice"),
+            (((0, 0, "f1"), (1, 0, "f0")), "is committed as"),
+            (((0, 0, "f1"), (1, 0, "f1"), (2, 1, "f1")), "are committed"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, rows: tuple[tuple[int, int, str], ...], said: str) -> None:
+        """Lost, doubled, of another run of the batch, not committed."""
+        with pytest.raises(Violation, match=said):
+            self.check(self.ledger(("f1", 0, 2)), self.shown(*rows))
+
+    def test_batches_follow_each_other_by_their_authors(self) -> None:
+        """A gap in the rows, a batch twice, a fenced driver."""
+        line = b'{"type":"commit","fence":"%s","batch":%d,"digest":"%d:9"}\n'
+        for wrong, said in (
+            (line % (b"f1", 1, 3), "ends at 2"),
+            (line % (b"f1", 0, 2), "where batch 1 follows"),
+            (line % (b"f0", 1, 2), "while f1 is the author"),
+        ):
+            ledger = self.ledger(("f1", 0, 2))
+            with pytest.raises(Violation, match=said):
+                ledger.read(b" " * ledger.end + wrong)

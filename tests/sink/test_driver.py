@@ -244,7 +244,9 @@ def test_a_plan_lists_the_producers_of_its_own_fence_less_the_retired(desk: Desk
     assert isinstance(read, ReadContent)
     finished = desk.one(ContentRead(read.call, commit.line() + retire.line()))
 
-    assert finished == Finish(Plan(fence=OURS, committed=3, query="q", reusable={ProducerId(0): Clock(320)}))
+    assert finished == Finish(
+        Plan(fence=OURS, committed=3, query="q", reusable=((ProducerId(0), Clock(320)),))
+    )
 
 
 def test_a_lost_look_is_repeated_with_growing_pauses_until_the_patience_ends(desk: Desk) -> None:

@@ -112,7 +112,7 @@ class NaiveWriter(CrashingWriter):
     """The control: pending in the tasks, acknowledged in commit, and nothing remembers which batch was."""
 
     def __getstate__(self) -> dict[str, Any]:
-        self.plan = Plan(fence=self.fence, committed=-1, query="", reusable={})
+        self.plan = Plan(fence=self.fence, committed=-1, query="")
         return self.__dict__
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803

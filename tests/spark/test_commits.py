@@ -142,7 +142,7 @@ def test_producers_are_retired_before_an_acknowledgement_is_sent_again(bench: Be
     commit(journal, "f1", 0, intents)
 
     assert bench.committed() == [b"0"]
-    assert journal.plan(Fence("f1")).reusable == {}
+    assert journal.plan(Fence("f1")).reusable == ()
 
 
 def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None:
@@ -151,10 +151,10 @@ def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None
     journal.begin(Fence("f1"))
     intents = bench.task(0)
     commit(journal, "f1", 0, intents)
-    assert journal.plan(Fence("f1")).reusable == {intents[0].producer: intents[0].clock}
+    assert journal.plan(Fence("f1")).reusable == ((intents[0].producer, intents[0].clock),)
     journal.begin(Fence("f2"))
 
-    assert journal.plan(Fence("f2")).reusable == {}
+    assert journal.plan(Fence("f2")).reusable == ()
 
 
 def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Bench) -> None:

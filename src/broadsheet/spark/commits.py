@@ -18,6 +18,7 @@ from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.driver import Driver
 from broadsheet.sink.core.driver_events import (
+    AbortAsked,
     Append,
     Appended,
     Asked,
@@ -88,6 +89,10 @@ class CommitJournal:
         """
         self._performed(fence, CommitAsked(batch=batch, query=query, digest=digest, intents=intents))
 
+    def abort(self, fence: Fence, *, batch: int, intents: Sequence[Intent]) -> None:
+        """ABORT: nothing is appended."""
+        self._performed(fence, AbortAsked(batch=batch, intents=intents))
+
     def standing(self) -> Standing:
         """The registers, behind every append acknowledged before."""
         registers = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)
@@ -102,7 +107,7 @@ class CommitJournal:
         content = patiently(lambda: self._content(now.at), self.target.patience_s)
         return records_from(content, now, journal=self.name)[0]
 
-    def _performed(self, fence: Fence, asked: Asked) -> Standing | Plan:
+    def _performed(self, fence: Fence, asked: Asked) -> Standing | Plan | None:
         """Drive one operation to its end."""
         driver = Driver(self.name, fence, patience=Duration(round(self.target.patience_s * SECOND)))
         check = checker(driver.check)

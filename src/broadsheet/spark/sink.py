@@ -292,7 +292,10 @@ class SinkWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
-        """ABORT writes nothing: the commit may have happened, or be on its way (pipelines.10)."""
+        """ABORT."""
+        if self.is_exact:
+            intents = [intent for each in messages if isinstance(each, Done) for intent in each.intents]
+            self._journal().abort(self.fence, batch=batchId, intents=intents)
 
     def _append(
         self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag

@@ -19,6 +19,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
     ("metastore-file", Tier.SERVICES): "broadsheet.sim.workloads.metastore_file:MetastoreFileWorkload",
+    ("pipeline", Tier.MACHINES): "broadsheet.sim.workloads.pipeline:PipelineWorkload",
     ("register", Tier.MACHINES): "broadsheet.sim.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "broadsheet.sim.workloads.register_service:RegisterServiceWorkload",
     ("wire", Tier.SERVICES): "broadsheet.sim.workloads.wire:WireWorkload",

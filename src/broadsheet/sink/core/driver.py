@@ -8,7 +8,7 @@ for `patience` in all; after a lost append under a condition the driver reads ag
     IDLE --CommitAsked--> DECIDING --> ACKNOWLEDGING [--lost answer--> REDOING] --> IDLE
 Fencing ends every older author for good. Deciding is one append at an explicit offset under a check of all
 four registers. Redoing appends acknowledgements that may have been appended before, so it retires their
-producers first. There is no ABORT: the commit may have happened, or be on its way.
+producers first. ABORT appends nothing.
 Units: nanoseconds. It appends nothing itself, knows nothing of Spark, and never takes a lost answer for a
 no. Source: pipelines.6-10; docs/adr/0073, 0180, 0181.
 """
@@ -34,6 +34,7 @@ from broadsheet.errors import (
     WrongAppendOffset,
 )
 from broadsheet.sink.core.driver_events import (
+    AbortAsked,
     Answer,
     Append,
     Appended,
@@ -84,10 +85,13 @@ class State(Enum):
     DECIDING = "deciding"
     ACKNOWLEDGING = "acknowledging"
     """For the first time: its producers may be used again."""
+    ABORTING = "aborting"
     REDOING = "redoing"
     """Perhaps not for the first time."""
 
 
+Outcome = Standing | Plan | None
+"""What an operation tells: START and COMMIT the standing, PLAN a plan, ABORT nothing."""
 T = TypeVar("T")
 Steps = Generator[Call | None, Answer | None, T]
 """A part of an operation: it yields calls and is sent their answers; None is a pause."""
@@ -105,7 +109,7 @@ class Driver:
         """Whether its producers are known to be used by nobody any more."""
         self.asked: Call | None = None
         """What is not answered yet."""
-        self._course: Steps[Standing | Plan] | None = None
+        self._course: Steps[Outcome] | None = None
         self._effects: list[DriverEffect] = []
         self._call = 0
         self._resume_at: Instant | None = None
@@ -115,7 +119,7 @@ class Driver:
         """Apply one event."""
         self._now = max(self._now, now)
         match event:
-            case StartAsked() | PlanAsked() | CommitAsked():
+            case StartAsked() | PlanAsked() | CommitAsked() | AbortAsked():
                 assert self._course is None, "one operation at a time"
                 self._course = self._course_of(event)
                 return self._go(None)
@@ -143,7 +147,7 @@ class Driver:
             if self.state is State.REDOING:
                 assert self.is_retired, "producers are retired before they are acknowledged again"
 
-    def _course_of(self, event: Asked) -> Steps[Standing | Plan]:
+    def _course_of(self, event: Asked) -> Steps[Outcome]:
         self.is_decided = self.is_retired = False
         match event:
             case StartAsked():
@@ -155,6 +159,9 @@ class Driver:
             case CommitAsked():
                 self.state = State.DECIDING
                 return self._commit(event)
+            case AbortAsked():
+                self.state = State.ABORTING
+                return self._abort(event)
 
     def _go(self, answer: Answer | None) -> list[DriverEffect]:
         """Let the course go on to its next call, its next pause, or its end."""
@@ -176,7 +183,7 @@ class Driver:
         self._course, self._resume_at, self.state = None, None, State.IDLE
         self._effects.append(effect)
 
-    def _start(self) -> Steps[Standing | Plan]:
+    def _start(self) -> Steps[Outcome]:
         """START.
 
         Raises:
@@ -233,7 +240,7 @@ class Driver:
                 "commits"
             )
 
-    def _plan(self) -> Steps[Standing | Plan]:
+    def _plan(self) -> Steps[Outcome]:
         """PLAN.
 
         Raises:
@@ -241,12 +248,12 @@ class Driver:
         """
         now = yield from self._ours()
         if now.at < 0:
-            return Plan(fence=self.fence, committed=now.batch, query=now.query, reusable={})
+            return Plan(fence=self.fence, committed=now.batch, query=now.query)
         newest, *later = yield from self._records(now)
         reusable = reusable_of(newest, later, self.fence)
         return Plan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
 
-    def _commit(self, asked: CommitAsked) -> Steps[Standing | Plan]:
+    def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
         """COMMIT.
 
         Raises:
@@ -286,6 +293,11 @@ class Driver:
             f"batch {asked.batch} of {self.journal} is undecided: start the query again, which reads what "
             "became of it"
         )
+
+    def _abort(self, _asked: AbortAsked) -> Steps[Outcome]:
+        """ABORT appends nothing: the commit may have happened, or be on its way (pipelines.10)."""
+        yield from ()
+        return None
 
     def _decide(self, now: Standing, line: bytes, asked: CommitAsked) -> Steps[bool]:
         """The atomic point. False: undecided, look again."""

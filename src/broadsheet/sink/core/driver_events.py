@@ -29,6 +29,13 @@ class CommitAsked(Event, frozen=True, gc=True):
     intents: Sequence[Intent]
 
 
+class AbortAsked(Event, frozen=True, gc=True):
+    """A batch has failed: some task, or COMMIT, which may have happened all the same."""
+
+    batch: int
+    intents: Sequence[Intent]
+
+
 class Created(Event, frozen=True):
     """The journal is there."""
 
@@ -123,7 +130,7 @@ class Report(Effect, frozen=True):
 class Finish(Effect, frozen=True, gc=True):
     """The operation is done."""
 
-    result: Standing | Plan
+    result: Standing | Plan | None
 
 
 class Fail(Effect, frozen=True, gc=True):
@@ -132,7 +139,7 @@ class Fail(Effect, frozen=True, gc=True):
     error: Exception
 
 
-Asked = StartAsked | PlanAsked | CommitAsked
+Asked = StartAsked | PlanAsked | CommitAsked | AbortAsked
 Answer = Created | Appended | RegistersRead | ContentRead | CallRefused | CallLost
 Call = Create | Append | ReadRegisters | ReadContent
 DriverEvent = Asked | Answer | Tick

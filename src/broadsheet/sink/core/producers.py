@@ -36,7 +36,7 @@ class Held:
         if (
             old is not None
             and (self.process, self.fence) == (process, plan.fence)
-            and plan.reusable.get(old.producer) == self.acknowledged
+            and plan.may_use(old.producer, self.acknowledged)
         ):
             hit("sink.producer_used_again")
             return old

@@ -69,9 +69,13 @@ class Plan(msgspec.Struct, frozen=True):
     fence: Fence
     committed: int
     query: str
-    reusable: dict[ProducerId, Clock]
+    reusable: tuple[tuple[ProducerId, Clock], ...] = ()
     """Producers of the newest commit under this fence that may be used again, with their last acknowledged
     clock."""
+
+    def may_use(self, producer: ProducerId, acknowledged: Clock) -> bool:
+        """Whether `producer` may be used again by who acknowledged up to this clock with it."""
+        return (producer, acknowledged) in self.reusable
 
     def is_committed(self, batch: int) -> bool:
         """Whether a task of `batch` drains its input and writes nothing: its output stands."""
@@ -134,17 +138,17 @@ def _record(line: bytes, at: int, journal: str) -> Record:
         ) from error
 
 
-def reusable_of(newest: Record, later: list[Record], fence: Fence) -> dict[ProducerId, Clock]:
+def reusable_of(newest: Record, later: list[Record], fence: Fence) -> tuple[tuple[ProducerId, Clock], ...]:
     """The producers that the next batch under `fence` may use, with their last acknowledged clocks.
 
     Those of the newest commit, if it is of the same fence, less the retired ones (pipelines.8): the
     acknowledgement of every other producer may still be on its way.
     """
     if newest.fence != fence:
-        return {}
+        return ()
     retired = dict.fromkeys(p for each in later if each.type == "retire" for p in each.producers)
     reusable: dict[ProducerId, Clock] = {}
     for intent in newest.intents:
         if intent.producer not in retired:
             reusable[intent.producer] = max(reusable.get(intent.producer, NO_CLOCK), intent.clock)
-    return reusable
+    return tuple(reusable.items())
