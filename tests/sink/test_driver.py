@@ -19,6 +19,7 @@ from broadsheet.message.publisher import Intent
 from broadsheet.message.uuid import Clock, ProducerId
 from broadsheet.sink.core.driver import PAUSE_MIN, Driver, State
 from broadsheet.sink.core.driver_events import (
+    AbortAsked,
     Append,
     Appended,
     Asked,
@@ -278,3 +279,12 @@ def test_an_answer_to_a_call_that_was_given_up_changes_nothing(desk: Desk) -> No
     again = desk.resume()
     assert desk.step(RegistersRead(look.call, REGISTERS | {"author": "f9"})) == []
     assert isinstance(desk.registers(again)[0], ReadContent)
+
+
+def test_an_abort_appends_nothing(desk: Desk) -> None:
+    """Spark aborts after a commit that raised, and that commit may still be on its way (pipelines.10)."""
+    decides = desk.deciding(batch=4)
+    (failed,) = desk.refuse(decides, NotAllowed("commits"))
+    assert isinstance(failed, Fail)
+
+    assert desk.one(AbortAsked(batch=4, intents=[intent(0, 0)])) == Finish(None)
