@@ -7,7 +7,7 @@ indexes; those are the append workloads'. Units: byte offsets. Source: J1, J6, J
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -198,9 +198,6 @@ class JournalsNode:
             self.seat.send(sender, reply)
 
 
-LOST: Final = Unknown("no answer came in time")
-
-
 class Caller:
     """Calls of one process to the node of journals: each ends by a reply or by time."""
 
@@ -228,13 +225,20 @@ class Caller:
         self._waiting[key] = done
         self.seat.send(self.node, Request(key, name, journal, **options))
         wait = self.timeout if timeout is None else min(timeout, self.timeout)
-        self.seat.timers.call_after(wait, lambda: self.on_reply(Reply(key, LOST)))
+        self.seat.timers.call_after(wait, lambda: self._late(key))
 
     def on_reply(self, reply: Reply) -> None:
         """Doubled replies find nobody, and so do late ones, but for who wants them."""
         done = self._waiting.get(reply.key)
         if done is None:
             return
-        if reply.error is not LOST or not self.tells_late:
-            del self._waiting[reply.key]
+        del self._waiting[reply.key]
         done(reply)
+
+    def _late(self, key: Key) -> None:
+        done = self._waiting.get(key)
+        if done is None:
+            return
+        if not self.tells_late:
+            del self._waiting[key]
+        done(Reply(key, Unknown("no answer came in time")))
