@@ -23,9 +23,9 @@ from typing import Final
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.ports import Timer, Timers
 
-YOUNG_OBJECTS: Final = 10_000
+YOUNG_OBJECTS: Final = 5_000
 """New objects, less those that are gone, between two walks of the youngest generation."""
-YOUNG_WALKS: Final = 20
+YOUNG_WALKS: Final = 5
 """Walks of the youngest generation to one of the middle one."""
 NEVER: Final = 1 << 30
 """Walks of the middle generation to one of the last, by the interpreter itself."""

@@ -3,8 +3,10 @@
 Work is counted in units of about a microsecond: a frame is one, a task that is started `START_UNITS`, a token
 that is verified `TOKEN_UNITS`. A connection has `turn_units_max` of them at a time, all connections of a
 server together four times as many, and `turn_time_max` of real time, in one turn; what is left waits for the
-next turn, and its connection is not read meanwhile. So a turn is short however much has come, and others
-(HTTP, replication, health) get theirs.
+next turn, and its connection is not read meanwhile. What was started costs later turns more than it did to
+start: while the whole of a turn takes twice as long as that, the next has half the units, down to one
+connection's share, and doubles them once turns are short again. So a turn is short however much has come, and
+others (HTTP, replication, health) get theirs.
 
     IDLE --bytes--> working --share used up--> WAITING (fresh) --served, more left--> WAITING (stale) --> IDLE
 
@@ -32,6 +34,8 @@ TOKEN_UNITS: Final = 64
 """To verify a token."""
 REPLY_SHIFT: Final = 10
 """A queued KiB of answers counts as a unit, so that small requests with large answers are bounded too."""
+ALL: Final = 4
+"""So many times what one connection has is for all together, at most."""
 CLOCK_UNITS: Final = 16
 """How often the clock is looked at."""
 
@@ -72,6 +76,8 @@ class Turns:
         """Whether the last that was taken from a line had come fresh: then one that wants more is next."""
         self._units = 0
         """What is left of this turn for all together."""
+        self._most = limits.turn_units_max * ALL
+        """What a turn has for all together: less while turns take long, with what was started in them."""
         self._is_armed = False
 
     def enter(self, connection: "ServerConnection") -> None:
@@ -101,21 +107,33 @@ class Turns:
         assert all(each.is_waiting for each in waiting), "who waits knows it"
         assert all(flow for line in (self._fresh, self._stale) for flow in line.values()), "no empty line"
         assert not waiting or self._is_armed, "who waits is served some time"
+        least = self._limits.turn_units_max
+        assert least <= self._most <= ALL * least, f"a turn has {self._most} units"
 
     def _begin(self) -> None:
         """A turn begins: the next one is asked for, so that this one ends."""
         self._is_armed = True
-        self._units = self._limits.turn_units_max * 4
-        self._ends = Instant(self._now() + self._limits.turn_time_max)
+        self._units, now = self._most, self._now()
+        self._ends = Instant(now + self._limits.turn_time_max)
         self._ports.timers.call_soon(self._next)
 
     def _next(self) -> None:
         self._is_armed = False
+        self._adapt()
         if not (self._fresh or self._stale):
             return
         self._begin()
         while (self._fresh or self._stale) and self._units > 0 and self._now() < self._ends:
             self._serve(self._first())
+
+    def _adapt(self) -> None:
+        """Take on less while turns are long, whatever makes them so."""
+        least, time_max = self._limits.turn_units_max, self._limits.turn_time_max
+        took = self._now() - (self._ends - time_max)
+        if took > 2 * time_max:
+            self._most = max(least, self._most // 2)
+        elif took < time_max:
+            self._most = min(ALL * least, self._most * 2)
 
     def _first(self) -> "ServerConnection":
         is_fresh = bool(self._fresh) and not (self._was_fresh and self._stale)
