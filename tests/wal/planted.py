@@ -173,7 +173,7 @@ def freed_before_told(patch: pytest.MonkeyPatch) -> None:
 
     def seal(self: Log, batch: Batch) -> None:
         if not batch.is_sealed:
-            batch.seal(self.states, oldest=self._oldest)
+            batch.seal(self.states, self._table, changed=self._changed, oldest=self._oldest)
         batch.oldest = self._oldest
 
     patch.setattr(Log, "_seal", seal)

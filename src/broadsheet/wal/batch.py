@@ -7,7 +7,7 @@ touched (so that the loss of one batch can be charged), and all streams where it
 segment or of a boot. It does no IO. Source: log.2, log.5.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
@@ -28,7 +28,7 @@ from broadsheet.wal.format import (
     aligned,
 )
 from broadsheet.wal.pool import Lap
-from broadsheet.wal.stream import Release, StreamState
+from broadsheet.wal.stream import Release, StreamState, Table
 
 JOIN_BYTES_MAX: Final = 1024
 """Payloads up to this are joined with their headers: a small copy is cheaper than a vector entry."""
@@ -56,6 +56,19 @@ class Encoded(NamedTuple):
     frame_count: int
 
 
+class Everyone(dict[int, None]):
+    """The streams that a batch names which names all of them: these, and those of the log."""
+
+    __slots__ = ("_streams",)
+
+    def __init__(self, streams: Mapping[int, object]) -> None:
+        super().__init__()
+        self._streams = streams
+
+    def __contains__(self, stream: object) -> bool:
+        return super().__contains__(stream) or stream in self._streams
+
+
 class Batch:
     """One write to be."""
 
@@ -75,11 +88,12 @@ class Batch:
         bytes_max: int,
         sequence: int,
         boot: int,
-        is_full: bool,
+        everyone: Mapping[int, object] | None,
     ) -> None:
         """Open at `at` of a segment's `use`, which is filled up to `filled`.
 
         Args:
+            everyone: all streams, where it names all of them.
             bytes_max: above it a batch takes no frame but its first.
         """
         self.lap, self.use, self.at, self.sequence = lap, use, at, sequence
@@ -87,12 +101,12 @@ class Batch:
         """How far relief may write into the segment, and how far appends may: 0 while they may not."""
         self.bytes_max = bytes_max
         self.index = use.index
-        self.boot, self.is_full = boot, is_full
+        self.boot, self.is_full = boot, everyone is not None
         self.frames: list[Frame] = []
         self.done: list[Callable[[], None]] = []
         self.releases: list[Release] = []
         """What may be unpinned once this batch is durable."""
-        self.named: dict[int, None] = {}
+        self.named: dict[int, None] = {} if everyone is None else Everyone(everyone)
         self.touched: dict[int, None] = {}
         """The streams that have a row, and those of them that this batch changes."""
         self.table = b""
@@ -106,7 +120,7 @@ class Batch:
         """Bytes of all frames, and of those before the one that was taken last."""
         self.copied: list[tuple[StreamState, int]] = []
         """Runs that were copied into it, by their end."""
-        self.size = BATCH_BYTES
+        self.size = BATCH_BYTES + ROW_BYTES * len(everyone or ())
         """Bytes up to the end of its last frame."""
 
     @property
@@ -116,9 +130,10 @@ class Batch:
 
     def name(self, streams: Iterable[int]) -> None:
         """Have rows for `streams`, untouched."""
-        self.size -= ROW_BYTES * len(self.named)
-        self.named.update(dict.fromkeys(streams))
-        self.size += ROW_BYTES * len(self.named)
+        for stream in streams:
+            if stream not in self.named:
+                self.size += ROW_BYTES
+            self.named[stream] = None
 
     def touch(self, stream: int) -> None:
         """Something about `stream` changed: say where it stands."""
@@ -160,24 +175,41 @@ class Batch:
         self.limit = limit
         assert is_taken, f"batch {self.sequence} has no room for {frame[3]} bytes, or is sealed"
 
-    def seal(self, streams: dict[int, StreamState], *, oldest: int) -> None:
-        """Take no more frames: `streams` now stand where they stand at its end."""
+    def seal(
+        self, streams: dict[int, StreamState], table: Table, *, changed: Iterable[int], oldest: int
+    ) -> None:
+        """Take no more frames: `streams` now stand where they stand at its end.
+
+        Args:
+            table: as the batches before it have left it.
+            changed: streams that changed otherwise since they were named.
+        """
         assert not self.is_sealed, f"batch {self.sequence} is sealed already"
         self.is_sealed, self.oldest = True, oldest
-        self.row_count = len(self.named)
+        if self.is_full:
+            self.name(changed)
+        rows: list[bytes] = []
+        for stream in self.named:
+            if (state := streams.get(stream)) is not None:
+                row = state.row()
+                table.put(stream, row)
+                if not self.is_full:
+                    rows.append(row)
+            else:
+                table.drop(stream)
+                rows.append(ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED))
+        if self.is_full:
+            rows.append(table.packed())
+        self.table = b"".join(rows)
+        self.row_count = len(self.table) // ROW_BYTES
         base = self.at + BATCH_BYTES + ROW_BYTES * self.row_count
+        assert base + self.body == self.at + self.size, f"batch {self.sequence} has no room for its rows"
         for stream in self.touched:
             if stream in streams:
                 streams[stream].sealed(base)
         for state, end in self.copied:
             state.moved(end, base)
         self.copied.clear()
-        self.table = b"".join(
-            [
-                streams[stream].row() if stream in streams else ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED)
-                for stream in self.named
-            ]
-        )
 
     def encode(self, *, log_id: int, durable: int, chain: int) -> Encoded:
         """Its bytes, given what is durable now. Payloads above 1 KiB are passed on uncopied."""

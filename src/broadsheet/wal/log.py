@@ -62,7 +62,7 @@ from broadsheet.wal.record import (
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import NO_FILE, NO_SPACE
 from broadsheet.wal.space import Space
-from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState
+from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.witness import Witness
 
 Done = Callable[[], None]
@@ -159,6 +159,7 @@ class Log:
         self._boot_id = time.boot_id().encode("ascii", "replace")[:36]
         self.pool = Pool(reserved=config.segments_reserved)
         self.states: dict[int, StreamState] = {}
+        self._table = Table()
         self._changed: dict[int, None] = {}
         """Streams whose row must stand in the next batch that opens."""
         self._queue: deque[Batch] = deque()
@@ -726,8 +727,13 @@ class Log:
         """Assert every invariant: for the simulator and tests."""
         self.pool.check()
         pins = dict.fromkeys(self.pool.laps, 0)
+        is_open = self._last is not None and not self._last.is_sealed
         for state in self.states.values():
             state.check()
+            is_new = is_open and self._last is not None and dict.__contains__(self._last.named, state.stream)
+            assert is_new or state.stream in self._changed or self._table.row(state.stream) == state.row(), (
+                f"the table says otherwise of stream {state.stream}"
+            )
             for lap in state.laps:
                 if lap != LOST:
                     pins[lap] += 1
@@ -753,7 +759,8 @@ class Log:
             for lap, index in result.laps.items():
                 self.pool.adopt(lap, index, filled[index])
             for stream, verdict in result.verdicts.items():
-                self.states[stream] = StreamState.restored(stream, verdict)
+                self.states[stream] = state = StreamState.restored(stream, verdict)
+                self._table.put(stream, state.row())
                 for run in verdict.held:
                     self.pool.pin(run.lap, run.length, stream=stream)
             self._chain = result.chain
@@ -789,6 +796,7 @@ class Log:
         body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
         batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
         batch.size += frame_bytes(len(payload))
+        batch.body += frame_bytes(len(payload))
         self._queue.append(batch)
         self._last = batch
         self._flush()
@@ -857,11 +865,12 @@ class Log:
             bytes_max=self.config.batch_bytes_max,
             sequence=sequence,
             boot=self._boot,
-            is_full=is_full,
+            everyone=self.states if is_full else None,
         )
         if not self.pool.may_append():
             batch.limit = 0
-        batch.name(self.states if is_full else self._changed)
+        if not is_full:
+            batch.name(self._changed)
         return batch
 
     # --- placing ------------------------------------------------------------------------------------------
@@ -917,7 +926,8 @@ class Log:
         if not batch.is_sealed:
             if all(stream in batch.named for stream in self._changed):
                 self._told = self._oldest
-            batch.seal(self.states, oldest=self._told)
+            changed = [stream for stream in self._changed if stream in self.states]
+            batch.seal(self.states, self._table, changed=changed, oldest=self._told)
             batch.use.streams.update(batch.touched)
             batch.use.end = batch.end
 

@@ -41,6 +41,54 @@ OPEN: Final = 1 << 31
 """Of a place: its batch is not sealed, so it is not known yet where in the segment its frames begin."""
 
 
+class Table:
+    """Where every stream stands, packed as the rows of a batch that names all of them.
+
+    Kept up by each batch, because to pack ten thousand rows at once takes the loop for milliseconds.
+    """
+
+    __slots__ = ("_packed", "_places", "_streams")
+
+    def __init__(self) -> None:
+        """Begin without a stream."""
+        self._packed = bytearray()
+        self._places: dict[int, int] = {}
+        self._streams: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def put(self, stream: int, row: bytes) -> None:
+        """`stream` stands so."""
+        place = self._places.get(stream)
+        if place is None:
+            self._places[stream] = len(self._streams)
+            self._streams.append(stream)
+            self._packed += row
+        else:
+            self._packed[place * ROW.size : (place + 1) * ROW.size] = row
+
+    def drop(self, stream: int) -> None:
+        """`stream` is no more: the last row takes its place."""
+        place = self._places.pop(stream, None)
+        if place is None:
+            return
+        last, row = self._streams.pop(), self._packed[-ROW.size :]
+        del self._packed[-ROW.size :]
+        if last != stream:
+            self._places[last], self._streams[place] = place, last
+            self._packed[place * ROW.size : (place + 1) * ROW.size] = row
+
+    def row(self, stream: int) -> bytes | None:
+        """That of `stream`; None where it has none."""
+        place = self._places.get(stream)
+        return None if place is None else bytes(self._packed[place * ROW.size : (place + 1) * ROW.size])
+
+    def packed(self) -> bytes:
+        """All rows."""
+        return bytes(self._packed)
+
+
 class StreamState:
     """Where one stream stands, durable or not."""
 
