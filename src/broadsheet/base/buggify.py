@@ -1,9 +1,9 @@
 """Buggify: places where a simulation may do the unlikely but legal thing (FoundationDB's word).
 
 Only hosts, services and simulated ports ask; machines never do. The sites: `sim/objects.py` (a store that
-refuses, fails, is slow, or loses its answer), `sim/disk.py` and `sim/clock.py` (a thread, a timer that is
-late), and where key space, metastore and journals append to their logs (no room). A production process never
-installs a chooser, and then the question costs one comparison.
+refuses, fails, is slow, or loses its answer), `sim/disk.py` and `sim/clock.py` (a thread, a timer, the end of
+a turn that is late), and where key space, metastore and journals append to their logs (no room). A production
+process never installs a chooser, and then the question costs one comparison.
 """
 
 from collections.abc import Callable

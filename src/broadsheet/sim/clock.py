@@ -16,6 +16,8 @@ from broadsheet.sim.world import Call, Life, World
 
 MILLION: Final = 1_000_000
 LATE_NS: Final = 40_000_000
+BUSY_NS: Final = 3_000_000
+"""How long a turn of the loop may take: what it has put off waits so long, and others come in between."""
 EPOCH_NS: Final = 1_750_000_000_000_000_000
 """Wall time at the beginning of every run."""
 
@@ -87,14 +89,28 @@ class SimTime:
 class SimTimers:
     """The `Timers` port of one life."""
 
-    __slots__ = ("_clock", "_life", "_world")
+    __slots__ = ("_clock", "_held", "_life", "_world")
 
     def __init__(self, world: World, life: Life, clock: NodeClock) -> None:
         self._world, self._life, self._clock = world, life, clock
+        self._held: list[Call] | None = None
+        """What comes when a turn of the loop that takes long has ended, in order."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Call after all that is ready now."""
-        self._world.push_ready(Call(self._life, callback, ()))
+        """Call after all that is ready now, or somewhat later where the loop is busy."""
+        call = Call(self._life, callback, ())
+        if self._held is not None:
+            self._held.append(call)
+        elif buggify("timer.busy"):
+            self._held = [call]
+            self._world.at(self._world.now + BUSY_NS, self._life, self._release)
+        else:
+            self._world.push_ready(call)
+
+    def _release(self) -> None:
+        held, self._held = self._held or [], None
+        for call in held:
+            self._world.push_ready(call)
 
     def call_after(self, delay: Duration, callback: Callable[[], None]) -> Timer:
         """Call when the node's clock has advanced by `delay`."""

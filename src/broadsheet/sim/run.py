@@ -22,6 +22,7 @@ import msgspec
 from broadsheet.base import buggify, marks
 from broadsheet.runtime import failpoints
 from broadsheet.runtime.checking import always
+from broadsheet.sim import hangs
 from broadsheet.sim.cluster import Cluster, Node
 from broadsheet.sim.coverage import Coverage
 from broadsheet.sim.entropy import Draws
@@ -113,8 +114,21 @@ class RunBase(ABC, Generic[W]):
         """Ask every client to finish."""
 
     @abstractmethod
+    def is_client_done(self, name: str) -> bool:
+        """Whether that client has returned."""
+
+    @abstractmethod
+    def wait_of(self, name: str) -> str:
+        """What that client waits for, for a verdict."""
+
     def are_clients_done(self) -> bool:
         """Whether every client has returned."""
+        return all(self.is_client_done(name) for name in self.client_names)
+
+    def _hang(self, what: str, late: list[str]) -> Violation:
+        """The verdict on clients that make no progress."""
+        places = {name: self.wait_of(name) for name in late}
+        return Violation(hangs.verdict(what, late, self.history.operations, places))
 
     def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001
         """End connections between pairs; tier 1 has none."""
@@ -178,7 +192,7 @@ class RunBase(ABC, Generic[W]):
         self._advance(self.world.now + self.plan.liveness_ns, self._all_alive)
         if not self._all_alive():
             late = [name for name in self.client_names if name not in self._alive()]
-            raise Violation(f"no progress of {late} in {self.plan.liveness_ns / 1e9} s after healing")
+            raise self._hang(f"no progress of {late} in {self.plan.liveness_ns / 1e9} s after healing", late)
         slow = [fault.amount for fault in self.plan.faults if fault.kind is Kind.SLOW_SYNC]
         self._advance(max(self.world.now, self.healed_at + max(slow, default=0)))  # One may be on its way.
         alive_at = self.world.now
@@ -186,11 +200,14 @@ class RunBase(ABC, Generic[W]):
         self._advance(alive_at + SETTLE_NS, lambda: self._all_answered(alive_at))
         if not self._all_answered(alive_at):
             late = [name for name in self.client_names if name not in self._answered(alive_at)]
-            raise Violation(f"calls of {late} are not answered {SETTLE_NS / 1e9} s after all were alive")
+            text = f"calls of {late} are not answered {SETTLE_NS / 1e9} s after all were alive"
+            raise self._hang(text, late)
         self.stop_clients()
         self._advance(self.world.now + FINISH_NS, self.are_clients_done)
         if not self.are_clients_done():
-            raise Violation(f"a client did not finish in {FINISH_NS / 1e9} s: its wait has no bound")
+            late = [name for name in self.client_names if not self.is_client_done(name)]
+            text = f"{late} did not finish in {FINISH_NS / 1e9} s: a wait has no bound"
+            raise self._hang(text, late)
         self._advance(self.world.now + 1_000_000_000)
         unknown = [op for op in self._since(alive_at) if op.outcome in (Outcome.UNKNOWN, Outcome.OPEN)]
         per_client = [sum(op.client == name for op in unknown) for name in self.client_names]
@@ -288,9 +305,16 @@ class MachineRun(RunBase[MachineWorkload]):
         for seat in self.client_seats:
             seat.is_stopping = True
 
-    def are_clients_done(self) -> bool:
-        """Whether every client has returned."""
-        return all(seat.is_done for seat in self.client_seats)
+    def is_client_done(self, name: str) -> bool:
+        """Whether that client has returned."""
+        return self._client_seat(name).is_done
+
+    def wait_of(self, name: str) -> str:
+        """The message that it waits for."""
+        return self._client_seat(name).waits_for
+
+    def _client_seat(self, name: str) -> ClientSeat:
+        return self.client_seats[self.client_names.index(name)]
 
 
 def _chooser(plan: Plan) -> Callable[[str], bool] | None:

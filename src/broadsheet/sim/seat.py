@@ -132,6 +132,8 @@ class ClientSeat:
         self.is_stopping = False
         """Set by the runner when the run is over: finish the operation at hand and return."""
         self.is_done = False
+        self.waits_for = "nothing"
+        """What it asked last, of whom, and since when, for a verdict on a hang."""
         self._network = network
         self._inbox: list[tuple[NodeId, Any]] = []
         self._work: Coroutine[Any, Any, None] | None = None
@@ -167,6 +169,7 @@ class ClientSeat:
     ) -> Any | None:  # noqa: ANN401 - the domain's own message.
         """Send, and wait for the message that `is_answer`; others are dropped. None when time runs out."""
         self.send(to, message)
+        self.waits_for = f"the answer of {to} to {message} since {self.world.now / 1e9:.6f} s"
         deadline = self.world.now + timeout
         while (left := deadline - self.world.now) > 0:
             got = await self.receive(Duration(left))

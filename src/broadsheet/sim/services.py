@@ -4,6 +4,7 @@ A seat's life ends by kill: nothing of it acts again, no `finally` included (its
 stores and clock of a node outlive its lives; a client has its own, and is never killed.
 """
 
+import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
@@ -12,6 +13,7 @@ from broadsheet.base.types import NodeId
 from broadsheet.ports import ObjectStore, Random
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
+from broadsheet.sim import hangs
 from broadsheet.sim.clock import NodeClock, SimTime, SimTimers
 from broadsheet.sim.cluster import Node
 from broadsheet.sim.disk import SimDisk
@@ -75,6 +77,7 @@ class ServiceRun(RunBase[ServiceWorkload]):
         self.seats: dict[str, ServiceSeat] = {}
         """The seat of each node's current or last boot."""
         self.client_seats: list[ServiceSeat] = []
+        self._client_tasks: dict[str, asyncio.Task[None]] = {}
         self._shelves: dict[tuple[str, int, str], ObjectShelf] = {}
         for node in self.cluster.nodes.values():
             node.medium.note = self._disk_note(node.name)
@@ -95,16 +98,23 @@ class ServiceRun(RunBase[ServiceWorkload]):
             medium = Medium(Draws(self.plan.seed, name, "medium"))
             seat = self._seat(life, clock, medium, medium.health)
             self.client_seats.append(seat)
-            self.world.soon(life, lambda seat=seat: self.loop.create_task(self._client(seat)))
+            self.world.soon(life, self._start_client, seat)
+
+    def _start_client(self, seat: ServiceSeat) -> None:
+        self._client_tasks[seat.node] = self.loop.create_task(self._client(seat))
 
     def stop_clients(self) -> None:
         """Ask every client to finish."""
         for seat in self.client_seats:
             seat.is_stopping = True
 
-    def are_clients_done(self) -> bool:
-        """Whether every client has returned."""
-        return all(seat.is_done for seat in self.client_seats)
+    def is_client_done(self, name: str) -> bool:
+        """Whether that client has returned."""
+        return self.client_seats[self.client_names.index(name)].is_done
+
+    def wait_of(self, name: str) -> str:
+        """The chain of its awaits."""
+        return hangs.waits_for(self._client_tasks.get(name))
 
     def sever(self, chosen: list[tuple[str, str]], is_reset: bool) -> int:  # noqa: FBT001 - as its base.
         """End connections between pairs."""

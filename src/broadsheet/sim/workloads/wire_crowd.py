@@ -27,6 +27,8 @@ from broadsheet.wire.routed import Routed
 
 KEPT_MAX: Final = 12
 """Received views that are looked at again."""
+LARGE_BYTES: Final = 250_000
+"""Ten of these are more than a peer that is slow is given time for."""
 ROW_TIMEOUT: Final = Duration(900 * MILLISECOND)
 MOVED_TIMEOUT: Final = Duration(300 * MILLISECOND)
 
@@ -131,7 +133,7 @@ class Crowd:
     async def hedge(self, asked: Asked) -> None:
         """More calls than streams; the first that is answered cancels others, and the rest must go on."""
         calls: list[asyncio.Task[None]] = []
-        deeds, tail = self._deeds, bytes(8)
+        deeds, tail = self._deeds, bytes(LARGE_BYTES if self._random.random() < 0.15 else 8)
 
         async def one(name: str) -> None:
             deeds.given_up[name] = False
@@ -148,12 +150,12 @@ class Crowd:
             except BroadsheetError:
                 pass
             waiting = [call for call in calls if not call.done() and call is not asyncio.current_task()]
-            if waiting:
-                waiting[self._random.randrange(0, len(waiting))].cancel()
+            for call in waiting[:: self._random.randrange(1, 12)][:4]:
+                call.cancel()
 
         calls += [
             asyncio.ensure_future(one(f"{asked.id}/{number}"))
-            for number in range(self._random.randrange(4, 40))
+            for number in range(self._random.randrange(4, 40 if len(tail) < LARGE_BYTES else 16))
         ]
         await asyncio.gather(*calls, return_exceptions=True)
 
