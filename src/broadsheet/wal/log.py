@@ -869,8 +869,7 @@ class Log:
         )
         if not self.pool.may_append():
             batch.limit = 0
-        if not is_full:
-            batch.name(self._changed)
+        batch.name(self._changed)
         return batch
 
     # --- placing ------------------------------------------------------------------------------------------
