@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 90.0
 DEAD_SECONDS_MAX = 20.0
 
 CONFIG = """
