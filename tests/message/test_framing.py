@@ -1,15 +1,17 @@
 """Frames: one message at a time and by column give the same, for any bytes."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt, InvalidArgument
+from broadsheet.message import columns
 from broadsheet.message import framing as module
 from broadsheet.message.columns import frames_of, ids_of, texts_of, uuids_of
 from broadsheet.message.framing import FIXED, HEADER, JSON_LINES, MAGIC, Frame, Framing, framed, scan
-from broadsheet.message.uuid import NO_ID, Clock, ProducerId, pack, to_text
+from broadsheet.message.uuid import NO_ID, Clock, ProducerId, pack, to_text, unpack
 
 UUID = pack(ProducerId(0x010203040506), Clock(77777), 1)
 TEXT = to_text(UUID).encode()
@@ -128,3 +130,39 @@ def test_uuids_by_column_are_those_of_the_scalar(clocks: list[int], flags: int) 
     ]
     assert [row.tobytes().decode() for row in texts_of(raw)] == [to_text(row.tobytes()) for row in raw]
     assert ids_of(raw)[1].tolist() == clocks
+
+
+@pytest.mark.parametrize(("framing", "partial"), [(JSON_LINES, b"x"), (FIXED, b"x")])
+def test_an_unfinished_frame_may_be_as_long_as_a_whole_one(
+    framing: Framing, partial: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end may be the next byte; one byte more and it can be no frame."""
+    monkeypatch.setattr(module, "FRAME_BYTES_MAX", 100)
+
+    assert by_columns(framing, partial * 100, 0) == []
+    with pytest.raises(Corrupt, match="of offset 7"):
+        by_columns(framing, partial * 101, 7)
+
+
+def test_frames_back_to_back_are_found_by_column_not_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search for each of a million frames is what the columns are there to avoid."""
+    found = [0]
+
+    def counted(content: bytes, at: int) -> int:
+        found[0] += 1
+        return module.next_fixed(content, at)
+
+    monkeypatch.setattr(columns, "next_fixed", counted)
+    bodies = [b"", b"x" * 300, b"y" * 70_000, b"z"]
+
+    assert len(by_columns(FIXED, b"".join(framed(FIXED, UUID, body) for body in bodies * 20), 0)) == 80
+    assert found[0] == 1, "only for what stands behind the last one"
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), min_size=1))
+def test_a_column_of_uuids_says_what_each_one_says(uuids: list[bytes]) -> None:
+    """Random bytes that look half like ours (the version, or the variant) belong to no producer."""
+    uuids = [*uuids, UUID[:6] + b"\x70" + UUID[7:], UUID[:8] + b"\x00" + UUID[9:]]
+    found = ids_of(np.frombuffer(b"".join(uuids), np.uint8).reshape(-1, 16))
+
+    assert list(zip(*(each.tolist() for each in found), strict=True)) == [unpack(uuid) for uuid in uuids]

@@ -46,3 +46,11 @@ def test_reserved_clocks_are_the_ones_that_single_messages_get() -> None:
 def test_a_message_outside_transactions_commits_by_itself() -> None:
     """What most producers want."""
     assert committed_count(Publisher(ProducerId(5)).committed(JSON_LINES, b'{"n":1}', WALL)) == 1
+
+
+def test_what_is_open_ends_with_the_last_clock_that_was_reserved() -> None:
+    """A clock beyond it would be that of a message which was never written."""
+    publisher = Publisher(ProducerId(5))
+    first = publisher.reserve(A, JSON_LINES, 4, WALL)
+
+    assert publisher.open == {A: (JSON_LINES, first + 3 * TICK)}

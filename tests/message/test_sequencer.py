@@ -11,7 +11,7 @@ from broadsheet.message.columns import Frames
 from broadsheet.message.framing import FIXED, Frame
 from broadsheet.message.producer_state import begun
 from broadsheet.message.sequencer import Outcome, Sequencer
-from broadsheet.message.spans import reopened, replays, sequence
+from broadsheet.message.spans import Replay, reopened, replays, sequence
 from broadsheet.message.uuid import NO_ID, Clock, Flag, MessageId, ProducerId
 
 SIZE = 10
@@ -143,3 +143,14 @@ def test_spans_read_apart_give_each_message_once(script: str, data: st.DataObjec
     assert [span[row].begin for row in got.rows.tolist()] == [
         at for each in expected[begin:end] for at in each
     ]
+
+
+def test_a_message_that_decides_nothing_hides_no_acknowledgement_behind_it() -> None:
+    """B repeats what was acknowledged long ago; A's span is committed all the same."""
+    sequencer = Sequencer(begun(FIXED))
+    for frame in journal("A1c B5a B6c"):
+        sequencer.step(frame)
+
+    assert replays(sequencer.index(), columns(journal("B5o A2a")), 0) == {
+        ProducerId(ord("A")): Replay(ByteOffset(0), 1)
+    }

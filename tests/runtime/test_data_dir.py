@@ -1,5 +1,6 @@
 """The data directory is opened by its owner alone, in a format that the owner understands."""
 
+import os
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,7 +15,9 @@ from broadsheet.runtime.data_dir import (
     DataDir,
     claim,
     is_locked,
+    node_of,
     prepare,
+    sync_directory,
 )
 from broadsheet.runtime.disk import LocalDisk
 
@@ -165,3 +168,48 @@ def test_a_directory_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
     take(tmp_path)
 
     assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
+def test_whoever_only_looked_holds_nothing(tmp_path: Path) -> None:
+    """`status` may look, and live on: the node starts meanwhile."""
+    take(tmp_path).release()
+    disk = LocalDisk(tmp_path)
+
+    assert not is_locked(disk)
+    assert not is_locked(disk)
+    take(tmp_path).release()
+    disk.close()
+
+
+def test_a_directory_without_a_format_file_is_nobodys_data(tmp_path: Path) -> None:
+    """The command says so, and does not speak of a damaged file."""
+    with pytest.raises(ConfigError, match="is not a data directory"):
+        node_of(LocalDisk(tmp_path), str(tmp_path))
+
+
+def test_only_a_directory_is_synced_as_one(tmp_path: Path) -> None:
+    """A file that stands where the directory should be must not pass for it."""
+    (tmp_path / "file").touch()
+
+    sync_directory(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        sync_directory(tmp_path / "file")
+    with pytest.raises(NotADirectoryError):
+        LocalDisk(tmp_path / "file")
+
+
+def test_a_lock_is_given_up_once(tmp_path: Path) -> None:
+    """Its descriptor may be another file's by the second time."""
+    data = take(tmp_path)
+    data.release()
+    fds = [os.dup(1) for _ in range(3)]
+    kept = os.dup(1)
+    try:
+        data.release()
+
+        for fd in (1, *fds):
+            os.fstat(fd)
+    finally:
+        os.dup2(kept, 1)
+        for fd in (*fds, kept):
+            os.close(fd)

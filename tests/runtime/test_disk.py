@@ -13,6 +13,7 @@ import pytest
 
 from broadsheet.runtime import disk as disk_module
 from broadsheet.runtime.disk import WRITERS_MAX, LocalDisk
+from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.workers import Workers
 
 
@@ -172,3 +173,33 @@ def test_workers_outlive_a_loop() -> None:
     workers.close()
     with suppress(RuntimeError):
         abandoned[0].close()  # Its cancellation asks for the loop that is closed.
+
+
+def test_a_scan_names_every_file_whatever_stands_among_them(tmp_path: Path) -> None:
+    """A link or a pipe that somebody left must not hide what comes behind it."""
+    for n in range(8):
+        (tmp_path / f"link{n}").symlink_to(tmp_path)
+        (tmp_path / f"file{n}").touch()
+        os.mkfifo(tmp_path / f"pipe{n}")
+        (tmp_path / f"directory{n}").mkdir()
+    disk = LocalDisk(tmp_path)
+
+    found = sorted((each.name, each.is_directory) for each in disk.tree.scan(""))
+    assert found == sorted([
+        *((f"file{n}", False) for n in range(8)),
+        *((f"directory{n}", True) for n in range(8)),
+    ])  # fmt: skip
+    disk.close()
+
+
+def test_what_a_disk_shares_outlives_it(tmp_path: Path) -> None:
+    """The process knows of failed syncs in one place: the first disk that closes must not forget them."""
+    syncs = Syncs()
+    one, two = LocalDisk(tmp_path / "a", syncs=syncs), LocalDisk(tmp_path / "b", syncs=syncs)
+    one.close()
+    file = two.open("f", create=True)
+    file.write_at(0, [b"x"])
+    file.sync()
+
+    assert two.open("f").read_at(0, 1) == b"x"
+    two.close()

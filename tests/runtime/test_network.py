@@ -131,3 +131,23 @@ async def test_a_connection_that_was_closed_before_it_was_taken_costs_nothing() 
     await listener.close()
 
     assert Counted.made == 1
+
+
+async def test_who_has_gone_keeps_nobody_behind_it_waiting() -> None:
+    """All that wait are taken in one turn, also those that came after one that has gone."""
+    Counted.made = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
+    loop, turns = asyncio.get_running_loop(), [0]
+    loop.remove_reader(listener._sock.fileno())
+    address = split_address(listener.address)
+    for _ in range(5):
+        socket.create_connection(address).close()
+    with socket.create_connection(address):
+        listener._accept()
+        async with asyncio.timeout(10):
+            while not Counted.made:
+                turns[0] += 1
+                await asyncio.sleep(0)
+        await listener.close()
+
+    assert Counted.made == 1

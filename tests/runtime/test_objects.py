@@ -4,13 +4,15 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broadsheet.base.names import PARTIAL_SEGMENT as PARTIAL
 from broadsheet.errors import ConfigError
-from broadsheet.runtime.disk import LocalDisk
+from broadsheet.runtime.disk import LocalDisk, LocalFile
 from broadsheet.runtime.objects import PARTIAL_AGE_MAX_S, LocalObjects, local_root
 
 
@@ -113,3 +115,29 @@ def test_a_link_does_not_lead_out_of_the_confinement(tmp_path: Path) -> None:
     (tmp_path / "inside" / "link").symlink_to("/etc")
     with pytest.raises(ConfigError, match="outside"):
         local_root(f"file://{tmp_path}/inside/link/", confined_to=tmp_path / "inside")
+
+
+async def test_an_object_is_durable_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a name with other bytes would be a damaged fragment, and the spool be gone."""
+    order: list[str] = []
+    sync, link, sync_dir = LocalFile.sync, os.link, LocalDisk.sync_dir
+
+    def noted(word: str, act: Callable[..., None]) -> Callable[..., None]:
+        def do(*given: Any, **more: Any) -> None:
+            order.append(word)
+            act(*given, **more)
+
+        return do
+
+    monkeypatch.setattr(LocalFile, "sync", noted("sync", sync))
+    monkeypatch.setattr(os, "link", noted("link", link))
+    monkeypatch.setattr(LocalDisk, "sync_dir", noted("sync the directory", sync_dir))
+    objects = LocalObjects(tmp_path)
+    await objects.put_if_absent("d/first", (b"content",))
+    order.clear()
+    await objects.put_if_absent("d/name", (b"content",))
+
+    assert order == ["sync", "link", "sync the directory"]
+    objects.close()

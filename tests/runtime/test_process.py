@@ -88,3 +88,12 @@ def test_two_streams_of_one_purpose_differ() -> None:
     entropy = Entropy()
 
     assert entropy("nonce").randbytes(16) != entropy("nonce").randbytes(16)
+
+
+def test_an_error_outside_of_machines_ends_the_process_too() -> None:
+    """A task of a scope has no story: what went wrong must be said all the same."""
+    code = "from broadsheet.runtime.process import end_process; end_process(OSError(5, 'sync failed'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == EXIT_WRONG
+    assert done.stderr.endswith("OSError: [Errno 5] sync failed\n")

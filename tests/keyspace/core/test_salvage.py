@@ -187,3 +187,14 @@ def test_each_key_shows_the_newest_change_that_is_left(
     assert found.revision >= max([0, *(each.revision for each in history)])
     assert found.lost or not missing
     assert lost or not found.lost
+
+
+def test_a_whole_snapshot_behind_parts_of_another_counts() -> None:
+    """The parts of the old one are passed over, and not all that follows them."""
+    old = snapshot(Revision(3), [pair("a", 1), pair("b", 3)], chunk_bytes=1)
+    new = snapshot(Revision(5), [pair("a", 5), pair("c", 4)], chunk_bytes=1)
+
+    found = run([old[1], *new], first=7)
+
+    assert found.sound == 5
+    assert values(found) == {"a": b"v", "c": b"v"}

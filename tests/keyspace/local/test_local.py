@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from broadsheet.base.marks import count
 from broadsheet.base.types import Revision
-from broadsheet.errors import BroadsheetError, ShuttingDown
-from broadsheet.keyspace.core.transaction import KeyValue, Put
+from broadsheet.errors import BroadsheetError, ShuttingDown, Unknown
+from broadsheet.keyspace.core.transaction import KeyValue, Limits, Put
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.port import Keyspace
 from tests.keyspace.conformance import ALL, take
 from tests.keyspace.real import SMALL, opened
@@ -120,3 +122,33 @@ async def test_no_flipped_bit_is_served(tmp_path: Path) -> None:
             refused += 1
 
     assert (refused, whole) == (20, 0)
+
+
+async def test_who_waits_for_a_disk_that_hangs_is_told_when_the_node_stops(tmp_path: Path) -> None:
+    """The outcome is not known: it may be in the log."""
+    async with opened(tmp_path) as keyspace:
+        waiting = asyncio.create_task(keyspace.transact([], [Put("k", b"")]))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await keyspace.close()
+
+        with pytest.raises(Unknown, match="before the outcome was durable"):
+            await waiting
+
+
+async def test_a_start_keeps_no_record_of_what_it_has_read(tmp_path: Path) -> None:
+    """The log would hold the places of all records of the last life until the node ends."""
+    async with opened(tmp_path) as keyspace:
+        await keyspace.transact([], [Put("k", b"")])
+    async with opened(tmp_path) as keyspace:
+        assert keyspace._log._recovered == {}
+
+
+def test_knobs_that_cannot_work_are_refused() -> None:
+    """A transaction of the largest size must fit into a record of the log."""
+    wal = KeyspaceConfig().wal
+    limits = Limits(transaction_bytes_max=wal.record_bytes_max - 16 * 5000, operations_max=5000)
+
+    KeyspaceConfig(limits=limits)
+    with pytest.raises(ValueError, match="must fit into the log"):
+        KeyspaceConfig(limits=msgspec.structs.replace(limits, operations_max=5001))
