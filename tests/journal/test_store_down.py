@@ -11,11 +11,12 @@ import pytest
 
 import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
-from broadsheet.base.types import Buffer
+from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.reading import read
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.sim.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
@@ -146,11 +147,25 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
         assert "knows offset 7000" in node.broker.status(NAME).reason
         assert shelf.objects == stored
     async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
-        assert (await node.broker.replica(NAME)).reason
-        with pytest.raises(InvalidArgument, match="older copy"):
-            await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert "accept-loss" in (await node.broker.replica(NAME)).reason
         await asyncio.sleep(0.1)
         assert shelf.objects == stored, "a restart does not change its mind"
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
+        assert any("store has other bytes" in each.why for each in told.lost), told
+        assert (await node.broker.replica(NAME)).reason, "a look changed something"
+        with pytest.raises(InvalidArgument, match="more than its head"):
+            await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=True)
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", told.head), "above all that a file or the store names"
+        end = ByteOffset(7000)
+        found = [chunk.data async for chunk in read(replica, ByteOffset(0), end, block=False)]
+        assert b"".join(found) == FIRST + b"?" * 5000, "the store's bytes are the journal's now"
+        await append(node, b"and on")
+        assert replica.spool.read(told.head, 6) == b"and on"
+    assert {name: shelf.objects[name] for name in stored} == stored
+    aside = [bytes(inode.view) for name, inode in disk.medium.files.items() if name.endswith(".lost")]
+    assert SECOND in b"".join(aside), "nothing is deleted"
     assert not crashes
 
 

@@ -7,7 +7,9 @@ or above everything that a key, the store, a record or a file names. Source: jou
 `docs/protocols/journals.md` "Ways out".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
@@ -31,6 +33,8 @@ from broadsheet.journal.sealing import (
 )
 from broadsheet.journal.spool_file import SpoolFile
 
+NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
+
 
 class Loss(msgspec.Struct, frozen=True):
     """What would be given up, and what is left."""
@@ -47,11 +51,21 @@ class Loss(msgspec.Struct, frozen=True):
     """Files beside the spools that nothing proves."""
 
 
-def look(replica: Replica, keys: Keys, *, head: ByteOffset | None) -> Loss:
+OTHER_BYTES: Final = "the fragment store has other bytes there, which are served: this file is moved aside"
+
+
+def look(
+    replica: Replica,
+    keys: Keys,
+    *,
+    head: ByteOffset | None,
+    doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
+) -> Loss:
     """What is lost. Blocking; changes nothing.
 
     Args:
         head: where an operator wants appends to go on; None: at the lowest offset that is safe.
+        doubted: begins of the spool files that the fragment store contradicts.
 
     Raises:
         InvalidArgument: `head` is below an offset that is known.
@@ -62,9 +76,11 @@ def look(replica: Replica, keys: Keys, *, head: ByteOffset | None) -> Loss:
     except Corrupt:
         seal = None
     here: list[SpoolFile] = [each for each in (*replica.closed, replica.spool) if each.length]
-    sound = [each for each in here if not each.damage]
+    other = [each for each in here if each.begin in doubted and not each.damage]
+    sound = [each for each in here if not each.damage and each.begin not in doubted]
     lost = list(seal.lost if seal is not None else ())
     lost += [Lost(each.begin, each.end, each.damage, each.digest()) for each in here if each.damage]
+    lost += [Lost(each.begin, each.end, OTHER_BYTES, each.digest()) for each in other]
     if replica.trouble and not seal:
         lost.append(Lost(replica.begin, replica.end, replica.trouble))
     reached = max([replica.index.end, *(each.end for each in sound)])
@@ -90,7 +106,7 @@ def look(replica: Replica, keys: Keys, *, head: ByteOffset | None) -> Loss:
         head=chosen,
         lost=tuple(dict.fromkeys(lost)),
         checkpoint=_checkpoint(replica, sound, chosen),
-        is_damaged=any(each.damage for each in here) or bool(seal is not None and seal.reason),
+        is_damaged=len(sound) < len(here) or bool(seal is not None and seal.reason),
         are_registers_lost=registers is None,
         kept_aside=tuple(lost_files(disk, directory)),
     )

@@ -9,7 +9,7 @@ Source: journals.1, journals.5, journals.20; node.2.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -380,14 +380,13 @@ class Broker:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.damage]
-        if contradicted := await contradiction(info.name, here, replica.index.fragments()):
-            raise InvalidArgument(contradicted)  # It would be stopped again by the next look at the store.
-        looking = partial(look, replica, self._keys(info), head=head)
+        doubted = (await contradiction(info.name, here, replica.index.fragments())).spools
+        looking = partial(look, replica, self._keys(info), head=head, doubted=doubted)
         reason, loss = replica.reason, await context.disk.run(looking)
         if is_head_only and loss.is_damaged:
             raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
         if may_act:
-            loss = await self._carried(self._give_up(replica, head=head), f"accept.{name}")
+            loss = await self._carried(self._give_up(replica, head=head, doubted=doubted), f"accept.{name}")
         return LossReply(
             journal=info.name,
             reason=reason,
@@ -402,7 +401,9 @@ class Broker:
         keyspace = self._context.keyspace
         return Keys(keyspace.get(epoch_key(info.name)), keyspace.get(registers_key(info.name)))
 
-    async def _give_up(self, replica: Replica, *, head: ByteOffset | None) -> Loss:
+    async def _give_up(
+        self, replica: Replica, *, head: ByteOffset | None, doubted: Mapping[ByteOffset, None]
+    ) -> Loss:
         """Close the journal, write down what is given up, and open it again."""
         slot = self._slots.get(replica.name)
         if slot is None or slot.replica is not replica:
@@ -417,7 +418,7 @@ class Broker:
                     slot.housekeeping = None
                 keys = self._keys(replica.info)
                 # Looked at once more: where only its registers are lost, it took appends until it was closed.
-                loss = await context.disk.run(partial(look, replica, keys, head=head))
+                loss = await context.disk.run(partial(look, replica, keys, head=head, doubted=doubted))
                 await context.disk.run(partial(give_up, replica, loss))
                 await move_epoch(context, replica.info, keys, head=loss.head)
                 return loss

@@ -111,7 +111,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     passed("journal.open.after_rebuild")
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
-    contradicted = await contradiction(info.name, spools, listed or ())
+    contradicted = (await contradiction(info.name, spools, listed or ())).reason
     reason = reason or contradicted
     registers = _registers(plan, keys)
     epoch = plan.epoch
@@ -184,8 +184,19 @@ def _awaited(plan: Plan, spools: Sequence[SpoolFile]) -> list[Fragment]:
     ]
 
 
-async def contradiction(name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]) -> str:
-    """Why the store and the spool files cannot be of one journal; empty where they can.
+class Contradiction(NamedTuple):
+    """Why the store and the spool files cannot be of one journal."""
+
+    reason: str
+    """Empty where they can."""
+    spools: dict[ByteOffset, None]
+    """The begins of the files that have other bytes than the store."""
+
+
+async def contradiction(
+    name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
+) -> Contradiction:
+    """Compare what the store and the spool files both have.
 
     A restart takes the open fragment up again, so the store may have the begin of one that has grown since.
     An older copy of the data directory that was put back goes on otherwise than what was stored (J10).
@@ -193,6 +204,7 @@ async def contradiction(name: JournalName, spools: Sequence[SpoolFile], fragment
     Args:
         spools: by offset.
     """
+    reason, doubted = "", dict[ByteOffset, None]()
     for fragment in fragments:
         # What is stored and gone from here leaves a gap between spools that are kept: nothing contradicts it.
         shared = [each for each in spools if each.begin < fragment.end and fragment.begin < each.end]
@@ -202,16 +214,18 @@ async def contradiction(name: JournalName, spools: Sequence[SpoolFile], fragment
             continue  # Of another sum it is a conflict, which the index keeps and tells.
         is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
         try:
-            is_same = is_within and await _digest(shared, fragment) == fragment.sum
-        except (Corrupt, OSError) as error:
-            return str(error)
-        if not is_same:
-            return (
+            if is_within and await _digest(shared, fragment) == fragment.sum:
+                continue
+            told = (
                 f"journal {name}: the fragment store has {fragment.name}, which is not what the spool files"
                 " have there: was an older copy of the data directory put back? Nothing is overwritten:"
-                " put the newer copy back, or read both"
+                f" put the newer copy back, or go on with the store's: {accept_loss(name)}"
             )
-    return ""
+        except (Corrupt, OSError) as error:
+            told = str(error)
+        reason = reason or told
+        doubted |= dict.fromkeys(each.begin for each in shared)
+    return Contradiction(reason, doubted)
 
 
 async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
