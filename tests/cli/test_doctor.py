@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, names the remedy, and says by its exit status whether a node can run."""
 
 import json
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,23 @@ def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
     assert "keyspace/cut-0000000000000007-0000000000000009.lost" in damage.text
     assert (keyspace.verdict, "revisions 7" in keyspace.text) == (Verdict.WARNING, True)
     assert "keyspace accept-loss --adopt" in keyspace.remedy
+
+
+def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) -> None:
+    """A read of it failed, years later, with no way out; nothing looked at stored fragments."""
+    store = (
+        Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True).data_dir("n1") / "fragments"
+    )
+    journal = store / "a" / "b"
+    journal.mkdir(parents=True)
+    for content, stored in ((b"sound", b"sound"), (b"whole", b"wHole")):
+        digest = sha1(content, usedforsecurity=False).hexdigest()
+        (journal / f"{0:016x}-{5:016x}-{digest}.raw").write_bytes(stored)
+
+    quick = broadsheet("doctor", "--data-dir", tmp_path / "c")
+    thorough = broadsheet("doctor", "--data-dir", tmp_path / "c", "--fragments")
+
+    assert "fragments" not in quick.stdout
+    assert thorough.returncode == 1
+    assert "BAD  fragments: 1 of 2 are damaged: fragment a/b/" in thorough.stdout
+    assert "restore it from a copy of the store" in thorough.stdout

@@ -3,18 +3,20 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
+from msgspec.structs import replace
 
-from broadsheet.base.types import JournalName
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import Buffer, JournalName
 from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
-from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import Stage, StreamedAppend
 from broadsheet.sim.disk import SimDisk
-from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
+from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
 
 SPEC = JournalSpec(name=NAME)
 
@@ -135,3 +137,55 @@ async def test_pages_of_a_listing_make_the_whole_list(node: Running) -> None:
             after = found[-1]
         assert found == names
     assert node.broker.list("none/", after="", count_max=1) == ([], False)
+
+
+async def removed(node: Running) -> None:
+    """Return once the keys are gone; what failed is tried again after a pause."""
+    for _ in range(1000):
+        if not node.keyspace.range("items/"):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the deletion never ends")
+
+
+class Hanging(Shelf):
+    """A store whose calls do not return while it hangs."""
+
+    def __init__(self) -> None:
+        super().__init__(None, {})
+        self.answers = asyncio.Event()
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        await self.answers.wait()
+        return await super().put_if_absent(name, body)
+
+    async def delete(self, name: str) -> None:
+        await self.answers.wait()
+        await super().delete(name)
+
+
+@pytest.mark.parametrize("is_uploading", [True, False])
+async def test_a_deletion_does_not_wait_for_a_store_that_hangs(*, is_uploading: bool) -> None:
+    """Its caller waited for ever, though a restart would have finished what was decided."""
+    shelf, crashes = Hanging(), list[BaseException]()
+    config = replace(JOURNALS, removal_wait=Duration(50 * MILLISECOND))
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(replace(SPEC, fragment=FragmentSpec(length=1024)))
+        replica = await node.broker.replica(NAME)
+        if is_uploading:
+            for _ in range(2):
+                run = UnaryAppend(b"x" * 1500)
+                replica.deliver(Submitted(run=run, count=1, length=1500))
+                await run.answered
+        else:
+            shelf.objects[f"{NAME}/{0:016x}-{9:016x}-{'0' * 40}.raw"] = b"fragment."
+        async with asyncio.timeout(5):
+            await node.broker.delete(NAME, None)
+        with pytest.raises(NotFound):
+            node.broker.info(NAME)
+        with pytest.raises(AlreadyExists, match="is being deleted"):
+            await node.broker.create(SPEC)
+        shelf.answers.set()
+        await removed(node)
+        assert shelf.objects == {}, "the rest is removed when the store answers"
+    assert not crashes

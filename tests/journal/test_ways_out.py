@@ -15,14 +15,26 @@ import broadsheet
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import InvalidArgument, Status, StoreUnhealthy
 from broadsheet.journal.core.registers import Condition
-from broadsheet.journal.core.spec import JournalSpec, registers_key
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.messages import LossReply
+from broadsheet.journal.remedies import accept_loss as accept_loss_of
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
+from broadsheet.sim.medium import Medium, Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
-from tests.journal.test_damage import CONTENT, PARTS, append, flip, kept, lived, place_of, shown, wipe_sum
+from tests.journal.test_damage import (
+    CONTENT,
+    PARTS,
+    ROOMY,
+    append,
+    flip,
+    kept,
+    lived,
+    place_of,
+    shown,
+    wipe_sum,
+)
 from tests.journal.test_healing import Down
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -244,4 +256,27 @@ async def test_registers_that_are_lost_begin_anew_and_empty() -> None:
         assert told.are_registers_lost
         assert await append(node, NAME, b"x", wanted) is Status.OK
         assert await shown(node, NAME) == CONTENT + b"x"
+    assert not crashes
+
+
+async def test_a_damaged_closed_spool_of_a_journal_that_takes_appends_has_a_way_out() -> None:
+    """Its status named the damage and no command, and `accept-loss` said that there was none."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        for content in (b"a" * 1500, b"b" * 1500):
+            assert await append(node, NAME, content) is Status.OK
+        replica = await node.broker.replica(NAME)
+        spool = replica.closed[0]
+        disk.medium.change(disk.medium.files[spool.name], Write(5, b"X"))
+        spool.damage = f"as an upload finds it: {accept_loss_of(NAME)}"
+        assert "accept-loss" in node.broker.status(NAME).reason
+        assert node.broker.stopped_count == 1
+
+        told = await accept(node, may_act=True)
+        assert [(each.begin, each.end) for each in told.lost] == [(0, 1500)]
+        replica = await node.broker.replica(NAME)
+        assert (replica.damage, replica.begin, replica.end) == ("", 1500, 3000)
+        assert await append(node, NAME, b"on") is Status.OK
+        assert await shown(node, NAME) == b"b" * 1500 + b"on"
     assert not crashes

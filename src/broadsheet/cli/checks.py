@@ -320,7 +320,8 @@ async def _stopped(address: str) -> list[str]:
         for info in await client.journals.list():
             with suppress(NotFound):  # It was deleted meanwhile.
                 status = await client.journals.status(info.name)
-                reasons += [status.reason] if status.state in TAKES_NONE else []
+                is_damaged = status.state in TAKES_NONE or "accept-loss" in status.reason
+                reasons += [status.reason] if is_damaged else []
             if len(reasons) == count:
                 break
     return reasons

@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from broadsheet.cli.checks import CHECKS, Verdict
+from broadsheet.cli.fragment_check import fragments_check
 
 app = typer.Typer(add_completion=False)
 
@@ -17,10 +18,13 @@ SIGNS: Final = {Verdict.GOOD: "ok  ", Verdict.WARNING: "warn", Verdict.BAD: "BAD
 def doctor(
     *,
     data_dir: Annotated[Path, typer.Option(help="What `up` is given.")] = Path(".broadsheet"),
+    fragments: Annotated[
+        bool, typer.Option("--fragments", help="Also read and sum every stored fragment: it may take long.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
     """Look for what would keep a node from starting or from keeping its promises."""
-    found = [check(data_dir) for check in CHECKS]
+    found = [check(data_dir) for check in (*CHECKS, *((fragments_check,) if fragments else ()))]
     if json:
         print(msgspec.json.encode({"findings": found}).decode())
     else:

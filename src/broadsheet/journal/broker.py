@@ -29,7 +29,6 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.journal.accepting import Loss, give_up, look
-from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
@@ -61,7 +60,6 @@ from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.turns import Turns
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
-from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
 PREFIX: Final = spec_key(JournalName(""))
@@ -127,9 +125,9 @@ class Broker:
 
     @property
     def stopped_count(self) -> int:
-        """Journals that take no appends, for a reason that `status` tells."""
+        """Journals that take no appends, or have damaged content, for a reason that `status` tells."""
         replicas = [slot.replica for slot in self._slots.values() if slot.replica is not None]
-        return sum(1 for replica in replicas if replica.reason or replica.trouble)
+        return sum(1 for each in replicas if each.reason or each.trouble or each.damage)
 
     @property
     def is_full(self) -> bool:
@@ -160,9 +158,11 @@ class Broker:
         key = spec_key(spec.name)
         outcome = await self._context.keyspace.transact([Absent(key)], [Put(key, encode_spec(spec))])
         passed("journal.create.after_put")
-        if not outcome.succeeded:
-            raise AlreadyExists(f"journal {spec.name} exists")
         pair = self._context.keyspace.get(key)
+        if not outcome.succeeded:
+            is_deleting = pair is not None and decode_info(pair).spec.is_deleting
+            state = "is being deleted: its store has not answered yet; try again" if is_deleting else "exists"
+            raise AlreadyExists(f"journal {spec.name} {state}")
         if pair is None or pair.create_revision != outcome.revision:
             raise Unknown(f"journal {spec.name} was made, and deleted at once")
         info = decode_info(pair)
@@ -173,13 +173,17 @@ class Broker:
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
         """Delete a journal and all that it holds. Once the first step is durable a restart finishes it.
 
+        Where the store does not answer within `removal_wait`, the rest is done later: it is deleted anyway.
+
         Raises:
             NotFound: there is none, or another one of that name.
         """
         info = self.info(name, create_revision)
-        await self._carried(self._delete(info), f"delete.{name}")
+        removing = await self._carried(self._delete(info), f"delete.{name}")
+        await asyncio.wait((removing,), timeout=in_seconds(self._context.config.removal_wait))
 
-    async def _delete(self, info: JournalInfo) -> None:
+    async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
+        """Mark it, which is the point of no return; what removes its content is on its way then."""
         name = info.name
         doomed = msgspec.structs.replace(info.spec, is_deleting=True)
         key = spec_key(name)
@@ -195,11 +199,16 @@ class Broker:
             slot.opened.cancel()
             if slot.replica is not None:
                 slot.replica.close(Status.NOT_FOUND)
+        marked = JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
+        return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{name}")
+
+    async def _remove(self, slot: Slot | None, marked: JournalInfo) -> None:
+        """Wait for whoever is at it still, who must not make a file anew behind us; then remove the rest."""
+        if slot is not None:
             if slot.housekeeping is not None:
                 await slot.housekeeping.settle()
             async with slot.attempt:
-                pass  # Whoever is opening it still must not make a file anew behind us.
-        marked = JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
+                pass
         await finish_delete(self._context, marked)
 
     async def _carried(self, work: Coroutine[Any, Any, T], name: str) -> T:
@@ -333,9 +342,8 @@ class Broker:
                 reason=slot.trouble if slot is not None else "",
             )
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        reason = replica.reason or next(
-            (each.damage or each.trouble for each in replica.closed if each.damage or each.trouble), ""
-        )
+        trouble = next((each.trouble for each in replica.closed if each.trouble), "")
+        reason = replica.reason or replica.damage or trouble
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
             reason = replica.fullness
@@ -376,13 +384,13 @@ class Broker:
             NotFound, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision)
-        if not replica.reason and replica.log_registers is not None:
+        if not (replica.reason or replica.damage) and replica.log_registers is not None:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.damage]
         doubted = (await contradiction(info.name, here, replica.index.fragments())).spools
         looking = partial(look, replica, self._keys(info), head=head, doubted=doubted)
-        reason, loss = replica.reason, await context.disk.run(looking)
+        reason, loss = replica.reason or replica.damage, await context.disk.run(looking)
         if is_head_only and loss.is_damaged:
             raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
         if may_act:
@@ -414,7 +422,7 @@ class Broker:
         try:
             async with slot.attempt:  # A deletion waits for that.
                 if slot.housekeeping is not None:
-                    await slot.housekeeping.settle()
+                    await slot.housekeeping.settle(context.config.removal_wait)
                     slot.housekeeping = None
                 keys = self._keys(replica.info)
                 # Looked at once more: where only its registers are lost, it took appends until it was closed.
@@ -475,7 +483,7 @@ class Broker:
         """Refuse appends before the disk is full (journals.20)."""
         config, disk = self._context.config, self._context.disk
         while True:
-            fullness = await disk.run(partial(_fullness, disk, config))
+            fullness = await disk.run(lambda: config.fullness(free=disk.free(), size=disk.size()))
             if fullness != self._fullness:
                 self._fullness = fullness
                 for slot in self._slots.values():
@@ -487,15 +495,3 @@ class Broker:
         replica.fullness = self._fullness
         if replica.pipeline.is_full != self.is_full:
             replica.deliver(Fullness(is_full=self.is_full))
-
-
-def _fullness(disk: Disk, config: JournalsConfig) -> str:
-    """Why appends are refused for want of space; empty where they are not. Blocking."""
-    free, size = disk.free(), disk.size()
-    wanted = config.free_bytes_wanted(size)
-    if free >= wanted:
-        return ""
-    return (
-        f"the disk has {free >> 20} MiB free of {size >> 20}, and appends need {wanted >> 20}: free some, or"
-        " change journals.used_percent_max or journals.free_bytes_min"
-    )

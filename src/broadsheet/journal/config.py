@@ -56,6 +56,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     spool_cached_bytes: int = 64 * MIB
     """Of one spool file that may stay in the page cache; what is synced and lies further behind its end need
     not (ADR 0145). A fragment of the usual length stays whole."""
+    removal_wait: Duration = Duration(5 * SECOND)
+    """How long a deletion, or an accepted loss, waits for a store that does not answer; then it goes on
+    without: a deletion removes the content when the store answers."""
     openings_max: int = 32
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
@@ -99,6 +102,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "checkpoint_bytes",
             "free_check_interval",
             "descriptor_wait",
+            "removal_wait",
             "opening_wait",
             "listing_wait",
         ):
@@ -120,3 +124,13 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Below so many free bytes a disk of `size` takes no appends (journals.20, ADR 0062)."""
         by_percent = size * (100 - self.used_percent_max) // 100
         return max(self.free_bytes_min, min(by_percent, self.free_bytes_enough))
+
+    def fullness(self, *, free: int, size: int) -> str:
+        """Why a disk of `size` with `free` bytes left takes no appends; empty where it does."""
+        wanted = self.free_bytes_wanted(size)
+        if free >= wanted:
+            return ""
+        return (
+            f"the disk has {free >> 20} MiB free of {size >> 20}, and appends need {wanted >> 20}: free some,"
+            " or change journals.used_percent_max or journals.free_bytes_min"
+        )

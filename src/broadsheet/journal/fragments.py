@@ -22,7 +22,7 @@ from broadsheet.journal.codecs import DECODER_BYTES, compress
 from broadsheet.journal.core.fragment import Codec, Fragment, parse_name
 from broadsheet.journal.core.spec import SIDE_DIRECTORY
 from broadsheet.journal.spool_file import SpoolFile, contents
-from broadsheet.journal.stored import BLOCK_BYTES, Decoding, Sums, block_bytes, raw_block, summed
+from broadsheet.journal.stored import BLOCK_BYTES, RESTORE, Decoding, Sums, block_bytes, raw_block, summed
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.failpoints import passed
 
@@ -218,7 +218,9 @@ class FragmentStore:
         if len(content) != block_bytes(fragment, number) or crc32c(content) != sums[number]:
             self._budget.give(block_bytes(fragment, number))
             self._sums_count -= len(self._sums.pop(name, ()))  # It changed: whoever comes looks at all of it.
-            raise Corrupt(f"fragment {name} changed in its store: block {number} fails its checksum")
+            raise Corrupt(
+                f"fragment {name} changed in its store: block {number} fails its checksum: {RESTORE}"
+            )
         self._budget.put((name, number), block)
         return block
 

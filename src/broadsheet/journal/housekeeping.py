@@ -20,6 +20,7 @@ from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.healing import HEAL_RETRY, Healing
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.opening import contradiction
+from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
@@ -59,15 +60,25 @@ class Housekeeping:
         log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
         log.on_quarantine(replica.stream, lambda _stream: self.heal())
 
-    async def settle(self) -> None:
-        """Return once nothing of a closed replica is on its way any more."""
+    async def settle(self, within: Duration | None = None) -> None:
+        """Return once nothing of a closed replica is on its way any more.
+
+        Args:
+            within: then what a store does not answer is left behind. A fragment that it takes later has the
+                bytes of its name.
+        """
         assert self._replica.is_closed, "a live replica never settles"
         if self._timer is not None:
             self._timer.cancel()
         if self._listing is not None:
             self._listing.cancel()  # It goes on until the store answers.
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        try:
+            async with asyncio.timeout(None if within is None else in_seconds(within)):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks))
+        except TimeoutError:
+            for task in list(self._tasks):
+                task.cancel()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._context.scope.spawn(work, name=name)
@@ -287,7 +298,7 @@ class Housekeeping:
         except OSError:
             return False
         except Corrupt as error:
-            spool.damage = spool.damage or str(error)
+            spool.damage = spool.damage or f"{error}: {accept_loss(replica.name)}"
             return True
         try:
             await replica.store.read_back(replica.name, fragment)

@@ -165,6 +165,11 @@ class Replica:
         return self.pipeline.committed_end
 
     @property
+    def damage(self) -> str:
+        """What is wrong with the first closed spool file that is damaged; empty where none is known to be."""
+        return next((each.damage for each in self.closed if each.damage), "")
+
+    @property
     def begin(self) -> ByteOffset:
         """The first byte that can still be read."""
         local = self.closed[0].begin if self.closed else self.spool.begin

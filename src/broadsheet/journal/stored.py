@@ -26,6 +26,12 @@ Run = Callable[[Callable[[], object]], Awaitable[object]]
 BLOCK_BYTES: Final = 256 << 10
 """The unit of fetching, of checking and of keeping."""
 
+RESTORE: Final = (
+    "it is not served: restore it from a copy of the store, or move it away and start the node again, and"
+    " reads go on behind it; `broadsheet doctor --fragments` finds all that are damaged"
+)
+"""What an operator does about a stored fragment that is damaged."""
+
 Sums = array
 """The crc32c of each block, by number."""
 
@@ -88,7 +94,7 @@ async def fetched(objects: ObjectStore, name: str, begin: int, end: int) -> byte
     try:
         return await objects.get(name, begin, end)
     except FileNotFoundError as error:
-        raise Corrupt(f"fragment {name} is not in its store any more") from error
+        raise Corrupt(f"fragment {name} is not in its store any more: {RESTORE}") from error
 
 
 async def summed(objects: ObjectStore, run: Run, name: str, fragment: Fragment) -> "Sums[int]":
@@ -118,7 +124,7 @@ async def summed(objects: ObjectStore, run: Run, name: str, fragment: Fragment) 
         while block := await decoding.next_block():
             await run(partial(take, block))
     if digest.digest() != fragment.sum:
-        raise Corrupt(f"fragment {name} has the sum {digest.hexdigest()}, not its own: it is not served")
+        raise Corrupt(f"fragment {name} has the sum {digest.hexdigest()}, not its own: {RESTORE}")
     return sums
 
 

@@ -1,0 +1,60 @@
+"""The check of stored fragments: each one in the nodes' own stores has the content that its name says.
+
+It reads every byte, so it is made only where somebody asks for it. It changes nothing, and needs no running
+node. Stores elsewhere are not looked at.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broadsheet.cli.checks import Finding, Verdict
+from broadsheet.cli.cluster import data_dirs
+from broadsheet.errors import ConfigError, Corrupt
+from broadsheet.journal.core.fragment import parse_name
+from broadsheet.journal.stored import summed
+from broadsheet.runtime.loop import run
+from broadsheet.runtime.objects import LocalObjects
+
+NAME: Final = "fragments"
+DIRECTORY: Final = "fragments"
+SHOWN: Final = 8
+
+
+def fragments_check(root: Path) -> Finding:
+    """Read and sum each stored fragment."""
+    count, damaged = 0, list[str]()
+    try:
+        for path in data_dirs(root):
+            if (path / DIRECTORY).is_dir():
+                looked_at, found = run(_looked_at(path / DIRECTORY))
+                count, damaged = count + looked_at, damaged + found
+    except (ConfigError, OSError) as error:
+        return Finding(NAME, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
+    if damaged:
+        text = f"{len(damaged)} of {count} are damaged: {'; '.join(damaged[:SHOWN])}"
+        return Finding(NAME, Verdict.BAD, text, "do what that says")
+    return Finding(NAME, Verdict.GOOD, f"{count} are what their names say")
+
+
+async def _looked_at(store: Path) -> tuple[int, list[str]]:
+    """How many there are, and what is wrong with any."""
+
+    async def at_once(work: Callable[[], object]) -> object:
+        return work()
+
+    count, damaged = 0, list[str]()
+    objects = LocalObjects(store)
+    try:
+        for each in await objects.list(""):
+            fragment = parse_name(each.name.rpartition("/")[2])
+            if fragment is None:
+                continue
+            count += 1
+            try:
+                await summed(objects, at_once, each.name, fragment)
+            except Corrupt as error:
+                damaged.append(str(error))
+    finally:
+        objects.close()
+    return count, damaged
