@@ -247,8 +247,11 @@ def _until_end(address: str, name: str, end: int) -> bytes:
     return read.stdout
 
 
-def test_what_comes_slowly_is_appended_as_it_comes(address: str) -> None:
+@pytest.mark.parametrize(("end", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_comes_slowly_is_appended_as_it_comes(address: str, end: signal.Signals, status: int) -> None:
     """`tail -f log | broadsheet journals append …`: it waited for a mebibyte, and lost it with Ctrl-C."""
+    journals(address, "create", "cli/tail", "--if-absent")
+    journals(address, "delete", "cli/tail", "--yes")
     journals(address, "create", "cli/tail")
     command = [*COMMAND, "journals", "append", "cli/tail"]
     shown = environment(BROADSHEET_ADDRESS=address)
@@ -262,10 +265,10 @@ def test_what_comes_slowly_is_appended_as_it_comes(address: str) -> None:
         process.stdin.write(b"ee\n")
         process.stdin.flush()
         assert _until_end(address, "cli/tail", 14) == b"one\ntwo\nthree\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         _, said = process.communicate(timeout=SECONDS_MAX)
 
-    assert process.returncode == 130
+    assert process.returncode == status
     assert said == (
         b"broadsheet: 14 bytes of the input (3 lines) are in cli/tail, up to offset 14;"
         b" go on with --skip-bytes 14\n"

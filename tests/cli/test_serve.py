@@ -204,3 +204,12 @@ def test_a_place_in_the_file_is_beside_the_file(tmp_path: Path) -> None:
 def test_json_is_json(arguments: tuple[str, ...], kind: str) -> None:
     """Whoever writes a script around a command parses what it prints."""
     assert kind in json.loads(broadsheet(*arguments).stdout)
+
+
+def test_a_failpoint_that_is_none_is_refused_in_one_line() -> None:
+    """Every command ended with a traceback out of an import."""
+    done = broadsheet("doctor", BROADSHEET_FAILPOINT="journal.roll.before_put:abc")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("broadsheet: BROADSHEET_FAILPOINT=journal.roll.before_put:abc: it is LABEL")
+    assert len(done.stderr.splitlines()) == 1

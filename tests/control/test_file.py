@@ -5,11 +5,13 @@ import errno
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from broadsheet.control.file import FileMetastore
+from broadsheet.base.checksum import crc32c
+from broadsheet.control.file import NAME, FileMetastore
 from broadsheet.control.port import Versioned
-from broadsheet.errors import StoreUnhealthy, UnexpectedVersion
+from broadsheet.errors import Corrupt, StoreUnhealthy, UnexpectedVersion
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.entropy import Draws
@@ -154,3 +156,17 @@ async def test_a_start_serves_no_version_that_only_the_page_cache_has(
 
         after = await FileMetastore.open(SimDisk(medium), b"", crash=crashes.append)
         assert await after.read() == served, seed
+
+
+async def test_a_document_of_a_newer_shape_is_told_from_damage(crashes: list[BaseException]) -> None:
+    """Its checksum is right, and the start ended with the decoder's own error."""
+    disk = SimDisk()
+    disk.make_dir("metastore")
+    body = msgspec.msgpack.encode({"format": 2, "pages": []})
+    file = disk.open(NAME, create=True)
+    file.write_at(0, [crc32c(body).to_bytes(4, "little"), body])
+    file.close()
+
+    with pytest.raises(Corrupt, match="another format than 1"):
+        await FileMetastore.open(disk, b"founded", crash=crashes.append)
+    assert disk.open(NAME).read_at(4, 100) == body, "nothing was changed"

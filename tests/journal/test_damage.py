@@ -330,7 +330,15 @@ async def test_an_append_that_a_repair_proved_is_not_taken_for_one_that_failed()
         attempts = (await node.broker.replica(NAME)).pipeline.attempts
         for number in range(len(PARTS)):
             is_known = attempts.find(bytes((number,)) * ATTEMPT_BYTES) is not None
-            assert is_known or attempts.known_from > ends[number]
+            assert is_known, "the record says whose it was, and the sums prove its bytes"
+            assert attempts.known_from > ends[number], "others may be missing"
+        again = Condition(attempt=bytes((1,)) * ATTEMPT_BYTES)
+        assert await append(node, NAME, PARTS[1], again) is Status.ALREADY_EXISTS
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, config=ROOMY, is_last=False) as node:
+        await node.broker.replica(NAME)
+        assert await append(node, NAME, PARTS[1], again) is Status.ALREADY_EXISTS, (
+            "a second start knows as much"
+        )
     assert not crashes
 
 

@@ -185,3 +185,27 @@ async def test_work_that_fails_after_its_caller_was_cancelled_is_not_reported_as
 
     with pytest.raises(ValueError, match="its own"):
         await to_the_end(work())
+
+
+async def test_whoever_closes_a_scope_again_returns_when_all_is_closed() -> None:
+    """The second one found nothing left to close, and went on while the first was still closing."""
+    log: list[str] = []
+    scope, gate = Scope("node", crash=unexpected), asyncio.Event()
+
+    async def close() -> None:
+        await scope.close()  # What it closes may do so: it is not waited for.
+        await gate.wait()
+        log.append("closed")
+
+    async def again() -> None:
+        await scope.close()
+        log.append("returned")
+
+    scope.defer(close)
+    closing = [asyncio.create_task(scope.close()), asyncio.create_task(again())]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*closing)
+
+    assert log == ["closed", "returned"]

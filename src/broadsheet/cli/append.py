@@ -8,6 +8,7 @@ may be, and `--skip-bytes` takes that up.
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,9 @@ LINGER_SECONDS: Final = 1.0
 PIECE_SECONDS: Final = 120.0
 """How long a piece is tried."""
 WHOLE_SECONDS: Final = 3600.0
+
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+"""As a shell has it of a process that the signal ended."""
 
 Advance = Callable[[int], None]
 
@@ -256,13 +260,27 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
 
 @contextmanager
 def telling(appended: Appended) -> Iterator[None]:
-    """Where Ctrl-C ends the work, say what is in, and what may be."""
+    """Where Ctrl-C or SIGTERM ends the work, say what is in, and what may be."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    is_terminated = False
+
+    def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         yield
     except asyncio.CancelledError:
         if appended.count or appended.in_flight:
             print(f"broadsheet: {appended.report()}", file=sys.stderr)
+        if is_terminated:
+            raise typer.Exit(EXIT_TERMINATED) from None
         raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":

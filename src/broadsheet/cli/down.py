@@ -8,12 +8,16 @@ import msgspec
 import typer
 
 from broadsheet.cli.cluster import Cluster
-from broadsheet.cli.running import Running, is_running, wait_until_ended
+from broadsheet.cli.running import FILE, Running, is_running, wait_until_ended
 
 app = typer.Typer(add_completion=False)
 
 GRACE_SECONDS: Final = 40
 KILL_SECONDS: Final = 10
+
+LOST: Final = (
+    f"still running, and {FILE} does not say as which process: end `broadsheet serve` of it yourself"
+)
 
 
 @app.command()
@@ -33,13 +37,13 @@ def down(
         print(msgspec.json.encode({"nodes": ends}).decode())
     else:
         print("\n".join(f"{node}: {end}" for node, end in ends.items()))
-    if any(end == "still running" for end in ends.values()):
+    if any(end in ("still running", LOST) for end in ends.values()):
         raise typer.Exit(1)
 
 
 def _end(data_dir: Path, running: Running | None) -> str:
     if running is None:
-        return "still running" if is_running(data_dir) else "was not running"
+        return LOST if is_running(data_dir) else "was not running"
     if wait_until_ended(data_dir, seconds=GRACE_SECONDS):
         return "stopped"
     running.signal(signal.SIGKILL)

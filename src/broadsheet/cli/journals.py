@@ -207,46 +207,37 @@ def delete(
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this nothing changes.")]
 Head = Annotated[int | None, typer.Option(min=0, help="Appends go on here; the lowest safe offset.")]
+DRY_RUN: Final = "Without --yes it shows what is lost, changes nothing, and ends with the exit status 4."
+WAYS_OUT: Final = (
+    ("reset-head", "Have a journal go on above an offset that is known and that its log does not reach."),
+    (
+        "accept-loss",
+        "Have a journal go on without the bytes that are damaged or missing. No file is deleted.",
+    ),
+)
 
 
-@app.command("reset-head")
-def reset_head(
-    name: Name,
-    *,
-    address: Address = DEFAULT_ADDRESS,
-    head: Head = None,
-    yes: Yes = False,
-    json: AsJSON = False,
-) -> None:
-    """Have a journal go on above an offset that is known and that its log does not reach.
+def _way_out(command: str, what: str) -> None:
+    """Make the command: both ask and tell alike."""
 
-    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
-    """
+    @app.command(command, help=f"{what}\n\n{DRY_RUN}")
+    def _act(
+        name: Name,
+        *,
+        address: Address = DEFAULT_ADDRESS,
+        head: Head = None,
+        yes: Yes = False,
+        json: AsJSON = False,
+    ) -> None:
+        async def work(client: Client) -> LossReply:
+            ask = client.journals.reset_head if command == "reset-head" else client.journals.accept_loss
+            return await ask(name, head=head, may_act=yes)
 
-    async def work(client: Client) -> LossReply:
-        return await client.journals.reset_head(name, head=head, may_act=yes)
-
-    _accept(address, work, is_json=json)
+        _accept(address, work, is_json=json)
 
 
-@app.command("accept-loss")
-def accept_loss(
-    name: Name,
-    *,
-    address: Address = DEFAULT_ADDRESS,
-    head: Head = None,
-    yes: Yes = False,
-    json: AsJSON = False,
-) -> None:
-    """Have a journal go on without the bytes that are damaged or missing. No file is deleted.
-
-    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
-    """
-
-    async def work(client: Client) -> LossReply:
-        return await client.journals.accept_loss(name, head=head, may_act=yes)
-
-    _accept(address, work, is_json=json)
+for _command, _what in WAYS_OUT:
+    _way_out(_command, _what)
 
 
 def _accept(address: str, work: Callable[[Client], Awaitable[LossReply]], *, is_json: bool) -> None:

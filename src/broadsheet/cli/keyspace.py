@@ -235,8 +235,10 @@ def _lines(told: KeyspaceLoss) -> list[str]:
     if len(told.orphans) > SHOWN_MAX:
         lines.append(f"and {len(told.orphans) - SHOWN_MAX} more orphans: --json names them all")
     if told.orphans:
-        lines.append("orphans are kept: --adopt REVISION=NAME makes one a journal again")
-    lines += [f"adopted: {each}" for each in told.adopted]
+        lines.append(
+            "orphans are kept: --adopt REVISION=NAME makes one a journal again, with the default spec"
+        )
+    lines += [f"adopted: {each}, with the default spec: its own was lost" for each in told.adopted]
     lines.append(f"revisions go on at {told.revision}")
     lines.append("start the node" if told.is_done else "nothing was changed: --yes accepts this loss")
     return lines

@@ -117,7 +117,13 @@ def _read(disk: Disk) -> Versioned | None:
             f"{NAME}: the checksum is wrong: restore this file, and nothing else, from a backup;"
             " or move it away, and the metastore begins anew"
         )
-    found = msgspec.msgpack.decode(content[4:], type=_Content)
+    try:
+        found = msgspec.msgpack.decode(content[4:], type=_Content)
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            f"{NAME} is of another format than {FORMAT}, which this version reads: {error}: start the newer"
+            " version that wrote it"
+        ) from error
     if found.format != FORMAT:
         raise Corrupt(f"{NAME} has format {found.format}, this version reads {FORMAT}")
     return Versioned(found.document, found.version)

@@ -176,7 +176,7 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
     memory = Memory(Acceptor(node, incarnation), NO_BALLOT, None)
     durable = asyncio.Event()
     if found.is_quarantined:
-        log.reset(STREAM, found.next_offset, Generation(found.generation + 1), durable.set)
+        log.reset(STREAM, found.next_offset, Generation(found.generation + 1), lambda: None)
     log.append(STREAM, [encoded(memory)], done=durable.set)
     await durable.wait()
     return memory

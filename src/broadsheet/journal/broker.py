@@ -1,10 +1,8 @@
 """Broker: the journals of this node by name: made, opened, closed and deleted.
 
 A journal is ABSENT --create--> OPENING --opened--> OPEN --delete--> DELETING --> ABSENT; a restart takes it
-up at OPENING or DELETING, by what
-its spec key says. Opening goes on until it succeeds; requests wait for it, `opening_wait` at most. Everything
-here is
-restartable; what can race is in the pipeline.
+up at OPENING or DELETING, by what its spec key says. Opening goes on until it succeeds; requests wait for it,
+`opening_wait` at most. Everything here is restartable; what can race is in the pipeline.
 Source: journals.1, journals.5, journals.20; node.2.
 """
 
@@ -80,6 +78,7 @@ class Slot:
         self.opened: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.attempt = asyncio.Lock()
         """Held while it is being opened: a deletion waits for that."""
+        self.settled: tuple[bytes, ...] = ()  # Their clients were told, and a copy may be on its way.
         self.trouble = ""
         """Why it is not open yet."""
 
@@ -418,6 +417,7 @@ class Broker:
             raise NotFound(f"journal {replica.name} changed meanwhile: look again")
         context = self._context
         slot.opened, slot.replica = asyncio.get_running_loop().create_future(), None
+        slot.settled = replica.pipeline.attempts.settled()
         replica.close(Status.SHUTTING_DOWN)
         try:
             async with slot.attempt:  # A deletion waits for that.
@@ -468,6 +468,8 @@ class Broker:
                 await asyncio.sleep(in_seconds(pause))
                 pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
                 continue
+            for attempt in slot.settled:
+                opened.attempts.settle(attempt)
             replica = Replica(self._context, opened)
             if slot.opened.done():
                 replica.close(Status.NOT_FOUND)  # It was deleted meanwhile.

@@ -16,7 +16,7 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
-from broadsheet.journal.core.claims import claims_of
+from broadsheet.journal.core.claims import Claims, claims_of
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.records import decode, encode_checkpoint
 from broadsheet.journal.core.recovery import Plan, replay
@@ -88,7 +88,7 @@ def stand(
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
     if is_extended:
-        plan.attempts = Attempts(known_from=plan.end)  # Whose the appends were that sums prove, nobody knows.
+        plan.attempts = _attempts(plan, claims)
     lost: tuple[Lost, ...] = ()
     if found.is_quarantined and not is_whole:
         limit = context.config.limits.append_bytes_max
@@ -115,6 +115,15 @@ def stand(
         lost=lost,
     )
     return Standing(plan, reason, seal=sealed, is_sealed=False)
+
+
+def _attempts(plan: Plan, claims: Claims) -> Attempts:
+    """Whose the appends were, as far as records tell that sums prove. Others may be missing."""
+    told = [*plan.attempts.remembered(), *(each for claim in claims.claims for each in claim.attempts)]
+    by_begin = {each.begin: each for each in told if each.begin < each.end <= plan.end}
+    attempts = Attempts([by_begin[begin] for begin in sorted(by_begin)], known_from=plan.attempts.known_from)
+    attempts.lose(plan.end)
+    return attempts
 
 
 async def name_stream(context: Context, stream: LogStreamId) -> None:

@@ -6,12 +6,24 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 
 VARIABLE = "BROADSHEET_FAILPOINT"
 
-_label, _, _count = os.environ.get(VARIABLE, "").partition(":")
-_left = int(_count or 1) if _label else 0
+EXIT_USAGE = 2
+
+
+def _wanted(text: str) -> tuple[str, int]:
+    """The label, and the passage of it at which the process dies; 0: at none."""
+    label, _, count = text.partition(":")
+    if count and not (count.isdecimal() and int(count)):
+        sys.stderr.write(f"broadsheet: {VARIABLE}={text}: it is LABEL or LABEL:COUNT, counted from 1\n")
+        raise SystemExit(EXIT_USAGE)
+    return label, int(count or 1) if label else 0
+
+
+_label, _left = _wanted(os.environ.get(VARIABLE, ""))
 _listener: Callable[[str], None] | None = None
 
 

@@ -26,6 +26,7 @@ class Scope:
         self._deferred = 0
         self._forget: Callable[[], object] | None = None
         self._is_closed = False
+        self._closing: tuple[asyncio.Task[Any] | None, asyncio.Future[None]] | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -56,11 +57,26 @@ class Scope:
         return scope
 
     async def close(self) -> None:
-        """Cancel the tasks and wait for them, then close what was deferred. Idempotent.
+        """Cancel the tasks and wait for them, then close what was deferred.
 
-        A task of its own may call it; that one is not waited for. A cancellation meanwhile waits until all
-        is closed. What a deferred close raises goes to `crash`, and the rest is closed all the same.
+        Whoever closes it again returns when all is closed, but for its own tasks and what it closes. A task
+        of its own may call it; that one is not waited for. A cancellation meanwhile waits until all is
+        closed. What a deferred close raises goes to `crash`, and the rest is closed all the same.
         """
+        current = asyncio.current_task()
+        if self._closing is not None:
+            closer, closed = self._closing
+            if current is not closer and current not in self._tasks:
+                await asyncio.shield(closed)
+            return
+        closed = asyncio.get_running_loop().create_future()
+        self._closing = current, closed
+        try:
+            await self._close()
+        finally:
+            closed.set_result(None)
+
+    async def _close(self) -> None:
         self._is_closed = True
         if self._forget is not None:
             self._forget()

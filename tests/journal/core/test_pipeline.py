@@ -10,7 +10,7 @@ from broadsheet.base.time import SECOND, Instant
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
 from broadsheet.journal.core.admission import Limits
-from broadsheet.journal.core.attempts import ATTEMPT_BYTES, KEPT, Attempts, Remembered
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES, KEPT, SETTLED_KEPT, Attempts, Remembered
 from broadsheet.journal.core.pipeline import PUT_RETRY, Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,
@@ -206,7 +206,11 @@ def test_the_oldest_attempts_are_forgotten_and_the_journal_says_from_where_it_kn
     assert [attempts.find(each) is None for each in ids] == [True, True] + [False] * KEPT
     assert attempts.known_from == 11
     assert attempts.copy().remembered() == attempts.remembered()
-    assert [attempts.is_settled(each) for each in ids] == [False, False] + [True] * KEPT
+    assert all(attempts.is_settled(each) for each in ids)
+    for n in range(1, SETTLED_KEPT + 1):
+        attempts.settle(n.to_bytes(ATTEMPT_BYTES))
+    attempts.check()
+    assert not any(attempts.is_settled(each) for each in ids)
 
 
 def test_an_absent_register_fails_a_strict_check() -> None:

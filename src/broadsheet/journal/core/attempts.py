@@ -22,6 +22,8 @@ from broadsheet.base.types import ByteOffset
 ATTEMPT_BYTES: Final = 16
 KEPT: Final = 64
 """Attempts that a journal remembers: some 2 KiB of each checkpoint."""
+SETTLED_KEPT: Final = 4_096
+"""Settled attempts that a process remembers of a journal: 64 KiB."""
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):
@@ -65,12 +67,20 @@ class Attempts:
     def settle(self, attempt: bytes) -> None:
         """Its client has asked: what comes of it from now on is refused."""
         self._settled[attempt] = None
-        if len(self._settled) > KEPT:
+        if len(self._settled) > SETTLED_KEPT:
             del self._settled[next(iter(self._settled))]
 
     def is_settled(self, attempt: bytes) -> bool:
         """Whether its client has been told already."""
         return attempt in self._settled
+
+    def settled(self) -> tuple[bytes, ...]:
+        """Those whose clients were told, oldest first."""
+        return tuple(self._settled)
+
+    def lose(self, below: ByteOffset) -> None:
+        """Of appends below that offset some may be missing, though others are remembered."""
+        self.known_from = max(self.known_from, below)
 
     def copy(self) -> "Attempts":
         """Another one that remembers the same."""
@@ -83,7 +93,6 @@ class Attempts:
     def check(self) -> None:
         """Assert the invariants."""
         assert len(self._remembered) <= KEPT, "remembers a bounded number"
-        assert len(self._settled) <= KEPT, "settles a bounded number"
+        assert len(self._settled) <= SETTLED_KEPT, "settles a bounded number"
         begins = [each.begin for each in self._remembered.values()]
         assert begins == sorted(begins), "remembers in the order of offsets"
-        assert all(begin >= self.known_from for begin in begins), "forgets the oldest first"

@@ -15,6 +15,7 @@ import msgspec
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt
+from broadsheet.journal.core.attempts import Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM, SUM_BYTES
 from broadsheet.journal.core.records import Checkpoint, Proposal, decode
 from broadsheet.journal.core.registers import RegisterState
@@ -34,6 +35,8 @@ class Claim(msgspec.Struct, frozen=True):
     first_append: int
     registers_version: int
     """Of the registers behind it that the record tells; 0: it tells none."""
+    attempts: tuple[Remembered, ...] = ()
+    """Whose appends the record tells of."""
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -67,11 +70,26 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
                     Claim(each.begin, each.end, each.sum, record.first_append, version)
                     for each in record.closed
                 ]
-            claims.append(Claim(record.fragment_begin, record.end, record.sum, record.first_append, version))
+            claims.append(
+                Claim(
+                    record.fragment_begin,
+                    record.end,
+                    record.sum,
+                    record.first_append,
+                    version,
+                    _attempts(record),
+                )
+            )
             last_end = record.end
     if not is_complete:
         return Claims(claims, None)
     return Claims(claims, last_end, bytes(suspects[-1]) if suspects else b"")
+
+
+def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
+    if isinstance(record, Checkpoint):
+        return record.attempts
+    return (Remembered(record.attempt, record.begin, record.end),) if record.attempt else ()
 
 
 def agrees(found: bytes, told: bytes) -> bool:

@@ -91,4 +91,6 @@ def checkpoint_of(plan: Plan) -> Checkpoint:
         first_append=last.first_append,
         registers=plan.registers,
         closed=tuple(ClosedSpool(each.begin, each.end, each.sum) for each in plan.spools[:-1]),
+        attempts=plan.attempts.remembered(),
+        attempts_from=plan.attempts.known_from,
     )
