@@ -71,7 +71,13 @@ TARGETS = (
     Target(
         "sink",
         ("sink/core/*.py", "spark/commits.py", "spark/sink.py", "spark/offsets.py"),
-        ("tests/spark/test_commits.py", "tests/spark/test_offsets.py", "tests/spark/test_sink.py"),
+        (
+            "tests/sink",
+            "tests/spark/test_commits.py",
+            "tests/spark/test_offsets.py",
+            "tests/spark/test_sink.py",
+        ),
+        (("pipeline", 1, 20),),
     ),
     Target(
         "runtime", ("runtime/*.py", "base/*.py"), ("tests/base", "tests/runtime", "tests/wal/test_log.py")
