@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.sim.crashstates import crash_states
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.format import ROW
 from broadsheet.wal.stream import Table
-from tests.wal.harness import SMALL, after_power_cut, opened
+from tests.wal.harness import SMALL, A, B, after_power_cut, opened
+from tests.wal.histories import TINY, History, noise
 
 STREAMS = 20_000
 LARGE = msgspec.structs.replace(
@@ -77,3 +79,30 @@ async def test_the_head_moves_on_in_less_than_5_ms_of_the_loop_with_20_000_strea
         assert {stream: bench.log.next_offset(stream) for stream in bench.log.streams()} == stands
         assert LogStreamId(7) not in stands
         assert bench.log.recovered(LogStreamId(8)).first_offset == 1
+
+
+async def test_a_batch_that_names_every_stream_tells_of_trims_since_it_was_opened() -> None:
+    """W2: it also says that the segment of what was trimmed is free. A row of before would want it back."""
+    history = History()
+    history.config = msgspec.structs.replace(TINY, segments_initial=6)  # Nothing is copied.
+    bench = await history.start()
+    log, at = bench.log, 0
+    history.append(A, noise(1, 500))
+    while log.pool.head < 3:
+        history.append(B, noise(at, 6000))
+        await history.settled()
+        at += 1
+    while log.pool.head == 3:
+        await history.settled()
+        history.append(B, noise(at, 6000))
+        at += 1
+    history.trim(B, at - 1)
+    history.trim(A, 1)  # The open batch is the first of the fourth segment.
+    await history.settled()
+    await history.kill()
+    wrong = [
+        problem for state in crash_states(history.tape, atoms_max=4) if (problem := history.judge(state))
+    ]
+
+    assert wrong == []
+    assert log.pool.oldest > 1
