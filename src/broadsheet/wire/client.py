@@ -174,16 +174,18 @@ class ClientConnection(Shell):
             self.end("closed by us")
 
     def check(self) -> None:
-        """Assert the invariants, between two turns: nobody waits for room that there is, no slot is lost."""
+        """Between two turns nobody waits for room that there is, and no slot is lost; under -O too."""
         if not self.is_usable or self.is_lost:
             return
         self.base.check()
-        assert not (self._waiting and self.base.may_open()), "a request waits, and a stream may be opened"
+        if self._waiting and self.base.may_open():
+            raise AssertionError("a request waits, and a stream may be opened")
         for run in self._runs.values():
             run.check()
         for stream in self.base.streams:
             owners = (self._calls, self._streams, self._runs)
-            assert any(stream in each for each in owners), f"stream {stream} is open, and nobody has it"
+            if not any(stream in each for each in owners):
+                raise AssertionError(f"stream {stream} is open, and nobody has it")
 
     # ------------------------------------------------------------------ for streams
 

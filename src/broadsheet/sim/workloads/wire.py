@@ -9,7 +9,6 @@ are the rule. Source: C1, C2, C6; access.6.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
@@ -27,6 +26,7 @@ from broadsheet.sim.history import Operation, Outcome
 from broadsheet.sim.plan import Budget, Fault, Kind, Plan
 from broadsheet.sim.services import ServiceSeat
 from broadsheet.sim.workload import Run, ServiceWorkload, Violation
+from broadsheet.sim.workloads.wire_checks import check_left, check_slots, hold
 from broadsheet.sim.workloads.wire_crowd import Crowd, CrowdServing, Keeper
 from broadsheet.sim.workloads.wire_requests import Asked, Deeds, Told
 from broadsheet.sim.world import Life
@@ -135,7 +135,7 @@ class WireWorkload(ServiceWorkload):
         return {
             "think_ms": draw.randrange(5, 40),
             "payload_bytes": min(PAYLOAD_MAX, 1 << draw.randrange(8, 19)),
-            "streams_max": (2, 8, 8, 64)[draw.randrange(0, 4)],
+            "streams_max": (2, 8, 64, 64)[draw.randrange(0, 4)],
             "pause_ms": draw.randrange(0, 60),
         }
 
@@ -193,10 +193,11 @@ class WireWorkload(ServiceWorkload):
     def watch(self, run: Run) -> None:
         """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
         for client in self.callers:
-            _hold(client.pool.check)
+            hold(client.pool.check)
         for life, server in self.servers.values():
             if not life.is_dead:
-                _hold(server.check)
+                hold(server.check)
+                check_slots(server)
 
     def verify(self, run: Run) -> None:
         """Once, never, or once at most, as the client was told; and the answer was the request's own."""
@@ -207,7 +208,8 @@ class WireWorkload(ServiceWorkload):
         self.kept.look()
         for life, server in self.servers.values():
             if not life.is_dead:
-                _hold(server.check_ended)
+                hold(server.check_ended)
+                check_left(server)
         for name, is_refused in self.deeds.given_up.items():
             count = self.deeds.counts.get(name, 0)
             if count > (0 if is_refused else 1):
@@ -453,18 +455,6 @@ class _Client:
 def _limits(knobs: dict[str, int]) -> WireLimits:
     """Narrow budgets, and as many streams as this run has."""
     return msgspec.structs.replace(LIMITS, streams_max=knobs.get("streams_max", LIMITS.streams_max))
-
-
-def _hold(check: Callable[[], None]) -> None:
-    """Call `check`.
-
-    Raises:
-        Violation: what it asserts does not hold.
-    """
-    try:
-        check()
-    except AssertionError as error:
-        raise Violation(f"{check.__qualname__}: {error}") from error
 
 
 def _told(asked: Asked, payload: bytes | memoryview) -> Told:

@@ -128,7 +128,7 @@ class Crowd:
             else:
                 self._run.history.ok(operation, bytes(rest).rstrip(b"!") == payload)
 
-        await asyncio.gather(*[one(number) for number in range(self._random.randrange(2, 40))])
+        await asyncio.gather(*[one(number) for number in range(self._random.randrange(2, 100))])
 
     async def hedge(self, asked: Asked) -> None:
         """More calls than streams; the first that is answered cancels others, and the rest must go on."""
