@@ -137,6 +137,7 @@ class WireWorkload(ServiceWorkload):
             "payload_bytes": min(PAYLOAD_MAX, 1 << draw.randrange(8, 19)),
             "streams_max": (2, 8, 64, 64)[draw.randrange(0, 4)],
             "pause_ms": draw.randrange(0, 60),
+            "leave_every": 6,
         }
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
@@ -275,9 +276,29 @@ class _Client:
                 await self._renew()
             if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
                 self.deaf.append(asyncio.ensure_future(self._be_deaf()))
+            leave_every = self.knobs.get("leave_every", 0)  # Plans that are older have none.
+            if leave_every and self.serial % leave_every == 0:
+                await self._leave()
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
         await asyncio.gather(*self.deaf)
         await self.pool.close()
+
+    async def _leave(self) -> None:
+        """Be gone while messages wait for a handler and runs for their answer: nothing of them may stay."""
+        address = self.seat.address_of(NODES[self.serial % len(NODES)])
+        name = f"{self.seat.node}.{self.serial}.left"
+        try:
+            connection = await dial(self.seat.ports, address, token=self._token(), limits=LIMITS)
+            stream = await connection.open("sim.sum", Asked(f"{name}.up", 1000), timeout=TIMEOUT)
+            _, run = await connection.open_run("sim.log", Asked(name, 1000), reply=Empty, timeout=TIMEOUT)
+            for _ in range(4):
+                await asyncio.wait_for(stream.send(None, (b"left behind",)), 1.0)
+            answer = await asyncio.wait_for(run.submit([b"left behind"]), 1.0)
+        except (BroadsheetError, TimeoutError):
+            return
+        await asyncio.sleep(self.random.randrange(5, 50) / 1000)
+        connection.abort("it left")
+        await asyncio.wait([answer], timeout=1.0)
 
     async def _be_deaf(self) -> None:
         """Ask for much and read nothing of it: the node gives such a connection up, and all that it holds."""
