@@ -44,5 +44,5 @@ def test_the_worst_of_one_client_is_bearable(site: Site, shape: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_way_to_be_a_burden_is_bearable(site: Site, shape: str) -> None:
-    """The table of docs/operations/abuse.md, one row each."""
+    """Each shape, also those that docs/operations/abuse.md has no row for."""
     bearable(site, site.measure(site.attack(shape), 5.0))
