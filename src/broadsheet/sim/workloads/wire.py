@@ -64,7 +64,6 @@ LIFE: Final = Duration(400 * 3600 * SECOND)
 DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
 """Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
 DEAF_EVERY: Final = 20
-"""Requests of a client, of which one more is made by a connection that reads nothing."""
 PAYLOAD_MAX: Final = 250_000
 """Fits a frame with its body, and is more than is copied where it outlives a read."""
 OTHER: Final = {NODES[0]: NODES[1], NODES[1]: NODES[0]}
@@ -276,8 +275,7 @@ class _Client:
                 await self._renew()
             if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
                 self.deaf.append(asyncio.ensure_future(self._be_deaf()))
-            leave_every = self.knobs.get("leave_every", 0)  # Plans that are older have none.
-            if leave_every and self.serial % leave_every == 0:
+            if self.serial % self.knobs.get("leave_every", 1 << 30) == 0:  # Plans that are older have none.
                 await self._leave()
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
         await asyncio.gather(*self.deaf)
@@ -285,14 +283,13 @@ class _Client:
 
     async def _leave(self) -> None:
         """Be gone while messages wait for a handler and runs for their answer: nothing of them may stay."""
-        address = self.seat.address_of(NODES[self.serial % len(NODES)])
-        name = f"{self.seat.node}.{self.serial}.left"
+        address, name = self.seat.address_of(NODES[0]), f"{self.seat.node}.{self.serial}.left"
         try:
             connection = await dial(self.seat.ports, address, token=self._token(), limits=LIMITS)
             stream = await connection.open("sim.sum", Asked(f"{name}.up", 1000), timeout=TIMEOUT)
             _, run = await connection.open_run("sim.log", Asked(name, 1000), reply=Empty, timeout=TIMEOUT)
             for _ in range(4):
-                await asyncio.wait_for(stream.send(None, (b"left behind",)), 1.0)
+                await asyncio.wait_for(stream.send(None, (b"left",)), 1.0)
             answer = await asyncio.wait_for(run.submit([b"left behind"]), 1.0)
         except (BroadsheetError, TimeoutError):
             return
@@ -310,12 +307,8 @@ class _Client:
         if connection.transport is not None:
             connection.transport.pause_reading()
         name, payload = f"{self.seat.node}.{self.serial}.deaf", bytes(LIMITS.frame_bytes_max // 2)
-        calls = [
-            asyncio.ensure_future(
-                connection.call("sim.echo", Asked(f"{name}.{number}"), (payload,), reply=Told)
-            )
-            for number in range(LIMITS.streams_max)
-        ]
+        ask = partial(connection.call, "sim.echo", payload=(payload,), reply=Told)
+        calls = [asyncio.ensure_future(ask(Asked(f"{name}.{n}"))) for n in range(LIMITS.streams_max)]
         await asyncio.wait(calls, timeout=3.0)
         connection.abort("it was deaf")
         await asyncio.gather(*calls, return_exceptions=True)
