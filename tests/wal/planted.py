@@ -143,7 +143,8 @@ def lap_ignored(patch: pytest.MonkeyPatch) -> None:
         apply(self, frame._replace(header=header), data, base)
 
     patch.setattr(opening, "survey", all_laps)
-    patch.setattr(recovery, "_of", lambda batch: lambda header: header.log_id == batch.log_id)
+    patch.setattr(recovery, "sound_runs", lambda *_: None)  # It would know them by their lap at once.
+    patch.setattr(recovery, "of_batch", lambda batch: lambda header: header.log_id == batch.log_id)
     patch.setattr(recovery.Recovery, "_apply", moved)
     patch.setattr(recovery.Recovery, "_walk", walked)
 
