@@ -1,4 +1,4 @@
-"""The seeds of CI: for each machine 75 that count in tier 1 and 25 in tier 2, always the same."""
+"""The seeds of CI: for each machine 75 that count in tier 1, 25 in tier 2, 15 in tier 3, always the same."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from broadsheet.sim.campaign import run_campaign
 from broadsheet.sim.plan import Tier
 from broadsheet.sim.workloads import WORKLOADS
 
-COUNTING = {Tier.MACHINES: 75, Tier.SERVICES: 25}
+COUNTING = {Tier.MACHINES: 75, Tier.SERVICES: 25, Tier.CRASHES: 15}
 EXAMPLES = ("canary", "register")
 MACHINES = [(name, tier) for name, tier in WORKLOADS if name not in EXAMPLES]
 

@@ -8,23 +8,18 @@ acknowledged ones (W2).
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from broadsheet.base.time import SECOND, Duration
-from broadsheet.base.types import Generation, LogStreamId, Offset, Term
+from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.sim.crashstates import CrashState, crash_states, record
 from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.logimage import Kept, read_image
 from broadsheet.sim.medium import Tape
-from broadsheet.wal import Record, Run, WALConfig, recovery
-from broadsheet.wal.extents import extents_path, unpack
+from broadsheet.wal import Run, WALConfig
 from broadsheet.wal.format import RowFlag
-from broadsheet.wal.reading import read_content
-from broadsheet.wal.recovery import Recovery, log_id_of, survey
-from broadsheet.wal.scan import Content
-from broadsheet.wal.segments import segment_index
-from broadsheet.wal.stream import Place
-from broadsheet.wal.tale import Held, Point
-from tests.wal.harness import DIRECTORY, A, B, Bench, abandon, open_log, vouching
+from tests.wal.harness import A, B, Bench, abandon, open_log, vouching
+
+__all__ = ["Kept", "read_image"]
 
 TINY = WALConfig(
     segment_bytes=32 << 10,
@@ -36,16 +31,6 @@ TINY = WALConfig(
     vouch_delay=Duration(3600 * SECOND),
 )
 Records = dict[int, bytes]
-
-
-class Kept(NamedTuple):
-    """What recovery would tell of a stream, and its records, read back."""
-
-    first: int
-    point: Point
-    held: list[Record]
-    flags: int
-    places: list[Held]
 
 
 class History:
@@ -109,6 +94,11 @@ class History:
         self.bench.log.reset(stream, Offset(offset), Generation(generation), self._done(stream))
         self._note(stream, offset, {})
 
+    def drop(self, stream: LogStreamId) -> None:
+        assert self.bench is not None
+        self.bench.log.drop(stream)
+        self._note(stream, 0, {})
+
     def trim(self, stream: LogStreamId, below: int) -> None:
         assert self.bench is not None
         self.bench.log.trim(stream, Offset(below))
@@ -157,7 +147,7 @@ class History:
         for stream, states in self.states.items():
             verdict = verdicts.get(stream)
             if verdict is None:
-                if promised.get(stream, 0):
+                if (0, {}) not in states[promised.get(stream, 0) :]:
                     return (
                         f"stream {stream}: {promised[stream]} operations acknowledged, and nothing is there"
                     )
@@ -187,33 +177,6 @@ def _base(states: list[tuple[int, Records]], number: int) -> int:
     """The first offset after a reset, where there was one."""
     after, content = states[number]
     return min(content, default=after)
-
-
-def read_image(image: dict[str, bytes]) -> dict[int, Kept]:
-    """What recovery would tell of the streams of a disk's content. Nothing is written."""
-    files: dict[int, bytes] = {}
-    for name, content in image.items():
-        if (index := segment_index(name.removeprefix(f"{DIRECTORY}/"))) is not None:
-            files[index] = content
-    told = unpack(image.get(extents_path(DIRECTORY), b""), "extents")
-    found = [survey(index, Content.of(content), str(index)) for index, content in files.items()]
-    log_id, short = log_id_of(found), recovery.shorter(found, told)
-    found = [segment for segment in found if segment.header is not None or segment.lap]
-    if log_id is None or not any(segment.lap for segment in found):
-        return {}
-    result = Recovery(lambda index: Content.of(files[index]), log_id=log_id, shorter=short).run(found)
-    kept: dict[int, Kept] = {}
-    for stream, verdict in result.verdicts.items():
-        records: list[Record] = []
-        for held in verdict.held:
-            place = Place(held.offset, held.end, held.crc, held.length, held.lap, held.at)
-            run = read_content(Content.of(files[result.laps[held.lap]]), log_id, stream, place)
-            if run is None:
-                records.append(Record(Offset(held.offset), Term(0), b"what recovery took cannot be read"))
-            else:
-                records += [record for record in run.records() if record.offset >= verdict.first]
-        kept[stream] = Kept(verdict.first, verdict.point, records, verdict.flags, verdict.held)
-    return kept
 
 
 def noise(seed: int, length: int) -> bytes:
@@ -385,6 +348,38 @@ async def resets_behind_others(history: History) -> None:
         await history.settled()
 
 
+async def drops(history: History) -> None:
+    """A stream is dropped and begins anew in one batch, of which the drop alone may be lost."""
+    await history.start()
+    for n in range(6):
+        for m in range(3):
+            history.append(A, noise(10 * n + m, 900))
+            await history.settled()
+        history.append(A, noise(n, 1500))
+        history.append(B, noise(n, 3000 + 200 * n))
+        history.drop(A)
+        history.append(A, noise(n + 50, 1100))
+        await history.settled()
+        history.drop(A)
+        await history.settled()
+
+
+async def raised_and_trimmed(history: History) -> None:
+    """A batch raises the generation, trims above what was durable, and says that a segment is free."""
+    await history.start()
+    generation = 0
+    for n in range(30):
+        history.append(A, noise(n, 7000), generation=generation)
+        await history.settled()
+        if n % 3 == 2:
+            generation += 1
+            for m in range(3):
+                history.append(A, noise(m, 600), generation=generation)
+            history.trim(A, history.states[A][-1][0])
+            history.append(A, noise(n, 900), generation=generation)
+            await history.settled()
+
+
 async def resting(history: History) -> None:
     """The log rests after each turn, and vouches for its last batch; its process is killed now and then."""
     history.config = vouching(TINY)
@@ -415,6 +410,8 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         restarts,
         resets,
         resets_behind_others,
+        drops,
+        raised_and_trimmed,
         resting,
     )
 }

@@ -24,6 +24,8 @@ ATOMS_MAX = {
     "restarts": 10,
     "resets": 11,
     "resets_behind_others": 11,
+    "drops": 11,
+    "raised_and_trimmed": 10,
     "resting": 11,
 }
 

@@ -6,10 +6,11 @@ import pytest
 
 from broadsheet.base.time import Duration
 from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.logimage import batches_of
 from broadsheet.sim.medium import Medium
 from broadsheet.wal import WALConfig
 from broadsheet.wal.record import LogFull
-from tests.wal.harness import A, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, A, abandon, open_log, payloads
 
 CONFIG = WALConfig(
     segment_bytes=64 << 10,
@@ -53,3 +54,39 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
         assert not found.is_quarantined
         assert payloads(found.records) == [PAYLOAD] * acknowledged
         acknowledged += 1
+
+
+async def test_a_boot_frame_is_never_written_behind_what_is_filled() -> None:
+    """W2: filling went over it. A batch behind it then looked like one that had lost its predecessor."""
+    disk = SimDisk()
+    config = WALConfig(
+        segment_bytes=32 << 10,
+        segments_initial=3,
+        segments_max=4,
+        initial_fill_bytes=4 << 10,
+        record_bytes_max=4 << 10,
+        batch_bytes_max=8 << 10,
+    )
+    bench = await open_log(disk, config=config)
+    await bench.settled()
+    await abandon(bench)
+
+    assert batches_of(disk.medium.image())[0][1].batch == 1
+
+
+async def test_a_segment_of_which_a_full_disk_took_half_a_header_is_filled_with_its_header() -> None:
+    """W6: filled with zeros from its begin it was nobody's at a start, and all streams were suspect."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=CONFIG)
+    await bench.commit(A, PAYLOAD)
+    await bench.settled()
+    await abandon(bench)
+    image = disk.medium.image()
+    half = image[f"{DIRECTORY}/segment-00000000.wal"][:3413]
+    disk = SimDisk(Medium.of({**image, f"{DIRECTORY}/segment-00000004.wal": half}))
+    for seed in (2, 3):
+        bench = await open_log(disk, config=CONFIG, seed=seed)
+        assert not (await bench.found(A)).is_quarantined
+        await bench.settled()
+        await abandon(bench)
+        disk = SimDisk(Medium.of(disk.medium.image()))

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from broadsheet.base.types import LogStreamId
+from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.logimage import batches_of
 from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
 from tests.wal.harness import DIRECTORY, A, abandon, open_log
@@ -136,3 +137,29 @@ async def test_a_damaged_header_of_the_first_batch_in_a_segment_is_told(laps: in
 
     assert [each.offset for each in told[A].held] != [offset]
     assert told[A].flags & (RowFlag.TAIL_CUT | RowFlag.QUARANTINED)
+
+
+async def test_a_lost_segment_behind_which_only_a_torn_batch_stands_is_damage() -> None:
+    """W2, W6: the torn batch says which segments are needed; a stream that began below must not begin anew.
+
+    It was told as cut back to nothing, though all but its last record had been acknowledged long ago.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    while bench.log.pool.head < 3:
+        await bench.commit(A, noise(bench.log.pool.head, 6000))
+        if bench.log.pool.head < 3:
+            bench.log.trim(A, Offset(bench.log.next_offset(A) - 1))
+    await abandon(bench)
+    last = bench.log._last
+    assert last is not None
+    found = [(n, h) for n, h in batches_of(disk.medium.image()) if h.lap < last.lap]
+    assert next(h for _, h in batches_of(disk.medium.image()) if h.lap == last.lap).oldest == last.lap - 1
+    image = without(disk.medium.image(), found)
+    name = f"{DIRECTORY}/segment-{last.index:08d}.wal"
+    content = bytearray(image[name])
+    content[last.at + last.size - 100] ^= 1  # In the only record of the last batch.
+
+    told = read_image({**image, name: bytes(content)})
+
+    assert told[A].flags & RowFlag.QUARANTINED

@@ -48,7 +48,13 @@ progress = Console(stderr=True)
 def sim(
     workload: Annotated[str, typer.Argument(help="A workload's name, or `list`, `all`, `fuzz`.")],
     *,
-    tier: Annotated[int, typer.Option(help="1: machines on a heap. 2: real services in virtual time.")] = 1,
+    tier: Annotated[
+        int,
+        typer.Option(
+            help="1: machines on a heap. 2: real services in virtual time. 3: crash states of recorded "
+            "histories. 0: the first that the workload has."
+        ),
+    ] = 0,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many must count (`all`: of both machines together).")] = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this plan instead of seeds.")] = None,
@@ -80,7 +86,7 @@ def sim(
     if workload == "all":
         _run_all(seeds or 5_000, jobs=jobs, keep=keep, json=json)
         return
-    at = _tier(tier)
+    at = _tier(workload, tier)
     if plan is not None:
         given = load(plan)
         if given.workload != workload:
@@ -95,11 +101,13 @@ def sim(
         _run_one(plan_of(workload, at, seed), until=until, trace=trace, shrink=shrink, keep=keep, json=json)
 
 
-def _tier(number: int) -> Tier:
+def _tier(workload: str, number: int) -> Tier:
+    if not number:
+        return next((at for name, at in WORKLOADS if name == workload), Tier.MACHINES)
     try:
         return Tier(number)
     except ValueError:
-        raise ConfigError(f"there is no tier {number}: 1 or 2") from None
+        raise ConfigError(f"there is no tier {number}: 1, 2 or 3") from None
 
 
 def _run_one(

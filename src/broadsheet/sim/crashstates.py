@@ -10,7 +10,7 @@ It does not do: lying syncs, bit flips (those are faults of `Medium`). Source: A
 3.1, 4.6.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -47,12 +47,30 @@ class CrashState(msgspec.Struct, frozen=True):
 def record(disk: SimDisk) -> Tape:
     """Record what is done to `disk` from now on. It must be empty: the tape is replayed from nothing."""
     assert not disk.medium.files, "recording begins on an empty disk"
-    disk.medium.tape = Tape()
-    return disk.medium.tape
+    return record_on(disk.medium)
+
+
+def record_on(medium: Medium) -> Tape:
+    """Record what is done to `medium` from now on; what it has must be durable, and stands first."""
+    tape = Tape([("make_dir", name) for name in medium.directories if name])
+    for name, inode in medium.files.items():
+        tape.steps += [
+            ("create", (name, inode.number)),
+            ("change", (inode.number, Write(0, bytes(inode.durable)))),
+            ("sync", inode.number),
+            ("sync_dir", parent(name)),
+        ]
+    medium.tape = tape
+    return tape
 
 
 def crash_states(
-    tape: Tape, *, atoms_max: int = ATOMS_MAX, is_distinct: bool = True, first: int = 0
+    tape: Tape,
+    *,
+    atoms_max: int = ATOMS_MAX,
+    is_distinct: bool = True,
+    first: int = 0,
+    each_max: int | None = None,
 ) -> Iterator[CrashState]:
     """Every state, or up to 2**atoms_max of each point where there are more.
 
@@ -60,6 +78,7 @@ def crash_states(
         atoms_max: the bound on atoms of which all subsets are taken.
         is_distinct: yield equal disks with equal marks once.
         first: no state of a crash before so many steps.
+        each_max: of each point no more than so many, drawn by its position.
     """
     replay = _Replay()
     seen: dict[tuple[object, ...], None] = {}
@@ -67,7 +86,10 @@ def crash_states(
         is_end = position == len(tape.steps)
         if position >= first and (is_end or tape.steps[position][0] in ("sync", "sync_dir")):
             atoms = replay.atoms()
-            for kept in _subsets(len(atoms), atoms_max, position):
+            subsets: Iterable[int] = _subsets(len(atoms), atoms_max, position)
+            if each_max is not None:
+                subsets = _some(list(subsets), each_max, position)
+            for kept in subsets:
                 image = replay.image([atom for index, atom in enumerate(atoms) if kept >> index & 1])
                 if is_distinct:
                     key = (len(replay.marks), *((name, hash(content)) for name, content in image.items()))
@@ -98,6 +120,14 @@ def _subsets(count: int, atoms_max: int, seed: int) -> Iterator[int]:
             mask |= draws.bits() << shift
         chosen[mask & everything] = None
     yield from chosen
+
+
+def _some(subsets: list[int], count: int, seed: int) -> list[int]:
+    """So many of them, drawn."""
+    draws = Draws("some crash states", seed, len(subsets))
+    while len(subsets) > count:
+        del subsets[draws.below(len(subsets))]
+    return subsets
 
 
 class _Replay:

@@ -256,7 +256,8 @@ class SimFile:
         disk, medium = self._disk, self._disk.medium
 
         def write() -> int:
-            assert b"".join(parts) == content, f"{self._name}: a buffer changed while it was being written"
+            if b"".join(parts) != content:
+                raise AssertionError(f"{self._name}: a buffer changed while it was being written")
             self._write(at, content)
             return self._inode.sequence
 

@@ -35,6 +35,7 @@ TIER_KINDS: Final = {
         *(Kind.WIPE, Kind.LYING_SYNC, Kind.BIT_FLIP),
     ),
     Tier.SERVICES: tuple(kind for kind in Kind if kind not in (Kind.DROP, Kind.DUPLICATE, Kind.ACTION)),
+    Tier.CRASHES: (),
 }
 """What each tier can do. Streams hide loss and doubling, as TCP does; record logs have no sectors; only a
 service has a graceful end."""
@@ -48,6 +49,8 @@ AT_MOMENTS: Final = (
 def draw_plan(workload: Workload, seed: int) -> Plan:
     """The plan that `seed` means for `workload`, today."""
     knobs = _knobs(workload, seed)
+    if workload.tier is Tier.CRASHES:
+        return Plan(workload.name, workload.tier, seed, knobs, ())  # The run makes the disks itself.
     everybody = (*workload.nodes(knobs), *client_names(knobs))
     possible = TIER_KINDS[workload.tier]
     kinds = [kind for kind in workload.budget.kinds if kind in possible]

@@ -22,6 +22,8 @@ class Tier(Enum):
 
     MACHINES = 1
     SERVICES = 2
+    CRASHES = 3
+    """Crash states of recorded histories (`crashrun.py`)."""
 
 
 class Kind(Enum):

@@ -30,7 +30,7 @@ from broadsheet.sim.faults import client_names
 from broadsheet.sim.history import History, Operation, Outcome
 from broadsheet.sim.links import Links, Profile
 from broadsheet.sim.network import Datagrams
-from broadsheet.sim.plan import Fault, Kind, Plan
+from broadsheet.sim.plan import Fault, Kind, Plan, Tier
 from broadsheet.sim.saboteur import Saboteur
 from broadsheet.sim.seat import ClientSeat, Seat
 from broadsheet.sim.trace import Counts, Trace
@@ -44,6 +44,8 @@ FINISH_NS: Final = 60_000_000_000
 """How long a client may take over its last operation."""
 MIN_VIRTUAL_NS: Final = 6_000_000_000
 MIN_ACKED: Final = 100
+MIN_JUDGED: Final = 50
+"""Disks that a seed of tier 3 judges."""
 
 W = TypeVar("W", bound=Workload)
 
@@ -65,7 +67,12 @@ class Result(msgspec.Struct):
 
     @property
     def is_counting(self) -> bool:
-        """Whether the seed counts (simulation.3): long, busy, met by a fault, and healed at the end."""
+        """Whether the seed counts (simulation.3): long, busy, met by a fault, and healed at the end.
+
+        Of tier 3, which has no time: busy, and many states were judged.
+        """
+        if self.plan.tier is Tier.CRASHES:
+            return self.is_healed and self.acked >= MIN_ACKED and self.counts.faults_met >= MIN_JUDGED
         return (
             self.is_healed
             and self.virtual_ns >= MIN_VIRTUAL_NS
@@ -145,7 +152,7 @@ class RunBase(ABC, Generic[W]):
     def perform(self, *, until: int | None = None) -> Result:
         """Run the plan to its end, or stop at world time `until` without a verdict."""
         began = process_time()
-        buggify.install(_chooser(self.plan))
+        buggify.install(chooser(self.plan))
         marks.install(self._passed("mark", self.coverage.marks))
         failpoints.install(self._passed("label", self.coverage.labels))
         was_collecting = gc.isenabled()
@@ -160,7 +167,7 @@ class RunBase(ABC, Generic[W]):
         except Violation as error:
             violation = f"{type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
-            violation = _describe(error)
+            violation = describe(error)
         finally:
             buggify.install(None)
             marks.install(None)
@@ -317,7 +324,7 @@ class MachineRun(RunBase[MachineWorkload]):
         return self.client_seats[self.client_names.index(name)]
 
 
-def _chooser(plan: Plan) -> Callable[[str], bool] | None:
+def chooser(plan: Plan) -> Callable[[str], bool] | None:
     """Each site is on in a quarter of the runs, and then fires a quarter of the times."""
     if not plan.knobs.get("buggify"):
         return None
@@ -333,7 +340,8 @@ def _chooser(plan: Plan) -> Callable[[str], bool] | None:
     return choose
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An unexpected error as a finding: what and where."""
     notes = getattr(error, "__notes__", [])
     place = ""
     trace = error.__traceback__

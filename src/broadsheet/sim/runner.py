@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from broadsheet.sim.faults import draw_plan
 from broadsheet.sim.plan import Plan, Tier, save
 from broadsheet.sim.run import MachineRun, Result, RunBase
-from broadsheet.sim.workload import MachineWorkload, ServiceWorkload
+from broadsheet.sim.workload import CrashWorkload, MachineWorkload, ServiceWorkload
 from broadsheet.sim.workloads import make
 
 
@@ -29,6 +29,10 @@ def plan_of(name: str, tier: Tier, seed: int) -> Plan:
 def run_plan(plan: Plan, *, show: Callable[[str], None] | None = None, until: int | None = None) -> Result:
     """Perform a plan in a fresh world."""
     workload = make(plan.workload, plan.tier)
+    if plan.tier is Tier.CRASHES:
+        from broadsheet.sim.crashrun import CrashRun  # noqa: PLC0415 - as below.
+
+        return _collected(CrashRun(plan, cast(CrashWorkload, workload), show).perform(until=until))
     machine: RunBase[MachineWorkload] | RunBase[ServiceWorkload]
     if plan.tier is Tier.MACHINES:
         machine = MachineRun(plan, cast(MachineWorkload, workload), show)
@@ -39,7 +43,12 @@ def run_plan(plan: Plan, *, show: Callable[[str], None] | None = None, until: in
     result = machine.perform(until=until)
     if plan.tier is Tier.SERVICES:
         del machine, workload
-        gc.collect()  # A world is one great cycle: campaigns would pile them up.
+        return _collected(result)
+    return result
+
+
+def _collected(result: Result) -> Result:
+    gc.collect()  # A world is one great cycle: campaigns would pile them up.
     return result
 
 

@@ -3,7 +3,8 @@
 Tier 1, `MachineWorkload`: `boot` builds the machine of one node from what its log kept, on a real
 `runtime.host.Host`, and wires effects to `seat.send`, `seat.log(...).append`; `client` is a coroutine of
 `ClientSeat` awaitables (no asyncio). Tier 2, `ServiceWorkload`: `serve` starts the real roles with
-`seat.ports` and `seat.scope`; `client` uses the real client.
+`seat.ports` and `seat.scope`; `client` uses the real client. Tier 3, `CrashWorkload`: `perform` plays
+histories on one disk and judges what crashes leave of them.
 
 A client loops `while not seat.is_stopping`, records every operation in `run.history`, and bounds every
 wait. The runner then demands, besides `verify`: each client has an operation acknowledged that it began
@@ -22,6 +23,7 @@ from broadsheet.sim.history import History
 from broadsheet.sim.plan import Budget, Fault, Plan, Tier
 
 if TYPE_CHECKING:
+    from broadsheet.sim.crashrun import CrashRun
     from broadsheet.sim.seat import ClientSeat, Seat
     from broadsheet.sim.services import ServiceSeat
     from broadsheet.sim.world import Life, World
@@ -160,3 +162,21 @@ class ServiceWorkload(Workload):
     @abstractmethod
     async def client(self, seat: "ServiceSeat", run: Run) -> None:
         """One client with a world of its own: `seat.ports.network` dials `seat.address_of(node)`."""
+
+
+class CrashWorkload(Workload):
+    """A domain in tier 3: a history that is recorded, and the judge of what crashes leave of it."""
+
+    tier = Tier.CRASHES
+    clients: ClassVar[int] = 0
+
+    @abstractmethod
+    def perform(self, run: "CrashRun") -> None:
+        """Play histories by `run.live`, and judge disks. Raises `Violation`."""
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """One."""
+        return (NodeId("n1"),)
+
+    def verify(self, run: Run) -> None:
+        """Nothing: `perform` judges."""

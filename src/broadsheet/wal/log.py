@@ -43,6 +43,7 @@ from broadsheet.wal.format import (
     FrameHeader,
     Kind,
     RowFlag,
+    aligned,
     frame_bytes,
     position,
 )
@@ -786,7 +787,7 @@ class Log:
                 batch.filled = 0  # Damaged bytes may stand where it would.
         if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
-                await self._space.first_segment()
+                await self._space.first_segment(2 * BLOCK_BYTES + aligned(ROW.size * (len(self.states) + 1)))
             self.pool.roll()
             batch = self._begin(
                 self.pool.head, BLOCK_BYTES, 1 if result is None else result.last.batch + 1, is_full=True
@@ -1077,12 +1078,14 @@ class Log:
         else:
             asyncio.get_running_loop().call_soon(done)
 
-    def _mark_end(self) -> None:
-        """Have a batch of nothing, which says what is durable and free by now."""
+    def _mark_end(self) -> bool:
+        """Have a batch of nothing, which says what is durable and free by now; False without room for it."""
         try:
             self._place(SYSTEM_STREAM, 0, is_relief=True)
         except LogFull:
             hit("wal.no_room_for_marker")
+            return False
+        return True
 
     def _advance_oldest(self) -> None:
         """Let the next batch say that older laps are free; have one where that frees any."""
@@ -1180,8 +1183,8 @@ class Log:
         """The log has rested: say so, which proves its last records durable."""
         if not self.is_dead and not self.is_closed:
             hit("wal.vouched")
-            self._mark_end()
-            self._ask()
+            if self._mark_end():  # Else the next batch vouches.
+                self._ask()
 
     def die(self, error: OSError) -> None:
         """A write or sync failed: what the disk has is unknown, and a retry would prove nothing."""

@@ -121,6 +121,12 @@ class Recovery:
         """The first batch after a loss that nothing explains to the stream."""
         self._after_loss = 0
         """The last batch whose predecessor was lost whole: what stood before it is not known."""
+        self._oldest = 0
+        """The lap below which nothing is needed: where it is not there, all that it held is lost."""
+        self._is_freed = False
+        """The last batch says that segments are free, which the one before it did not."""
+        self._full_before = NO_BATCH
+        """The last batch before the last one that names every stream: others began later."""
         self._boot_id = ""
 
     def run(self, found: list[Found]) -> Result:
@@ -140,7 +146,7 @@ class Recovery:
                 by_lap[segment.lap] = segment
         head = by_lap[max(by_lap)]
         assert head.newest is not None, "a lap has at least one batch"
-        oldest = head.newest.oldest
+        self._oldest = oldest = head.newest.oldest
         laps = {lap: by_lap[lap].file for lap in sorted(by_lap) if lap >= oldest}
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
@@ -227,9 +233,12 @@ class Recovery:
                 del self._tales[stream]
 
     def _notice_loss(self, header: BatchHeader) -> None:
-        """Compare `header` with what came before it: batches may be missing."""
+        """Compare `header` with what came before it: batches may be missing, segments free."""
         last = self._last
+        self._is_freed = last is None or header.oldest > last.oldest
         if last is not None:
+            if last.flags & BatchFlag.FULL:
+                self._full_before = last.batch
             lost = header.batch - last.batch - 1
             if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
                 hit("wal.recovery.gap")
@@ -237,7 +246,7 @@ class Recovery:
             if lost:
                 hit("wal.recovery.batch_lost")
                 self._after_loss = header.batch
-        elif header.at > BLOCK_BYTES:
+        elif header.at > BLOCK_BYTES or header.lap > max(1, self._oldest):
             hit("wal.recovery.first_batch_lost")
             self._after_loss = header.batch
             if not header.flags & BatchFlag.FULL:
@@ -369,7 +378,10 @@ class Recovery:
         tail_batch = self._last.batch if self._after_loss != self._last.batch else NO_BATCH
         for stream in sorted(self._tales):
             tale = self._tales[stream]
-            verdict = tale.judge(tail_batch, is_suspect=tale.seen < self._gap)
+            told = tale.prior_seen if tale.touched == self._last.batch else tale.seen
+            is_new = not told and self._full_before >= self._gap
+            is_suspect = tale.seen < self._gap or (told < self._gap and not is_new)
+            verdict = tale.judge(tail_batch, is_suspect=is_suspect, is_freed=self._is_freed)
             verdicts[stream] = verdict._replace(
                 suspects=[
                     each if isinstance(each, Suspect) else _read_back(each, self._content(laps[each.lap]))

@@ -106,6 +106,9 @@ class Segments:
             OSError: ENOSPC: what was filled so far counts, and it may be asked for again.
         """
         file, at = self.files[index], self.filled[index]
+        if at < BLOCK_BYTES:  # A full disk took a part of the header's block only: it must not become zeros.
+            file.write_at(0, [SegmentHeader(VERSION, self.log_id, self.wanted[index]).pack()])
+            at = BLOCK_BYTES
         zeros = memoryview(bytes(min(MIB, max(0, end - at))))
         while at < end:
             step = zeros[: min(len(zeros), end - at)]

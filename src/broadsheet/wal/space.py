@@ -77,10 +77,11 @@ class Space:
         """The stream is gone."""
         self.callbacks.pop(stream, None)
 
-    async def first_segment(self) -> None:
-        """Have one segment at once, filled as far as a start waits for.
+    async def first_segment(self, room: int) -> None:
+        """Have one segment at once, filled as far as a start waits for, and at least up to `room`.
 
-        Never one that is in use: the head, too, is shorter than it is to be where the disk was full.
+        What is written behind the filled part would be filled over. Never one
+        that is in use: the head, too, is shorter than it is to be where the disk was full.
         """
         log, segments = self._log, self._log.segments
 
@@ -88,7 +89,8 @@ class Space:
             index = segments.unfilled(but=log.pool.rooms)
             if index is None:
                 index = segments.create()
-            end = min(segments.wanted[index], max(log.config.initial_fill_bytes, segments.filled[index]))
+            least = max(log.config.initial_fill_bytes, room)
+            end = min(segments.wanted[index], max(least, segments.filled[index]))
             segments.fill(index, end)
             return index
 

@@ -74,7 +74,8 @@ class Tale:
         """Where it stood before the batch that touched it last."""
         self.prior_first: int | None = None
         """The first untrimmed offset then."""
-        self.prior_flags = 0
+        self.prior_flags = self.prior_seen = 0
+        """What recovery had found out about it then, and the batch that had spoken of it last."""
         self.is_linked = True
         """Whether the runs since the last row follow what was there before them."""
         self.touched = self.seen = 0
@@ -136,7 +137,6 @@ class Tale:
         Where that does not follow from the frames, that of a reset may be lost: what the row no longer counts
         is kept then, because a batch that was cut short has reset nothing.
         """
-        self.seen = batch
         point = Point(row.next, row.generation, row.crc)
         is_explained, self.is_linked = self.expect == point and self.is_linked, True
         if self.expect != point:
@@ -147,16 +147,17 @@ class Tale:
             elif self.expect is not None and not lost_truncation:
                 self._cut(row)
             self.expect = point
-        self.flags, self.first = row.flags, row.first
+        self.flags, self.first, self.seen = row.flags, row.first, batch
         if is_explained:
             self._trim(row.first)
 
-    def judge(self, tail_batch: int, *, is_suspect: bool) -> Verdict:
+    def judge(self, tail_batch: int, *, is_suspect: bool, is_freed: bool = False) -> Verdict:
         """What is left, now that everything was read.
 
         Args:
             tail_batch: the last batch, the only one that no later batch vouches for.
             is_suspect: batches were lost of which nothing says whether they touched this stream.
+            is_freed: the last batch says that segments are free, which the one before it did not.
         """
         if self.expect is None:  # All of it lay in the batch that was cut.
             flags = self.flags | (RowFlag.QUARANTINED if is_suspect else 0)
@@ -172,7 +173,8 @@ class Tale:
             before = {h.offset: h for h in (*self.shadowed, *self.held.values()) if h.batch < tail_batch}
             after = {h.offset: h for h in self.held.values() if h.batch == tail_batch}
             is_there = any(_agree(Point(h.end, h.generation, h.crc), start) for h in before.values())
-            for base in self._bases(first, start, self.expect, is_there=is_there):
+            is_kept = is_there and not is_freed
+            for base in self._bases(first, start, self.expect, is_kept=is_kept):
                 runs = before if base > start.next else {**after, **before}
                 reached, chain = _walk(runs, base, start)
                 if _passes(chain, base, start):
@@ -188,7 +190,7 @@ class Tale:
         flags = self.flags | RowFlag.QUARANTINED
         return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
 
-    def _bases(self, first: int, start: Point, expect: Point, *, is_there: bool) -> list[int]:
+    def _bases(self, first: int, start: Point, expect: Point, *, is_kept: bool) -> list[int]:
         """Where what was there before the last batch may begin. It is cut, so it has given up nothing.
 
         Unless what it trimmed is gone already, because it also says that a segment is free. A reset frees
@@ -196,12 +198,14 @@ class Tale:
 
         Args:
             expect: where the last batch says that it stands.
-            is_there: the run that leads to `start` is held.
+            is_kept: the run that leads to `start` is held, and the last batch has freed nothing.
         """
         bases = [self.prior_first or 0]
-        is_reset = is_there and first > start.next and expect.generation > start.generation
+        is_reset = is_kept and first > start.next and expect.generation > start.generation
         if first not in bases and not is_reset:
             bases.append(first)
+        if not is_kept and expect.generation > start.generation:
+            bases.append(start.next)  # It was trimmed whole, and then begun anew.
         return bases
 
     def _suspects(self, at: int) -> list[Held | Suspect]:
@@ -210,10 +214,11 @@ class Tale:
         return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
 
     def _touch(self, batch: int) -> None:
-        self.seen = batch
         if self.touched != batch:
             self.prior, self.prior_first, self.prior_flags = self.expect, self.first, self.flags
+            self.prior_seen = self.seen if self.seen != batch else self.prior_seen
             self.touched = batch
+        self.seen = batch
 
     def _put(self, held: Held) -> None:
         known = self.held.get(held.offset)
@@ -248,14 +253,23 @@ class Tale:
     def _cut(self, row: Row) -> None:
         """A start has cut a torn batch, and says where the stream goes on: what is behind is void.
 
-        It would link to what is appended next, where that is the same bytes again.
+        It would link to what is appended next, where that is the same bytes again. Where nothing leads to the
+        row, no start has cut: a drop is lost that stood before what the row counts, and has voided nothing.
         """
+        held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
         if self._boundary(row.next) == row.crc:
             return
-        for held in self.shadowed:  # The torn batch had a new branch, and the start went back to the old one.
-            if held.end <= row.next and self.held.get(held.offset, held).batch > held.batch:
-                self._put(held)
+        for each in self.shadowed:  # The torn batch had a new branch, and the start went back to the old one.
+            if each.end <= row.next and self.held.get(each.offset, each).batch > each.batch:
+                self._put(each)
+        if row.next and self._end_of(row.next) != row.crc:
+            self.held, self._ends = held, ends
+
+    def _end_of(self, offset: int) -> int | None:
+        """The chain behind the held run that ends at `offset`."""
+        run = self.held.get(self._ends.get(offset, -1))
+        return None if run is None else run.crc
 
     def _trim(self, first: int) -> None:
         while self._order:

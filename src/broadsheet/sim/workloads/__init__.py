@@ -16,6 +16,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("append", Tier.SERVICES): "broadsheet.sim.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "broadsheet.sim.workloads.canary:CanaryWorkload",
     ("keyspace", Tier.SERVICES): "broadsheet.sim.workloads.keyspace:KeyspaceWorkload",
+    ("log", Tier.CRASHES): "broadsheet.sim.workloads.log:LogWorkload",
     ("metastore", Tier.MACHINES): "broadsheet.sim.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "broadsheet.sim.workloads.metastore_service:MetastoreServiceWorkload",
     ("metastore-file", Tier.SERVICES): "broadsheet.sim.workloads.metastore_file:MetastoreFileWorkload",
