@@ -25,6 +25,7 @@ from broadsheet.errors import (
     InvalidArgument,
     NotFound,
     Throttled,
+    Unknown,
     Unreachable,
 )
 from broadsheet.observe.logs import Logs
@@ -253,3 +254,26 @@ async def test_attempts_are_unique_over_boots(tmp_path: Path) -> None:
 
     assert len(attempts) == len(dict.fromkeys(attempts)) == 10
     assert len(dict.fromkeys(attempt.rpartition(".")[0] for attempt in attempts[1:])) == 3
+
+
+async def test_a_closed_metastore_says_that_it_stops(tmp_path: Path) -> None:
+    """Who asks a node that stops must not wait for it, nor believe that nothing was done."""
+    async with majority(tmp_path) as nodes:
+        version = (await nodes[0].read()).version
+        await nodes[0].close()
+
+        with pytest.raises(Unknown, match="is stopping"):
+            await nodes[0].compare_and_set(version, b"x")
+
+
+async def test_calls_to_a_peer_are_counted_back_one_by_one(tmp_path: Path) -> None:
+    """The limit of calls per peer holds only while each counts once."""
+    async with majority(tmp_path) as nodes:
+        for _ in range(5):
+            await nodes[0].read()
+        async with asyncio.timeout(30):
+            while any(nodes[0]._calls.values()):
+                assert min(nodes[0]._calls.values()) >= 0
+                await asyncio.sleep(0.01)
+
+        assert set(nodes[0]._calls.values()) == {0}

@@ -1,6 +1,7 @@
 """The log as its domains use it: appends, starts, trims, truncations, limits and refusals."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -8,7 +9,20 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, LocalProtocolError, Throttled, TooLarge
 from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, WALConfig
-from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, after_power_cut, opened, payloads, read_all
+from broadsheet.wal.format import RowFlag
+from tests.wal.harness import (
+    DIRECTORY,
+    SMALL,
+    A,
+    B,
+    C,
+    abandon,
+    after_power_cut,
+    open_log,
+    opened,
+    payloads,
+    read_all,
+)
 
 ROOMY = WALConfig(segment_bytes=1 << 20, segments_initial=3, initial_fill_bytes=1 << 20)
 
@@ -338,6 +352,9 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
         assert bench.log._space.callbacks == {}
 
 
+SMALLEST = WALConfig(segment_bytes=16 << 10, initial_fill_bytes=4096, record_bytes_max=4096)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -354,3 +371,40 @@ def test_a_setting_out_of_range_is_named(setting: str, value: int) -> None:
     """A full disk that is asked again without a pause would take the processor too."""
     with pytest.raises(ValueError, match=f"{setting} must be"):
         WALConfig(**{setting: value})  # type: ignore[arg-type]
+
+
+def test_the_smallest_log_is_taken() -> None:
+    """Tests and small machines use it; its bounds are those that the text names."""
+    assert SMALLEST.segment_bytes == 16 << 10
+
+
+async def test_a_truncation_deals_with_a_tail_that_was_cut() -> None:
+    """Its domain has looked and gone on: it must not be told of the same cut after each start."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"1", b"2")
+        bench.log.states[A].flags |= RowFlag.TAIL_CUT
+        await bench.commit(B, b"1")
+    for is_dealt_with in (False, True):
+        async with opened(disk, seed=2 + is_dealt_with) as bench:
+            assert (await bench.found(A)).tail_cut
+            if is_dealt_with:
+                bench.log.truncate(A, Offset(1), Generation(1), lambda: None)
+                await bench.settled()
+    async with opened(disk, seed=4) as bench:
+        found = await bench.found(A)
+        assert (payloads(found.records), found.tail_cut) == ([b"1"], False)
+
+
+async def test_a_closed_log_asks_nobody_to_flush() -> None:
+    """A timer that goes off later would find a node that has stopped."""
+    bench = await open_log(SimDisk())
+    await bench.settled()
+    bench.log.on_flush_request(A, lambda _: None)
+    with suppress(LogFull):
+        for _ in range(100):
+            await bench.commit(A, bytes(10_000))
+    assert bench.log._space._timer is not None
+    await bench.log.close()
+
+    assert bench.log._space._timer is None

@@ -222,3 +222,35 @@ async def test_a_reset_whose_frame_a_power_cut_took_has_voided_nothing() -> None
         await abandon(bench)
         disk.medium.locks.clear()
     assert LogStreamId(A) in read_image(disk.medium.image())
+
+
+def test_what_was_half_set_aside_is_set_aside_again() -> None:
+    """A start that was killed in between left a file of the right length and of zeros."""
+    disk = SimDisk()
+    disk.make_dir("wal")
+    segments = Segments(disk, "wal", log_id=1, segment_bytes=1 << 20)
+    index = segments.create()
+    segments.fill(index, segments.segment_bytes)
+    segments.files[index].write_at(8192, [b"damaged" * 100])
+    place = Damage(index, 1, 8192, 8192 + 700)
+    (name,) = set_aside(segments, [place])
+    disk.open(f"wal/{name}").write_at(0, [bytes(700)])
+
+    assert set_aside(segments, [place]) == [name]
+    assert disk.medium.image()[f"wal/{name}"] == b"damaged" * 100
+
+
+async def test_a_header_that_was_repaired_is_durable_when_the_log_is_open() -> None:
+    """Else each power cut would find the same damage, and set it aside, for ever."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"a" * 5000)
+    good = after_power_cut(disk).medium.image()[SEGMENT][:4096]
+    disk = after_power_cut(disk)
+    file = disk.open(SEGMENT)
+    file.write_at(8, [b"????"])
+    file.sync()
+    bench = await open_log(disk, seed=2)
+
+    assert after_power_cut(disk).medium.image()[SEGMENT][:4096] == good
+    await abandon(bench)

@@ -1,6 +1,6 @@
 """What the last batch, cut short, must not make forgotten of a stream that was damaged before it (W6)."""
 
-from broadsheet.wal.format import Row, RowFlag
+from broadsheet.wal.format import FrameHeader, Kind, Row, RowFlag
 from broadsheet.wal.tale import Held, Tale
 
 
@@ -22,3 +22,30 @@ def test_a_gap_below_a_reset_that_was_cut_off_is_damage() -> None:
     tale.row(Row(1, 50, 51, 1, 99, 0), 3)
 
     assert tale.judge(3, is_suspect=False).flags & RowFlag.QUARANTINED
+
+
+def reset_at(offset: int, batch: int) -> FrameHeader:
+    return FrameHeader(Kind.RESET, 1, 1, 1, batch, 0, 1, offset, 1, 0, 0, 50, 0, 0)
+
+
+def test_after_a_reset_the_stream_begins_where_it_says() -> None:
+    """What lies before belongs to the life before: it is neither missing nor there."""
+    tale = Tale(1)
+    tale.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    tale.reset(reset_at(5, 2))
+    verdict = tale.judge(3, is_suspect=False)
+
+    assert (verdict.first, verdict.held, verdict.flags) == (5, [], 0)
+
+
+def test_a_row_trims_nothing_where_the_runs_before_it_do_not_link() -> None:
+    """That of a reset may be lost between them; what came before it may be all that there is."""
+    linked, broken = Tale(1), Tale(1)
+    for tale, seed in ((linked, 20), (broken, 99)):
+        tale.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+        tale.row(Row(1, 0, 2, 0, 20, 0), 1)
+        tale.run(Held(2, 4, 0, seed, 40, 60, 1, 8192, 2))
+        tale.row(Row(1, 2, 4, 0, 40, 0), 2)
+
+    assert list(linked.held) == [2]
+    assert list(broken.held) == [0, 2]

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import (
     DeadlineExceeded,
+    InvalidArgument,
     NotFound,
     ShuttingDown,
     TooLarge,
@@ -16,6 +18,7 @@ from broadsheet.errors import (
     Unreachable,
     Unsupported,
 )
+from broadsheet.wire import waiting
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Reply
 from tests.wire.harness import Echo, until, world
@@ -341,4 +344,49 @@ async def test_a_request_that_cannot_be_sent_takes_no_others_turn() -> None:
             await bad
         async with asyncio.timeout(10):
             await asyncio.gather(first, good)
+        await client.close()
+
+
+async def test_who_waits_for_a_stream_hears_at_once_that_the_connection_is_gone() -> None:
+    """All of them: none is left to wait for its time to run out."""
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+        calls = [asyncio.create_task(client.call("test.wait", Echo(), reply=Echo)) for _ in range(4)]
+        await until(lambda: w.server.accounts.used_bytes and len(client._waiting._waiters) == 3)
+        for connection in list(w.server.connections.values()):
+            connection.abort("gone")
+        async with asyncio.timeout(10):
+            said = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert [type(each) for each in said] == [Unknown, Unreachable, Unreachable, Unreachable]
+
+
+async def test_too_many_that_wait_for_a_stream_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue without an end would hold the requests of a whole outage."""
+    monkeypatch.setattr(waiting, "WAITING_MAX", 2)
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+        calls = [asyncio.create_task(client.call("test.wait", Echo(), reply=Echo)) for _ in range(3)]
+        await until(lambda: w.server.accounts.used_bytes and len(client._waiting._waiters) == 2)
+        with pytest.raises(Unreachable, match="2 requests wait"):
+            await client.call("test.echo", Echo(), reply=Echo)
+        w.methods.gate.set()
+        await asyncio.gather(*calls)
+        await client.close()
+
+
+class Other(msgspec.Struct, frozen=True, array_like=True):
+    name: int = 7
+
+
+async def test_a_request_of_another_shape_is_refused_by_name() -> None:
+    """It is the caller's mistake: no bug of the node, and no reason to end the connection."""
+    async with world() as w:
+        client = await w.client()
+        for method in ("test.echo", "test.task"):
+            with pytest.raises(InvalidArgument, match=f"{method}: Expected `str`, got `int`"):
+                await client.call(method, Other(), reply=Echo)
+        body, _ = await client.call("test.echo", Echo(number=3), reply=Echo)
+        assert body.number == 3
+        assert not w.failures
         await client.close()

@@ -124,3 +124,14 @@ def test_what_outlives_its_read_is_copied_once_too_much_is_pinned() -> None:
     owners = {id(view.obj) for view in kept if isinstance(view.obj, bytearray)}
     assert len(owners) <= PINNED_MAX + 1
     assert all(view == bytes(500_000) for view in kept)
+
+
+def test_a_frame_that_ends_where_its_slab_ends_stays_where_it_is() -> None:
+    """It fits: moving its beginning would be a copy for nothing."""
+    inbound = Inbound(SlabPool(4 << 20))
+    inbound.rest(1 << 20)
+    slab = inbound.slab
+    inbound.read, inbound.written = 100, 200
+
+    assert len(inbound.rest(len(slab) - 100)) == len(slab) - 200
+    assert (inbound.slab is slab, inbound.read, inbound.written) == (True, 100, 200)

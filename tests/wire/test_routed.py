@@ -18,7 +18,7 @@ from broadsheet.errors import (
     Unknown,
     Unreachable,
 )
-from broadsheet.wire.method import Call, Reply
+from broadsheet.wire.method import Call, Reply, RunOpened
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed, _Attempts
 from tests.wire.harness import Echo, Empty, World, until, world
@@ -196,3 +196,23 @@ async def test_a_node_that_does_not_greet_takes_no_more_than_the_calls_time() ->
         async with world() as w, routed(w, addresses=(address,)) as caller, asyncio.timeout(3):
             with pytest.raises(Unreachable):
                 await caller.call("test.echo", Echo(), reply=Echo, timeout=Duration(100 * MILLISECOND))
+
+
+async def test_an_opening_of_a_run_whose_answer_was_lost_is_repeated() -> None:
+    """Nothing was appended by it yet."""
+    async with world() as a, routed(a) as r:
+        asked, method = [0], next(each for each in a.methods.table if each.name == "test.append")
+        handler = method.handler
+
+        def script(call: Call, request: Echo) -> RunOpened:
+            asked[0] += 1
+            if asked[0] == 1:
+                raise Unknown("who knows")
+            opened: RunOpened = handler(call, request)
+            return opened
+
+        method.handler = script
+        _, run = await r.open_run("test.append", Echo(), reply=Empty)
+
+        assert (await run.send([b"abc"])).begin == 0
+        assert asked[0] == 2

@@ -216,6 +216,7 @@ class SimFile:
     def read_at(self, at: int, length: int) -> bytes:
         """Bytes of the view."""
         self._check()
+        assert at >= 0, f"{self._name}: {at} is no place in a file"
         if self._disk.medium.health.took("read_errors"):
             raise OSError(errno.EIO, "read failed", self._name)
         return bytes(memoryview(self._inode.view)[at : at + length])
@@ -297,6 +298,7 @@ class SimFile:
             raise OSError(errno.ENOSPC, "no space left on device", self._name)
 
     def _write(self, at: int, content: bytes) -> None:
+        assert at >= 0, f"{self._name}: {at} is no place in a file"
         self._disk.enter("write", self._name, at, len(content), crc32(content))
         medium, inode = self._disk.medium, self._inode
         growth = max(0, at + len(content) - len(inode.view))

@@ -453,3 +453,15 @@ def test_a_document_above_8_mib_is_refused() -> None:
     answer = cluster.result(cluster.change("a", 1, bytes((8 << 20) + 1)))
     assert answer.status is Status.TOO_LARGE
     assert cluster.result(cluster.change("a", 1, bytes(8 << 20))).status is Status.OK
+
+
+def test_a_swap_that_was_made_already_is_made() -> None:
+    """An operator repeats a command whose answer was lost, under another attempt's name."""
+    cluster = founded()
+    cluster.join("d")
+    old, new = cluster["c"].id, cluster["d"].id
+    first = cluster.result(cluster.replace("a", old, new))
+
+    again = cluster.result(cluster.replace("b", old, new))
+    assert (again.status, again.version) == (Status.OK, first.version)
+    assert cluster.result(cluster.replace("b", old, None)).status is Status.NOT_FOUND

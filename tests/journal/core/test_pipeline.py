@@ -751,3 +751,21 @@ def test_any_schedule_answers_as_one_append_after_the_other(steps: list[tuple[ob
     assert world.machine.committed_registers == model.registers
     for attempt, (begin, end) in model.attempts.items():
         assert world.machine.attempts.find(attempt) == Remembered(attempt, at(begin), at(end))
+
+
+def test_what_is_not_answered_is_counted_wherever_it_waits() -> None:
+    """A journal is closed, or moved away from, once nothing is pending: a stream at the tail counts."""
+    p = pipeline()
+    assert p.pending_count == 0
+    p.step(StreamOpened(stream=1, run=1, condition=None), T0)
+    p.step(StreamOpened(stream=2, run=2, condition=None), T0)
+    assert p.pending_count == 2
+
+
+def test_a_stream_that_is_not_admitted_is_answered_and_aborted() -> None:
+    """Its caller waits for the answer: an abort alone would leave it waiting for ever."""
+    p = pipeline()
+    p.step(Closed(status=Status.SHUTTING_DOWN), T0)
+    effects = p.step(StreamOpened(stream=1, run=7, condition=None), T0)
+
+    assert [type(each) for each in effects] == [Abort, Reply]
