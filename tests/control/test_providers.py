@@ -12,6 +12,7 @@ from msgspec import structs
 
 from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
+from broadsheet.control.core import document as module
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
 from broadsheet.control.core.messages import Prepare
 from broadsheet.control.core.settings import ProposerConfig
@@ -25,6 +26,7 @@ from broadsheet.errors import (
     InvalidArgument,
     NotFound,
     Throttled,
+    TooLarge,
     Unknown,
     Unreachable,
 )
@@ -277,3 +279,15 @@ async def test_calls_to_a_peer_are_counted_back_one_by_one(tmp_path: Path) -> No
                 await asyncio.sleep(0.01)
 
         assert set(nodes[0]._calls.values()) == {0}
+
+
+def test_a_document_of_the_greatest_size_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte more is refused, before anybody proposes it."""
+    document = Document(ClusterId(7))
+    size = len(encoded(document))
+    monkeypatch.setattr(module, "DOCUMENT_BYTES_MAX", size)
+
+    assert decoded(encoded(document)) == document
+    monkeypatch.setattr(module, "DOCUMENT_BYTES_MAX", size - 1)
+    with pytest.raises(TooLarge, match=f"has {size} bytes"):
+        encoded(document)

@@ -153,7 +153,7 @@ def test_frames_back_to_back_are_found_by_column_not_one_by_one(monkeypatch: pyt
         return module.next_fixed(content, at)
 
     monkeypatch.setattr(columns, "next_fixed", counted)
-    bodies = [b"", b"x" * 300, b"y" * 70_000, b"z"]
+    bodies = [b"", b"x" * 300, MAGIC[:1] * 70_000, MAGIC[:2]]
 
     assert len(by_columns(FIXED, b"".join(framed(FIXED, UUID, body) for body in bodies * 20), 0)) == 80
     assert found[0] == 1, "only for what stands behind the last one"
@@ -166,3 +166,18 @@ def test_a_column_of_uuids_says_what_each_one_says(uuids: list[bytes]) -> None:
     found = ids_of(np.frombuffer(b"".join(uuids), np.uint8).reshape(-1, 16))
 
     assert list(zip(*(each.tolist() for each in found), strict=True)) == [unpack(uuid) for uuid in uuids]
+
+
+def test_lines_of_our_publishers_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their UUID stands at its place: a parse of each line would cost ten times as much."""
+    parsed = [0]
+
+    def counted(framing: Framing, line: bytes) -> object:
+        parsed[0] += 1
+        return module.line_id(framing, line)
+
+    monkeypatch.setattr(columns, "line_id", counted)
+    by_columns(JSON_LINES, framed(JSON_LINES, UUID, b'{"x":1}') * 20, 0)
+    assert parsed[0] == 0
+    by_columns(JSON_LINES, b'{"x":1}\n', 0)
+    assert parsed[0] == 1

@@ -83,3 +83,10 @@ def test_every_workload_runs_with_checks(name: str, tier: Tier) -> None:
     run_plan(plan_of(name, tier, 0), show=lambda _: seen.append(level()), until=10_000_000)
 
     assert list(dict.fromkeys(seen)) == [Level.ALWAYS]
+
+
+def test_where_nothing_is_checked_there_is_nothing_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Production calls nothing after a step: not even something that does nothing."""
+    monkeypatch.setattr(checking, "_level", Level.NEVER)
+
+    assert checker(lambda: None) is None

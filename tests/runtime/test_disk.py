@@ -203,3 +203,19 @@ def test_what_a_disk_shares_outlives_it(tmp_path: Path) -> None:
 
     assert two.open("f").read_at(0, 1) == b"x"
     two.close()
+
+
+async def test_a_kernel_that_takes_no_byte_is_an_error_and_no_endless_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's thread would spin for ever, and its caller wait."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("f", create=True)
+    takes = iter([1, 2, 0, 0])
+    monkeypatch.setattr(os, "pwritev", lambda *_: next(takes, 1))
+
+    with pytest.raises(OSError, match="takes no byte at 3"):
+        file.write_at(0, [b"ab", b"cd"])
+    monkeypatch.undo()
+    file.close()
+    disk.close()

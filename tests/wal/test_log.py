@@ -352,9 +352,6 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
         assert bench.log._space.callbacks == {}
 
 
-SMALLEST = WALConfig(segment_bytes=16 << 10, initial_fill_bytes=4096, record_bytes_max=4096)
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -375,7 +372,7 @@ def test_a_setting_out_of_range_is_named(setting: str, value: int) -> None:
 
 def test_the_smallest_log_is_taken() -> None:
     """Tests and small machines use it; its bounds are those that the text names."""
-    assert SMALLEST.segment_bytes == 16 << 10
+    assert WALConfig(segment_bytes=16 << 10, initial_fill_bytes=4096, record_bytes_max=4096).segments_max
 
 
 async def test_a_truncation_deals_with_a_tail_that_was_cut() -> None:

@@ -1,8 +1,11 @@
 """What is read of a segment in pieces is what one look at all of it would find, wherever the borders are."""
 
+import asyncio
+
 import pytest
 
 from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import Offset
 from broadsheet.errors import ConfigError
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.sim.medium import Medium
@@ -169,6 +172,24 @@ async def test_only_the_very_run_of_a_place_is_found() -> None:
     for begin, at in ((1, first.at), (2, first.at), (0, second.at), (3, first.at), (4, second.at)):
         assert state.place(begin, lap, at) is None
     assert state.place(0, lap + 1, first.at) is None
+    await abandon(bench)
+
+
+async def test_what_the_copier_waits_for_is_written_though_its_run_was_given_up() -> None:
+    """Its frame stands in a batch already: a copier that waits for that batch would wait for ever."""
+    bench = await _with_records([300])
+    log = bench.log
+    (place,) = log.states[A].runs(0, 1)
+    data = log.segments.read(0, place.at, frame_bytes(place.length))
+    header = read_frame(data, 0)
+    assert header is not None
+    log.trim(A, Offset(1))
+    is_durable = asyncio.Event()
+
+    assert not log.place_copy(place, header, data[FRAME_BYTES : FRAME_BYTES + header.length])
+    log.on_durable(is_durable.set)
+    await bench.settled()
+    assert is_durable.is_set()
     await abandon(bench)
 
 

@@ -193,6 +193,12 @@ class Cluster:
                 self.tick(min(due, key=lambda name: due[name]))
         raise AssertionError("the cluster does not settle")
 
+    def settle_once(self) -> None:
+        """Deliver what is in flight, and the answers to it."""
+        for _ in range(2):
+            for _ in range(len(self.flying)):
+                self.deliver()
+
     def result(self, request: RequestId, *, without: str = "") -> Answer:
         self.settle(without=without, until=request)
         return self.answers[request]

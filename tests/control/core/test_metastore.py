@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from broadsheet.base.types import NodeId
-from broadsheet.control.core.acceptor import Persist, PersistRefused, Send
+from broadsheet.control.core.acceptor import Persist, PersistRefused, Send, remembered
 from broadsheet.control.core.messages import (
     Accept,
     AcceptedBallot,
@@ -21,7 +21,7 @@ from broadsheet.control.core.messages import (
 from broadsheet.control.core.operation import Answer, ChangeRequest
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot
-from broadsheet.errors import Status
+from broadsheet.errors import Corrupt, Status
 from tests.control.core.cluster import Cluster, sender
 
 
@@ -465,3 +465,77 @@ def test_a_swap_that_was_made_already_is_made() -> None:
     again = cluster.result(cluster.replace("b", old, new))
     assert (again.status, again.version) == (Status.OK, first.version)
     assert cluster.result(cluster.replace("b", old, None)).status is Status.NOT_FOUND
+
+
+def test_who_has_won_is_as_quick_as_before() -> None:
+    """Pauses double while one loses: they must not stay long for the rest of a node's life."""
+    cluster = founded()
+    for version in range(1, 6):
+        for name in "abc":
+            cluster.change(name, version, name.encode())
+        cluster.settle()
+    assert any(node.proposer._patience._losses for node in cluster.nodes.values())
+    for version, name in enumerate("abc", 6):
+        assert cluster.result(cluster.change(name, version, b"won")).status is Status.OK
+
+    assert not any(node.proposer._patience._losses for node in cluster.nodes.values())
+
+
+def test_a_round_that_one_refuses_and_another_never_answers_is_given_up() -> None:
+    """Its refusal will not change: only a new and greater ballot may win it."""
+    for is_read in (False, True):
+        cluster = founded()
+        a, b = cluster["a"], cluster["b"]
+        if is_read:
+            cluster.read("a")
+            cluster.flying.clear()
+            cluster.now = a.proposer.deadline() or cluster.now
+            cluster.tick("a")  # Nobody answered the read: a round of its own settles it.
+        else:
+            cluster.change("a", 1, b"x")
+        first = a.proposer.ballot
+        assert a.proposer.state is State.PREPARING
+        for effect in a.acceptor.step(Prepare(a.name, first, a.id, first, AcceptorSets()), cluster.now):
+            assert isinstance(effect, Persist | Send)
+        own = Promised(a.id, first, a.acceptor.memory.accepted)
+        refusal = Rejected(b.id, first, Why.BALLOT, Ballot(first.counter + 5, b.name, 1), None)
+        for answer in (own, refusal):
+            assert a.proposer.step(answer, cluster.now) == []
+        cluster.flying.clear()
+        cluster.now = a.proposer.deadline() or cluster.now
+        cluster.tick("a")
+
+        asked = [message for _, message in cluster.flying]
+        assert all(isinstance(each, Prepare) and each.ballot > refusal.promised for each in asked)
+        assert len(asked) == 3
+
+
+def test_a_blank_seed_is_asked_again_and_one_that_has_answered_is_not() -> None:
+    """It may have got its first value meanwhile; what the others hold was told already."""
+    cluster = Cluster("abc")
+    cluster.read("b")
+    cluster.settle_once()
+    cluster.now = cluster["b"].proposer.deadline() or cluster.now
+    cluster.tick("b")
+    assert sorted(to for to, _ in cluster.flying) == ["a", "b", "c"]
+
+    cluster = founded()
+    read = cluster.read("a")
+    a = cluster["a"]
+    held = [message for _, message in cluster.flying if isinstance(message, Read)]
+    assert len(held) == 3
+    cluster.flying.clear()
+    known = a.proposer.known
+    assert known is not None
+    newer = Held(cluster["b"].id, held[0].round, known.ballot, Ballot(9, a.name, 9), known.value)
+    a.proposer.step(newer, cluster.now)
+    effects = a.proposer._ask(cluster.now)
+    assert [each.to for each in effects if isinstance(each, Send)] == ["a", "c"]
+    assert read not in cluster.answers
+
+
+@pytest.mark.parametrize("payload", [b"", bytes((99,)) + b"\x93", b"\x01\xff"])
+def test_a_record_that_this_version_does_not_know_is_corrupt(payload: bytes) -> None:
+    """An acceptor that forgets what it cannot read may promise twice."""
+    with pytest.raises(Corrupt, match="acceptor record"):
+        remembered([payload])

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
 from broadsheet.control.core.patience import DOUBLINGS_MAX, Patience
@@ -70,3 +71,11 @@ def test_a_wait_doubles_with_each_repetition_and_each_round_that_was_given_up() 
     made.heard(Instant(100 * MILLISECOND))
     made.asked(Instant(0))
     assert made.wait() // MILLISECOND == 2 * (7 * 200 + 100) // 8
+
+
+def test_pauses_from_the_shortest_one_double_sixteen_times() -> None:
+    """Beyond, a shift of a small number would make a pause of years."""
+    tiny = structs.replace(CONFIG, backoff_min=Duration(1))
+    made = Patience(tiny, Longest())
+
+    assert [made.pause() for _ in range(19)] == [*(1 << n for n in range(16)), 1 << 16, 1 << 16, 1 << 16][:19]
