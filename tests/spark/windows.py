@@ -86,7 +86,7 @@ class Case:
     def has_acted(self) -> bool:
         return (self.directory / "acted").exists()
 
-    def wait_until_acted(self, seconds: float = 120) -> None:
+    def wait_until_acted(self, seconds: float = 240) -> None:
         give_up = time.monotonic() + seconds
         while not self.has_acted():
             assert time.monotonic() < give_up, "the place was never reached"
