@@ -219,3 +219,17 @@ async def test_a_kernel_that_takes_no_byte_is_an_error_and_no_endless_loop(
     monkeypatch.undo()
     file.close()
     disk.close()
+
+
+async def test_a_closed_disk_leaves_no_descriptor(tmp_path: Path) -> None:
+    """Clients, tests and simulations open many in one process."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only how many.
+    for _ in range(5):
+        disk = LocalDisk(tmp_path)
+        disk.make_dir("a/b")
+        file = disk.open("a/b/f", create=True)
+        await file.persist(0, [b"x"])
+        file.close()
+        disk.close()
+
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208

@@ -83,3 +83,12 @@ def test_a_starting_point_is_explicit() -> None:
     for wrong in wrongs:
         with pytest.raises(ConfigError, match="startingOffsets"):
             starting(wrong, {"a/1": 1})
+
+
+def test_a_limit_of_a_byte_is_a_byte() -> None:
+    """The smallest one there is, and what a limit below it means."""
+    heads = {"a/1": Position(10, 1)}
+
+    for bytes_max in (1, 0, -5):
+        assert limited({}, heads, {}, bytes_max) == {"a/1": Position(1, 1)}
+    assert limited({}, heads, {}, 2) == {"a/1": Position(2, 1)}

@@ -1,15 +1,19 @@
 """The log as its domains use it: appends, starts, trims, truncations, limits and refusals."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
 import pytest
 
-from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.errors import ConfigError, LocalProtocolError, Throttled, TooLarge
-from broadsheet.sim.disk import SimDisk
+from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
+from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError, Throttled, TooLarge
+from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import LogFull, WALConfig
+from broadsheet.wal import log as log_module
 from broadsheet.wal.format import RowFlag
+from broadsheet.wal.record import Run
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -405,3 +409,96 @@ async def test_a_closed_log_asks_nobody_to_flush() -> None:
     await bench.log.close()
 
     assert bench.log._space._timer is None
+
+
+async def test_a_batch_fills_its_last_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a former use of the segment left behind it must not be read with it."""
+    writes: list[tuple[int, int]] = []
+    persist = SimFile.persist
+
+    async def noted(file: SimFile, at: int, parts: Sequence[Buffer]) -> None:
+        writes.append((at % 4096, sum(len(part) for part in parts) % 4096))
+        await persist(file, at, parts)
+
+    monkeypatch.setattr(SimFile, "persist", noted)
+    async with opened(SimDisk()) as bench:
+        for size in (1, 500, 3000, 4096, 9000):
+            await bench.commit(A, bytes(size))
+
+    assert len(writes) >= 5
+    assert writes == [(0, 0)] * len(writes)
+
+
+async def test_an_append_of_many_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count has four bytes in a frame: a run that is longer cannot be told."""
+    monkeypatch.setattr(log_module, "COUNT_MAX", 3)
+    async with opened(SimDisk()) as bench:
+        assert bench.send_many(A, b"1", b"2", b"3") == 0
+        with pytest.raises(LocalProtocolError, match="a run of 4 entries"):
+            bench.send_many(A, b"1", b"2", b"3", b"4")
+        assert bench.log.next_offset(A) == 3
+
+
+async def test_a_full_log_takes_a_truncation() -> None:
+    """It is what a replica does with entries that its leader does not have: it cannot wait for room."""
+    async with opened(SimDisk()) as bench:
+        with pytest.raises(LogFull):  # noqa: PT012 - which one of them is refused, is not the point.
+            for _ in range(200):
+                await bench.commit(A, bytes(8000))
+        heard: list[str] = []
+        bench.log.truncate(A, Offset(3), Generation(1), lambda: heard.append("durable"))
+        await bench.settled()
+
+        assert heard == ["durable"]
+
+
+async def test_a_dropped_stream_leaves_no_callback() -> None:
+    """The id may begin anew, for somebody else: nobody must be asked to flush it, or told of its damage."""
+    async with opened(SimDisk()) as bench:
+        await bench.commit(A, b"1")
+        bench.log.on_flush_request(A, lambda _: None)
+        bench.log.on_quarantine(A, lambda _: None)
+        bench.log.drop(A)
+
+        assert bench.log._space.callbacks == {}
+        assert bench.log._on_quarantine == {}
+
+
+async def test_a_log_that_cannot_grow_says_so() -> None:
+    """`status` names a full disk also while batches still fit into what is filled."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        assert not bench.log.status().is_out_of_space
+        disk.medium.quota_bytes = disk.medium.used()
+        with pytest.raises(LogFull):  # noqa: PT012 - which one of them is refused, is not the point.
+            for _ in range(200):
+                await bench.commit(A, bytes(8000))
+        assert bench.log.status().is_out_of_space
+        disk.medium.quota_bytes = 1 << 40
+
+
+async def test_a_log_keeps_the_size_of_its_segments() -> None:
+    """Another configuration counts for the segments that are made from now on."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        await bench.commit(A, b"1")
+    larger = msgspec.structs.replace(ROOMY, segments_initial=6)
+    async with opened(disk, config=larger, seed=2) as bench:
+        await bench.settled()
+
+        assert bench.log.segments.wanted[0] == SMALL.segment_bytes
+        assert max(bench.log.segments.wanted.values()) == ROOMY.segment_bytes
+
+
+def test_a_run_whose_entries_stand_elsewhere_is_corrupt() -> None:
+    """Its sum may be right, and its writer wrong: its entries say where they belong."""
+    run = Run.of([b"one", b"", b"three"], offset=Offset(5), seed=7)
+    assert [each.offset for each in run.records()] == [5, 6, 7]
+    assert run.since(Offset(5)) == run
+
+    for wrong in (
+        msgspec.structs.replace(run, offset=Offset(6)),
+        msgspec.structs.replace(run, data=run.data[:-1]),
+    ):
+        with pytest.raises(Corrupt):
+            list(wrong.records())

@@ -12,7 +12,7 @@ from broadsheet.sim.medium import Medium
 from broadsheet.wal import copying, reading
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.copying import Pinned, damaged, read_piece
-from broadsheet.wal.format import CHECK, FRAME_BYTES, HEAD_BYTES, Kind, frame_bytes
+from broadsheet.wal.format import BATCH_BYTES, CHECK, FRAME_BYTES, HEAD_BYTES, ROW, Kind, frame_bytes
 from broadsheet.wal.scan import STEP_BYTES, Content, read_batch, read_frame
 from broadsheet.wal.segments import Segments
 from tests.wal.harness import A, B, Bench, abandon, after_power_cut, open_log
@@ -79,6 +79,8 @@ async def test_only_the_damaged_batch_of_a_segment_is_set_aside() -> None:
     inode.view[place.at + FRAME_BYTES + 30] ^= 1
     begin, end = place.at - place.at % BLOCK_BYTES, log.pool.laps[lap].end
 
+    assert log._last is not None
+    assert end == log._last.end
     found = damaged(log.segments, 0, lap=lap, end=end)
     assert [(each.lap, each.begin, each.end) for each in found] == [(lap, begin, begin + BLOCK_BYTES)]
     await abandon(bench)
@@ -199,3 +201,19 @@ def _resum(content: bytearray, at: int) -> None:
     batch = read_batch(Content.of(bytes(content)), at - at % BLOCK_BYTES)
     assert batch is not None
     content[at + HEAD_BYTES : at + FRAME_BYTES] = CHECK.pack(crc32c(head, batch.chain), crc32c(head))
+
+
+async def test_a_batch_whose_table_is_damaged_is_none() -> None:
+    """Its rows say where streams stand: a wrong one would void what was acknowledged."""
+    bench = await _with_records([300])
+    (place,) = bench.log.states[A].runs(0, 1)
+    at = place.at - place.at % BLOCK_BYTES
+    content = bytearray(bench.log.segments.read(0, 0, bench.log.segments.filled[0]))
+    header = read_batch(Content.of(bytes(content)), at)
+    assert header is not None
+    assert header.row_count
+    for place_of_row in range(at + BATCH_BYTES, at + BATCH_BYTES + ROW.size * header.row_count):
+        content[place_of_row] ^= 4
+        assert read_batch(Content.of(bytes(content)), at) is None
+        content[place_of_row] ^= 4
+    await abandon(bench)
