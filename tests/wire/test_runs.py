@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import NotFound, TooLarge, Unknown, WrongAppendOffset
+from broadsheet.errors import NotFound, Status, TooLarge, Unknown, WrongAppendOffset
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
@@ -313,4 +313,20 @@ async def test_small_records_pin_no_slab_while_they_are_held() -> None:
         ]
         w.methods.log.release()
         await asyncio.gather(*sends)
+        await client.close()
+
+
+async def test_a_run_is_answered_once() -> None:
+    """A second answer would be taken for the next run's."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        sent = asyncio.create_task(run.send([b"abc"]))
+        await until(lambda: w.methods.log.held)
+        (held,) = w.methods.log.held
+        held.reply(Status.OK, 0)
+        with pytest.raises(AssertionError, match="answered once"):
+            held.reply(Status.OK, 0)
+        await sent
         await client.close()

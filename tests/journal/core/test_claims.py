@@ -1,0 +1,71 @@
+"""What unvouched records claim is all that they say of the spool, and no more."""
+
+import pytest
+
+from broadsheet.base.types import ByteOffset, Epoch
+from broadsheet.errors import InvalidArgument
+from broadsheet.journal.core.claims import Claims, claims_of
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint, encode_proposal
+from broadsheet.journal.core.recovery import SpoolPlan
+from broadsheet.journal.core.registers import REGISTERS_MAX, Condition, validate_condition
+
+SUM, OTHER = bytes(range(20)), bytes(range(1, 21))
+
+
+def at(n: int) -> ByteOffset:
+    return ByteOffset(n)
+
+
+def spans(found: Claims) -> list[tuple[int, int, bytes, int]]:
+    return [(each.begin, each.end, each.sum, each.registers_version) for each in found.claims]
+
+
+def test_a_checkpoint_claims_its_closed_spools_and_its_open_one() -> None:
+    """Each of them may be the only proof of a spool whose log is damaged."""
+    checkpoint = encode_checkpoint(
+        Checkpoint(Epoch(1), at(10), at(30), OTHER, 5, closed=(ClosedSpool(at(0), at(10), SUM),))
+    )
+    proposal = encode_proposal(
+        epoch=Epoch(1),
+        fragment_begin=at(10),
+        begin=at(30),
+        end=at(42),
+        first_append=5,
+        digest=SUM,
+        registers=None,
+        is_spooled=True,
+    )
+
+    found = claims_of([b"damaged", checkpoint, proposal], is_complete=True)
+    assert spans(found) == [(0, 10, SUM, 0), (10, 30, OTHER, 0), (10, 42, SUM, 0)]
+    assert (found.last_end, found.last) == (42, proposal)
+    assert claims_of([checkpoint, proposal], is_complete=False).last_end is None
+    assert claims_of([proposal, b"damaged"], is_complete=True).last_end is None
+    assert claims_of([], is_complete=True) == Claims([], None)
+
+
+@pytest.mark.parametrize(
+    ("writes", "is_in_log"),
+    [
+        ([(10, 5), (15, 5)], True),
+        ([(10, 7), (15, 5)], True),
+        ([(10, 5), (16, 4)], False),
+        ([(11, 9)], False),
+        ([(10, 9)], False),
+        ([], False),
+    ],
+)
+def test_a_spool_is_in_the_log_if_every_byte_of_it_is(writes: list[tuple[int, int]], is_in_log: bool) -> None:
+    """Only then may its file be made anew; with a gap, zeros would be served as content."""
+    plan = SpoolPlan(at(10), at(20), SUM, 0, at(10), [(at(n), memoryview(bytes(size))) for n, size in writes])
+
+    assert plan.is_in_log() is is_in_log
+
+
+def test_as_many_registers_as_are_allowed_are_taken() -> None:
+    """And one more is refused, by its number."""
+    names = [f"r{n}" for n in range(REGISTERS_MAX + 1)]
+
+    validate_condition(Condition(union=dict.fromkeys(names[:-1], "v")))
+    with pytest.raises(InvalidArgument, match=f"{REGISTERS_MAX + 1} registers in one request"):
+        validate_condition(Condition(union=dict.fromkeys(names, "v")))
