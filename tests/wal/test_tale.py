@@ -49,3 +49,29 @@ def test_a_row_trims_nothing_where_the_runs_before_it_do_not_link() -> None:
 
     assert list(linked.held) == [2]
     assert list(broken.held) == [0, 2]
+
+
+def test_a_truncation_of_what_was_never_seen_lets_its_row_trim_nothing() -> None:
+    """The reset and the run before it are lost in the torn batch: the record below still counts."""
+    tale = Tale(1)
+    tale.run(Held(84, 85, 11, 20, 50, 60, 1, 4096, 1))
+    tale.row(Row(1, 84, 85, 11, 50, 0), 1)
+    tale.truncate(FrameHeader(Kind.TRUNCATE, 1, 1, 1, 2, 0, 1, 180, 14, 0, 0, 70, 70, 0))
+    tale.row(Row(1, 177, 180, 14, 70, 0), 2)
+    verdict = tale.judge(2, is_suspect=False)
+
+    assert [(held.offset, held.end) for held in verdict.held] == [(84, 85)]
+    assert verdict.flags == RowFlag.TAIL_CUT
+
+
+def test_runs_behind_a_drop_that_was_cut_off_void_nothing_that_was_there() -> None:
+    """The stream began anew in the torn batch: its last run is whole, its drop and first run are not."""
+    tale = Tale(1)
+    tale.run(Held(0, 5, 0, 0, 50, 60, 1, 4096, 1))
+    tale.row(Row(1, 0, 5, 0, 50, 0), 1)
+    tale.run(Held(1, 2, 0, 71, 72, 60, 1, 9000, 2))
+    tale.row(Row(1, 0, 2, 0, 72, 0), 2)
+    verdict = tale.judge(2, is_suspect=False)
+
+    assert [(held.offset, held.end) for held in verdict.held] == [(0, 5)]
+    assert verdict.flags == RowFlag.TAIL_CUT

@@ -112,6 +112,8 @@ class Tale:
     def truncate(self, header: FrameHeader) -> None:
         """Everything from an offset on is void, whatever is missing below. It may lie inside a run."""
         self._touch(header.batch)
+        if self.expect is not None and header.offset > self.expect.next:
+            self.is_linked = False  # What it truncates is lost, and perhaps a reset before that.
         self._void(header.offset, chain=header.seed)
         self.expect = Point(header.offset, header.generation, header.seed)
         if self.prior is not None and self.prior.next >= header.offset:
@@ -145,7 +147,7 @@ class Tale:
             if lost_truncation and self._boundary(row.next) == row.crc:
                 self._void(row.next)
             elif self.expect is not None and not lost_truncation:
-                self._cut(row)
+                self._cut(row, batch)
             self.expect = point
         self.flags, self.first, self.seen = row.flags, row.first, batch
         if is_explained:
@@ -174,7 +176,10 @@ class Tale:
             after = {h.offset: h for h in self.held.values() if h.batch == tail_batch}
             is_there = any(_agree(Point(h.end, h.generation, h.crc), start) for h in before.values())
             is_kept = is_there and not is_freed
-            for base in self._bases(first, start, self.expect, is_kept=is_kept):
+            bases = self._bases(first, start, self.expect, is_kept=is_kept)
+            if is_freed and not is_there and self.expect.generation > start.generation:
+                bases.append(start.next)  # It was trimmed whole, and then begun anew.
+            for base in bases:
                 runs = before if base > start.next else {**after, **before}
                 reached, chain = _walk(runs, base, start)
                 if _passes(chain, base, start):
@@ -204,8 +209,6 @@ class Tale:
         is_reset = is_kept and first > start.next and expect.generation > start.generation
         if first not in bases and not is_reset:
             bases.append(first)
-        if not is_kept and expect.generation > start.generation:
-            bases.append(start.next)  # It was trimmed whole, and then begun anew.
         return bases
 
     def _suspects(self, at: int) -> list[Held | Suspect]:
@@ -250,26 +253,25 @@ class Tale:
             if chain is not None and held.offset < offset:
                 self._put(held._replace(end=offset, crc=chain))
 
-    def _cut(self, row: Row) -> None:
+    def _cut(self, row: Row, batch: int) -> None:
         """A start has cut a torn batch, and says where the stream goes on: what is behind is void.
 
         It would link to what is appended next, where that is the same bytes again. Where nothing leads to the
-        row, no start has cut: a drop is lost that stood before what the row counts, and has voided nothing.
+        row, or only runs of its own `batch` do, no start has cut: a drop is lost, and has voided nothing.
         """
         held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
-        if self._boundary(row.next) == row.crc:
-            return
-        for each in self.shadowed:  # The torn batch had a new branch, and the start went back to the old one.
-            if each.end <= row.next and self.held.get(each.offset, each).batch > each.batch:
-                self._put(each)
-        if row.next and self._end_of(row.next) != row.crc:
+        if self._boundary(row.next) != row.crc:
+            for each in self.shadowed:  # The torn batch had a new branch; the start went back to the old one.
+                if each.end <= row.next and self.held.get(each.offset, each).batch > each.batch:
+                    self._put(each)
+        before = self.held.get(self._ends.get(row.next, -1))
+        if before is None:
+            is_cut = self._boundary(row.next) == row.crc or not row.next
+        else:
+            is_cut = before.crc == row.crc and before.batch != batch
+        if not is_cut:
             self.held, self._ends = held, ends
-
-    def _end_of(self, offset: int) -> int | None:
-        """The chain behind the held run that ends at `offset`."""
-        run = self.held.get(self._ends.get(offset, -1))
-        return None if run is None else run.crc
 
     def _trim(self, first: int) -> None:
         while self._order:

@@ -350,8 +350,9 @@ class _Life:
                 self.log.settle(LogStreamId(name))
 
     def _operate(self, name: LogStreamId) -> None:
-        now, random = self.model.now(name), self.random
-        chance = random.random()
+        now, random, chance = self.model.now(name), self.random, self.random.random()
+        if (now.is_lost or chance > 0.83) and self.log.status().segment_free_count < 2:
+            return  # These may use what is reserved: who does them without end fills it.
         try:
             if now.is_lost:
                 if chance < 0.2:
