@@ -112,6 +112,29 @@ async def test_a_silent_client_is_noticed_by_both_sides() -> None:
         client.abort("the test is over")
 
 
+async def test_a_connection_that_is_held_back_is_not_given_up_by_its_caller() -> None:
+    """A connection that is not read hears no pings, and its caller gave up after three of them.
+
+    All that was on its way became unknown, while the node was at work on it.
+    """
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, in_flight_bytes_max=1 << 20, keepalive_interval=Duration(50 * MILLISECOND)
+    )
+    async with world(limits) as w:
+        w.methods.log.is_holding = True
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for _ in range(4)]
+        (server,) = w.server.connections.values()
+        await until(lambda: server.pressure.is_held)
+        await asyncio.sleep(0.6)
+        assert server.pressure.is_held
+        w.methods.log.release()
+
+        assert [each.begin for each in await asyncio.gather(*sending)] == [n * 900_000 for n in range(4)]
+        await client.close()
+
+
 async def test_a_peer_that_does_not_read_is_disconnected() -> None:
     """Slow consumers cost bounded memory and bounded time."""
     limits = WireLimits(write_timeout=Duration(100 * MILLISECOND), drain_timeout=Duration(50 * MILLISECOND))
@@ -183,6 +206,28 @@ async def test_silent_strangers_lock_nobody_out() -> None:
             writer.close()
         for client in clients:
             await client.close()
+
+
+async def test_strangers_that_come_in_one_turn_cost_a_place_each() -> None:
+    """Whoever had lost its place was found again until it was closed.
+
+    Sixteen newcomers in a turn dropped one of the others, and a flood of silent connections had ten times as
+    many as they may.
+    """
+    async with world(WireLimits(ungreeted_max=3)) as w:
+        host, _, port = w.address.rpartition(":")
+        strangers = [socket.create_connection((host, int(port))) for _ in range(60)]  # All wait to be taken.
+        most = 0
+        while w.server.counts.accepted < len(strangers):
+            await asyncio.sleep(0)
+            most = max(most, w.server.places.stranger_count)
+            w.server.places.check()
+        await until(lambda: len(w.server.connections) == 3)
+
+        assert most <= 3
+        assert w.server.counts.displaced == len(strangers) - 3
+        for each in strangers:
+            each.close()
 
 
 @pytest.mark.parametrize("kind", [f.GOAWAY, f.PING, f.TOKEN, f.CALL, f.WINDOW, f.RECORD])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 import pytest
 
 from broadsheet.access.authorizer import Authorizer
@@ -352,3 +353,37 @@ async def test_a_cancel_behind_many_calls_that_are_alike_is_heard() -> None:
         await loop.sock_sendall(sock, f.frame(f.PING, 0))
         await until(lambda: not connection.base.withdrawn)  # Nothing is remembered of it.
         sock.close()
+
+
+async def test_frames_keep_their_order_where_runs_are_refused_at_once_and_room_is_short() -> None:
+    """A refused run gave its bytes back while its connection was worked on, and began a turn within the turn.
+
+    Later frames were taken before earlier ones, and what both turns had put aside was lost: a client waited
+    for ever, and an upload could have been acknowledged with its content in another order.
+    """
+    limits = msgspec.structs.replace(LIMITS, node_in_flight_bytes_max=12 << 20, reserve_bytes=1 << 20)
+    wanted = [f"{number:08}".encode() for number in range(3000)]
+    frames = []
+    for number, record in enumerate(wanted):
+        for each in (record, bytes(100_000))[: 1 + (number % 600 == 50)]:
+            body = f.U64.pack(f.AT_HEAD) + f.U32.pack(len(each))
+            frames.append(f.header(f.RUN, 1, body_bytes=len(body), payload_bytes=len(each)) + body + each)
+    async with world(limits) as w:
+        accounts, log = w.server.accounts, w.methods.log
+        other = accounts.enter("127.0.0.1", is_control=False)
+        accounts.take(other, (11 << 20) // 2 - 20_000)  # So there is room for small runs only.
+        log.refuse_above = 50_000
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(HELLO)
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        writer.write(request(f.OPEN_RUN, 0, 208))
+        await until(lambda: any(len(each.runs) for each in w.server.connections.values()))
+        writer.write(b"".join(frames))
+        reading = asyncio.ensure_future(reader.read())
+        await until(lambda: len(log.content) == 8 * len(wanted))
+
+        assert bytes(log.content) == b"".join(wanted)
+        writer.close()
+        await reading
+        accounts.give(other, (11 << 20) // 2 - 20_000)
+        accounts.leave(other)

@@ -35,6 +35,9 @@ class Places:
         self._strangers: dict[str, dict[ConnectionId, ServerConnection]] = {}
         self._callers: dict[str, dict[ConnectionId, ServerConnection]] = {}
         self._by_source: dict[str, int] = {}
+        self._leaving: dict[ConnectionId, None] = {}
+        """Those that have lost their place, and are not closed yet: many newcomers may come in one turn of
+        the loop, and each of them costs another one its place."""
         self.stranger_count = self.caller_count = 0
 
     def arrive(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
@@ -54,7 +57,7 @@ class Places:
         if not others:  # Each source has one.
             others = [each for crowd in self._strangers.values() for each in crowd.values()]
         silent = next((each for each in others if not each.base.has_heard), None)
-        return "", silent or others[0]
+        return "", self._dismissed(silent or others[0])
 
     def greet(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
         """A stranger has become a caller; why it cannot, or else which idle caller loses its place."""
@@ -68,7 +71,7 @@ class Places:
         looked_at = [each for each in islice(crowd.values(), LOOKED_AT_MAX) if each is not connection]
         idle = [each for each in looked_at if each.is_idle]
         if idle:
-            return "", min(idle, key=lambda each: each.asked_at)
+            return "", self._dismissed(min(idle, key=lambda each: each.asked_at))
         for busy in looked_at:  # The next look begins behind these.
             crowd[busy.connection] = crowd.pop(busy.connection)
         return f"the node has {self.limits.connections_max} connections already, and none is idle", None
@@ -77,12 +80,8 @@ class Places:
         """It is gone; false where it had left before."""
         if self.all.pop(connection.connection, None) is None:
             return False
-        self._forget_stranger(connection)
-        crowd = self._callers.get(connection.caller)
-        if crowd is not None and crowd.pop(connection.connection, None) is not None:
-            self.caller_count -= 1
-            if not crowd:
-                del self._callers[connection.caller]
+        self._leaving.pop(connection.connection, None)
+        self._forget(connection)
         left = self._by_source[connection.source] - 1
         if left:
             self._by_source[connection.source] = left
@@ -96,8 +95,25 @@ class Places:
         callers = [each for crowd in self._callers.values() for each in crowd]
         assert len(strangers) == self.stranger_count, "strangers are counted"
         assert len(callers) == self.caller_count, "callers are counted"
-        assert sorted(strangers + callers) == sorted(self.all), "each connection has one place"
+        placed = [*strangers, *callers, *self._leaving]
+        assert sorted(placed) == sorted(self.all), "each connection has one place, or has lost it"
         assert sum(self._by_source.values()) == len(self.all), "each connection has one source"
+
+    def _dismissed(self, connection: "ServerConnection") -> "ServerConnection":
+        """It has lost its place."""
+        self._forget(connection)
+        self._leaving[connection.connection] = None
+        return connection
+
+    def _forget(self, connection: "ServerConnection") -> None:
+        """It has no place any more."""
+        if self._forget_stranger(connection):
+            return
+        crowd = self._callers.get(connection.caller)
+        if crowd is not None and crowd.pop(connection.connection, None) is not None:
+            self.caller_count -= 1
+            if not crowd:
+                del self._callers[connection.caller]
 
     def _forget_stranger(self, connection: "ServerConnection") -> bool:
         crowd = self._strangers.get(connection.source)

@@ -10,7 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broadsheet.base.marks import hit
+from broadsheet.base.time import Instant
+from broadsheet.wire import frame as f
 from broadsheet.wire.account import Holding, Owned
+from broadsheet.wire.connection import Phase
 
 if TYPE_CHECKING:
     from broadsheet.wire.serving import ServerConnection
@@ -123,6 +126,16 @@ class Pressure:
             hit("wire.held")
             self.is_held = True
             self._connection.update_reading()
+
+    def keep_alive(self, now: Instant) -> None:
+        """The connection is not read: silence is no sign, and the peer's pings are not heard.
+
+        It is told that somebody is here, or it would give up after `keepalive_misses_max` of them.
+        """
+        connection = self._connection
+        connection.base.heard_at, connection.base.misses = now, 0
+        if not connection.is_write_paused and connection.base.phase is not Phase.GREETING:
+            connection.base.out.append(f.frame(f.PONG, 0))
 
     def ease(self) -> None:
         """Read on where nothing speaks against it."""

@@ -177,7 +177,8 @@ class ServerConnection(Shell):
     def go_on(self) -> None:
         """It may be read again, and what was received may be worked on."""
         self.base.heard_at = self._torn_since = self.ports.time.now()
-        self.server.turns.enter(self)
+        if self.share is None:  # Else it is worked on: a turn within would take later frames first.
+            self.server.turns.enter(self)
 
     def update_reading(self) -> None:
         """Be read, unless it waits for its turn or is held back."""
@@ -266,7 +267,8 @@ class ServerConnection(Shell):
     def on_deadline(self, now: Instant) -> None:
         """End long streams whose token has expired; keep a held connection alive."""
         if not self._is_reading:
-            self.base.heard_at = self._torn_since = now  # We do not listen, so silence is no sign.
+            self._torn_since = now
+            self.pressure.keep_alive(now)
         elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
             self.base.fail(Status.REMOTE_PROTOCOL, "a frame was begun and not sent whole in time")
             self.take_events(now)
