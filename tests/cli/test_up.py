@@ -112,6 +112,47 @@ def test_up_again_starts_only_what_does_not_run(tmp_path: Path) -> None:
         assert after["n1"] != before["n1"]
 
 
+def test_two_ups_at_a_time_end_nobodys_nodes(tmp_path: Path) -> None:
+    """Each lost a lock to the other, called that a failure, and ended what it had started: nothing ran."""
+    root = tmp_path / "c"
+    with cluster(root, nodes=3):
+        broadsheet("down", "--data-dir", root)
+        command = [*COMMAND, "up", "--data-dir", str(root), "--detach", "--json"]
+        rivals = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+            for _ in range(2)
+        ]
+        told = [rival.communicate(timeout=SECONDS_MAX) for rival in rivals]
+
+        assert [(rival.returncode, error) for rival, (_, error) in zip(rivals, told, strict=True)] == [
+            (0, b"")
+        ] * 2
+        for out, _ in told:
+            assert [node["addresses"].keys() for node in json.loads(out)["nodes"]] == [PORTS.keys()] * 3
+        assert all(is_running(root / node) for node in ("n1", "n2", "n3"))
+
+
+def test_up_says_ready_only_when_a_node_that_another_up_starts_is_ready(tmp_path: Path) -> None:
+    """It said `ready: n1` without an address, of a node that had only just taken its lock."""
+    root = tmp_path / "c"
+    with cluster(root):
+        broadsheet("down", "--data-dir", root)
+        command = [*COMMAND, "up", "--data-dir", str(root), "--detach"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment()) as first:
+            while not (starting := pids(root)):
+                assert first.poll() is None
+            os.kill(starting["n1"], signal.SIGSTOP)
+            assert json.loads((root / "n1" / "running.json").read_bytes())["addresses"] == {}
+            with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment()) as second:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    second.communicate(timeout=1.5)
+                os.kill(starting["n1"], signal.SIGCONT)
+                out, _ = second.communicate(timeout=SECONDS_MAX)
+
+            assert (first.wait(SECONDS_MAX), second.returncode) == (0, 0)
+        assert json.loads(out)["nodes"][0]["addresses"].keys() == PORTS.keys()
+
+
 def test_up_in_the_foreground_ends_with_its_nodes_on_a_signal(tmp_path: Path) -> None:
     """Ctrl-C leaves no process behind, and no error."""
     root = tmp_path / "c"

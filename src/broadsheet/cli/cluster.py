@@ -26,7 +26,7 @@ import msgspec
 
 from broadsheet.cli.running import Running, is_running
 from broadsheet.errors import ConfigError
-from broadsheet.runtime.data_dir import FORMAT_FILE, prepare, sync_directory
+from broadsheet.runtime.data_dir import FORMAT_FILE, LOCKED, prepare, sync_directory
 
 CLUSTER_FILE: Final = "cluster.json"
 CLUSTER_FORMAT: Final = 1
@@ -147,7 +147,9 @@ class Cluster:
         return {node: Running.read(self.data_dir(node)) for node in self.nodes}
 
     def start(self, *, is_detached: bool, stop: Event | None = None) -> list[Process]:
-        """Start every node that does not run, and wait until all are ready.
+        """Start every node that does not run, and wait until all are ready, also those that run already.
+
+        Returns those that we started. A node that somebody else starts meanwhile is theirs.
 
         Args:
             stop: set by somebody who has thought better of it.
@@ -156,15 +158,21 @@ class Cluster:
             ConfigError: one ended, or took too long.
             KeyboardInterrupt: `stop` was set before all were ready; those that were started have ended.
         """
-        started = [
-            self._spawn(node, is_detached=is_detached)
-            for node in self.nodes
-            if not is_running(self.data_dir(node))
-        ]
+        started: list[Process] = []
+        others: list[str] = []
         try:
+            for node in self.nodes:
+                if is_running(self.data_dir(node)):
+                    others.append(node)
+                else:
+                    started.append(self._spawn(node, is_detached=is_detached))
             until = time.monotonic() + READY_SECONDS_MAX
-            for process in started:
-                self._wait_ready(process, until, stop)
+            for process in list(started):
+                if not self._is_ready(process, until, stop):
+                    started.remove(process)
+                    others.append(process.node)
+            for node in others:
+                self._wait_other(node, until, stop)
         except BaseException:
             for process in started:
                 process.popen.terminate()
@@ -197,22 +205,55 @@ class Cluster:
             os.close(fd)
         return Process(node, popen, ready_read, lifeline_write, log_begin)
 
-    def _wait_ready(self, process: Process, until: float, stop: Event | None) -> None:
+    def _is_ready(self, process: Process, until: float, stop: Event | None) -> bool:
+        """Wait until it is ready; False where it has ended because another process has its data directory.
+
+        Raises:
+            ConfigError: it has ended for another reason, or takes too long.
+            KeyboardInterrupt: `stop` was set.
+        """
         with os.fdopen(process.ready, "rb") as pipe:
             readable: Sequence[object] = ()
             while not readable and time.monotonic() < until:
-                if stop is not None and stop.is_set():
-                    raise KeyboardInterrupt
+                _must_go_on(stop)
                 readable, _, _ = select.select([pipe], [], [], READY_LOOK_SECONDS)
             line = pipe.readline() if readable else b""
         if line:
-            return
+            return True
         # It closes the pipe at its end, or a moment before it.
         why = f"ended with status {process.popen.wait()}" if readable else f"took over {READY_SECONDS_MAX} s"
         log = self.root / f"{process.node}.log"
         printed = log.read_bytes()[process.log_begin :].decode(errors="replace").splitlines()
+        if readable and any(LOCKED in line for line in printed):
+            return False  # Two `up`s at a time: who came first has it, and must not be ended by us.
         said = [line for line in printed if line.startswith("broadsheet: ")] or printed[-LOG_LINES_SHOWN:]
         raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *(said or ["nothing"])]))
+
+    def _wait_other(self, node: str, until: float, stop: Event | None) -> None:
+        """Wait until a node that somebody else has started is ready.
+
+        Raises:
+            ConfigError: it has ended, or takes too long.
+            KeyboardInterrupt: `stop` was set.
+        """
+        data_dir, log = self.data_dir(node), self.root / f"{node}.log"
+        while is_running(data_dir):
+            _must_go_on(stop)
+            running = Running.read(data_dir)
+            if running is not None and running.addresses:
+                return
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"node {node} runs, but is not ready after {READY_SECONDS_MAX} s: see {log}, or stop it"
+                    f" with `broadsheet down --data-dir {self.root}`"
+                )
+            time.sleep(READY_LOOK_SECONDS)
+        raise ConfigError(f"node {node}, which another command had started, has ended: see {log}; try again")
+
+
+def _must_go_on(stop: Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise KeyboardInterrupt
 
 
 def data_dirs(root: Path) -> list[Path]:

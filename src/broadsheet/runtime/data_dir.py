@@ -25,6 +25,8 @@ FORMAT_FILE_NEW: Final = "broadsheet.json.new"
 LOCK_FILE: Final = "LOCK"
 OURS_BEFORE_FORMAT: Final = (LOCK_FILE, FORMAT_FILE_NEW)
 """What a first start may leave behind before it has written the format file: nothing that anyone needs."""
+LOCKED: Final = "is locked by another process"
+"""What a process says that ends because another one has the directory; who started it looks for that."""
 LOCK_LOOKS: Final = 4
 LOCK_LOOK_SECONDS: Final = 0.005
 MODE: Final = 0o700
@@ -115,9 +117,7 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
         _read(disk, root, node)  # Refuse before so much as a lock file changes.
     lock = _lock(disk)
     if lock is None:
-        raise ConfigError(
-            f"data directory {root} is locked by another process: stop that one first (broadsheet down)"
-        )
+        raise ConfigError(f"data directory {root} {LOCKED}: stop that one first (broadsheet down)")
     try:
         if not disk.exists(FORMAT_FILE):
             _write(disk, Format(format=FORMAT_VERSION, node=node, version=version))
