@@ -54,16 +54,31 @@ def test_pauses_double_up_to_four_round_trips_or_half_of_an_operations_time(
     assert made.pause() // MILLISECOND == pauses_ms[0]
 
 
-def test_a_wait_doubles_with_each_repetition_and_each_round_that_was_given_up() -> None:
-    """Of a round; and over rounds until one is decided, so that it outgrows any link."""
-    made = patience(200 * MILLISECOND)
+@pytest.mark.parametrize(
+    ("round_trip_ms", "waits_ms"),
+    [
+        (1, [100, 200, 400, 800, 1600, 3200, 6400, 6400]),
+        (200, [400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]),
+        (9000, [5000, 10_000, 10_000, 10_000, 10_000, 10_000, 10_000, 10_000]),
+    ],
+)
+def test_a_wait_doubles_with_each_repetition_up_to_half_of_an_operations_time(
+    round_trip_ms: int, waits_ms: list[int]
+) -> None:
+    """A longer one ends an operation whose first message was lost."""
+    made = patience(round_trip_ms * MILLISECOND)
     made.asked(Instant(0))
     waits = []
     for _ in range(DOUBLINGS_MAX + 2):
         waits.append(made.wait() // MILLISECOND)
         made.repeated()
 
-    assert waits == [400, 800, 1600, 3200, 6400, 12_800, 25_600, 25_600]
+    assert waits == waits_ms
+
+
+def test_a_wait_doubles_with_each_round_that_was_given_up() -> None:
+    """Over rounds until one is decided, so that it outgrows any link that an operation can bear."""
+    made = patience(200 * MILLISECOND)
     made.gave_up()
     made.asked(Instant(0))
     assert made.wait() // MILLISECOND == 800

@@ -41,10 +41,18 @@ class Slow(Cluster):
 
     def run(self, until: RequestId) -> Answer:
         """Let time pass until there is an answer."""
+        self.pass_time(NEVER, until)
+        return self.answers[until]
+
+    def pass_time(self, end: Instant, until: RequestId | None = None) -> None:
+        """Let time pass, to `end` at most, or until there is an answer."""
         for _ in range(100_000):
             if until in self.answers:
-                return self.answers[until]
+                return
             due = min((node.proposer.deadline() or NEVER, node.name) for node in self.nodes.values())
+            if min(due[0], self._moves[0][0] if self._moves else NEVER) > end:
+                self.now = end
+                return
             if self._moves and self._moves[0][0] <= due[0]:
                 at, _, to, message = heapq.heappop(self._moves)
                 self.now = Instant(max(self.now, at))
@@ -139,6 +147,24 @@ def test_a_slow_spell_makes_no_later_pause_as_long_as_an_operation(spell_ms: int
         found = sorted(cluster.run(request).status for request in asked)
 
         assert found == sorted([Status.OK, Status.UNEXPECTED_VERSION])
+
+
+def test_after_an_outage_a_request_is_repeated_within_its_operation() -> None:
+    """Six rounds given up made the first repetition come 6.4 s later, after the end of every operation."""
+    cluster = Slow(round_trip_ns=MILLISECOND)
+    for name in "abc":
+        cluster.run(cluster.read(name))
+    cluster["c"].wipe()
+    cluster["c"].start()  # It refuses at once, so that rounds are given up while the other is away.
+    cluster["b"].is_up = False
+    for _ in range(3):
+        assert cluster.run(cluster.change("a", 1, b"x")).status is Status.INSUFFICIENT_REPLICAS
+
+    back = cluster.change("a", 1, b"y")
+    cluster.pass_time(Instant(cluster.now + 200 * MILLISECOND))
+    cluster["b"].is_up = True
+
+    assert cluster.run(back).status is Status.OK
 
 
 def test_a_promise_is_repeated_under_its_own_ballot() -> None:

@@ -47,9 +47,10 @@ class Patience:
         self._losses = 0
 
     def wait(self) -> Duration:
-        """How long until a round is repeated to who is silent."""
+        """How long until a round is repeated to who is silent: twice in an operation at least."""
         seen = max(self._config.resend_after, min(2 * self.round_trip, self._longest()))
-        return Duration(seen << min(self._given_up, DOUBLINGS_MAX) << min(self._resends, DOUBLINGS_MAX))
+        wait = seen << min(self._given_up, DOUBLINGS_MAX) << min(self._resends, DOUBLINGS_MAX)
+        return Duration(min(wait, max(2 * self._longest(), self._config.resend_after)))
 
     def pause(self) -> Duration:
         """A random while after a loss, so that one of the rivals wins; longer with each loss."""
