@@ -7,18 +7,23 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId, Offset
 from broadsheet.control.core.messages import Held
+from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import NO_BALLOT, Acceptor
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Versioned
-from broadsheet.control.role import STREAM, MetastoreConfig, open_majority
+from broadsheet.control.role import STREAM, MetastoreConfig, MetastoreRole, open_majority
+from broadsheet.errors import ConfigError, Unknown
+from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.network import TCPNetwork
-from broadsheet.runtime.role import Ports
+from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
+from broadsheet.wal.config import KIB, MIB, WALConfig
 from broadsheet.wal.record import LogFull
 from tests.keyspace.test_healing import Ticking
 
@@ -27,11 +32,24 @@ NODE = NodeId("n1")
 
 @asynccontextmanager
 async def started(
-    disk: SimDisk, crashes: list[BaseException], peers: tuple[str, ...] = ("n1",)
+    disk: SimDisk,
+    crashes: list[BaseException],
+    peers: tuple[str, ...] = ("n1",),
+    config: MetastoreConfig | None = None,
 ) -> AsyncIterator[MajorityMetastore]:
     """A node that is its own majority, or one whose peers nobody can call."""
     scope = Scope("metastore", crash=crashes.append)
-    ports = Ports(
+    ports = ports_of(disk, crashes)
+    try:
+        addresses = {NodeId(peer): "127.0.0.1:1" for peer in peers}
+        config = config or MetastoreConfig()
+        yield await open_majority(scope, ports, config, node=NODE, peers=addresses, cluster="c")
+    finally:
+        await scope.close()
+
+
+def ports_of(disk: SimDisk, crashes: list[BaseException]) -> Ports:
+    return Ports(
         time=Ticking(),
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=disk,
@@ -40,11 +58,6 @@ async def started(
         random=random.Random,
         crash=crashes.append,
     )
-    try:
-        addresses = {NodeId(peer): "127.0.0.1:1" for peer in peers}
-        yield await open_majority(scope, ports, MetastoreConfig(), node=NODE, peers=addresses, cluster="c")
-    finally:
-        await scope.close()
 
 
 def after_a_power_cut(disk: SimDisk) -> SimDisk:
@@ -66,6 +79,37 @@ async def test_a_log_that_lost_an_old_record_begins_anew_from_memory() -> None:
         assert await again.read() == Versioned(b"after", found.version)
         assert again.acceptor.acceptor == life
     assert crashes == []
+
+
+async def test_a_document_that_the_log_does_not_take_ends_no_node() -> None:
+    """One client's document ended every acceptor of a cluster whose log had smaller records."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    config = MetastoreConfig(
+        wal=WALConfig(initial_fill_bytes=64 * KIB, record_bytes_max=64 * KIB),
+        proposer=ProposerConfig(operation_timeout=Duration(800 * MILLISECOND)),
+    )
+    async with started(disk, crashes, config=config) as metastore:
+        found = await metastore.read()
+        with pytest.raises(Unknown):
+            await metastore.compare_and_set(found.version, bytes(128 * KIB))
+        assert (await metastore.compare_and_set(found.version, b"small")).version == found.version + 1
+    assert crashes == []
+
+
+@pytest.mark.parametrize("small", [{"record_bytes_max": 4 * MIB}, {"segment_bytes": 8 * MIB}])
+async def test_a_log_that_takes_no_largest_document_is_refused_at_the_start(small: dict[str, int]) -> None:
+    """A limit of 8 MiB that the log does not hold is no limit."""
+    peers = {NodeId("n1"): "127.0.0.1:1", NodeId("n2"): "127.0.0.1:2"}
+    services = Services()
+    services.offer(Identity, Identity(node=NODE, cluster="c", peers=peers, version="1", is_insecure=False))
+    crashes: list[BaseException] = []
+    scope = Scope("metastore", crash=crashes.append)
+    config = MetastoreConfig(wal=WALConfig(**small))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=f"metastore.wal.{next(iter(small))} is"):
+        await MetastoreRole().start(scope, ports_of(SimDisk(), crashes), config, services)
+
+    await scope.close()
 
 
 async def test_a_log_that_has_no_room_to_begin_anew_takes_no_promise_without_its_identity(

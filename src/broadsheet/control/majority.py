@@ -53,6 +53,7 @@ from broadsheet.errors import (
     Refused,
     StoreUnhealthy,
     Throttled,
+    TooLarge,
     Unknown,
     Unreachable,
 )
@@ -261,7 +262,7 @@ class MajorityMetastore:
             self._log.append(
                 self._stream, [effect.record], relief=self._is_bare, done=lambda: self._durable(durable)
             )
-        except (StoreUnhealthy, Throttled):
+        except (StoreUnhealthy, Throttled, TooLarge):
             self.acceptor_host.deliver(PersistRefused(effect.token))
             return
         self._is_bare = False

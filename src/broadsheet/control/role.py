@@ -20,7 +20,7 @@ from broadsheet.control.core.document import Document
 from broadsheet.control.core.document import encoded as encoded_document
 from broadsheet.control.core.proposer import ProposerMachine
 from broadsheet.control.core.settings import Founding, ProposerConfig
-from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, NO_BALLOT, Acceptor
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Metastore
@@ -38,6 +38,8 @@ from broadsheet.wire.pool import Pool
 
 LOG_DIRECTORY: Final = "metastore/log"
 STREAM: Final = LogStreamId(1)
+RECORD_BYTES_MIN: Final = DOCUMENT_BYTES_MAX + MIB
+"""What the log must take as one record: the largest document, and who decides about it."""
 
 
 class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +69,8 @@ class MetastoreRole:
         """Recover, then offer the `Metastore` and its methods.
 
         Raises:
-            ConfigError: provider `file` with several nodes, or the log is locked, foreign or newer.
+            ConfigError: provider `file` with several nodes, a log that takes no largest document, or one that
+                is locked, foreign or newer.
             Corrupt: the file is damaged.
         """
         identity = services.one(Identity)
@@ -85,6 +88,7 @@ class MetastoreRole:
             metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash, logger=logger)
             services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))
         else:
+            _must_take_documents(config.wal)
             metastore = majority = await open_majority(
                 scope,
                 ports,
@@ -208,6 +212,21 @@ class _Token:
             ) from error
         self._trouble = ""
         return token
+
+
+def _must_take_documents(wal: WALConfig) -> None:
+    """Refuse a log in which a document that `compare_and_set` takes would find no room.
+
+    Raises:
+        ConfigError: which knob, and its least value.
+    """
+    for name in ("record_bytes_max", "segment_bytes"):
+        least = RECORD_BYTES_MIN if name == "record_bytes_max" else 2 * RECORD_BYTES_MIN
+        if (found := getattr(wal, name)) < least:
+            raise ConfigError(
+                f"metastore.wal.{name} is {found}, and must be at least {least}: a record holds the whole"
+                f" document, of up to {DOCUMENT_BYTES_MAX} bytes"
+            )
 
 
 def _founding(ports: Ports) -> bytes:
