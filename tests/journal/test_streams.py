@@ -2,20 +2,23 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 
-from broadsheet.base.types import ByteOffset
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import Status, Throttled
 from broadsheet.journal.core.pipeline_events import Submitted
-from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, StagingArea
 from broadsheet.journal.streaming import Stage, StreamedAppend
+from broadsheet.ports import Disk
 from broadsheet.sim.disk import SimDisk
-from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, running
+from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
 from tests.support.faulty import Fault, FaultyDisk
 
 LARGE = b"large " * 40_000
@@ -187,4 +190,90 @@ async def test_a_staged_file_that_cannot_be_removed_just_now_ends_nothing(error:
         StreamedAppend(replica, 3, None).fail(Status.CANCELLED)
         left = disk.list(DIRECTORY)
         assert left == [] or error == errno.ENOENT
+    assert not crashes
+
+
+class HookedDisk(FaultyDisk):
+    """A disk that calls somebody, once, when a directory is synced."""
+
+    def __init__(self, inner: Disk) -> None:
+        super().__init__(inner)
+        self.hooks: dict[str, Callable[[], None]] = {}
+
+    def sync_dir(self, name: str) -> None:
+        """As `Disk.sync_dir`."""
+        self.hooks.pop(name, lambda: None)()
+        super().sync_dir(name)
+
+
+IMPATIENT = msgspec.structs.replace(JOURNALS, descriptor_wait=Duration(100 * MILLISECOND))
+NO_ROLL = Fault("open", error=errno.EMFILE, name="journals/spool/*")
+
+
+async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behind_it() -> None:
+    """The stream behind the refused append owned the tail for good: every append and register read hung."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    shelf = Shelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, config=IMPATIENT, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica = await node.broker.replica(NAME)
+        assert await append(replica, b"x" * 2000) == (Status.OK, 0)
+        stream = StreamedAppend(replica, 1, None)
+        await stream.granted
+        stream.put(b"small")
+        faulty.plan(NO_ROLL)
+        rolls = UnaryAppend(b"rolls")
+        replica.deliver(Submitted(run=rolls, count=1, length=5))
+        stream.finish()
+
+        assert (await rolls.answered)[0] is Status.STORE_UNHEALTHY
+        assert (await asyncio.wait_for(stream.answered, 5))[0] is Status.STORE_UNHEALTHY
+        faulty.plan()
+        assert await append(replica, b"goes on") == (Status.OK, 2000)
+    assert not crashes
+
+
+async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() -> None:
+    """J2: the stream was refused later, and the checkpoint hid the acknowledged append in its place.
+
+    Its file had come to rest between its sync and its record, while another journal waited for a descriptor.
+    """
+    disk, crashes, names = SimDisk(), list[BaseException](), [NAME, JournalName("waits/j")]
+    faulty = HookedDisk(disk)
+    shelf = Shelf(None, {})
+    async with running(
+        disk, shelf, seed=1, crashes=crashes, is_last=False, config=IMPATIENT, faulty=faulty
+    ) as node:
+        for name in names:
+            await node.broker.create(JournalSpec(name=name, fragment=FragmentSpec(length=1 << 10)))
+        replica, waits = [await node.broker.replica(name) for name in names]
+        assert await append(waits, b"x" * 2000) == (Status.OK, 0)
+        stream = StreamedAppend(replica, 1, None)
+        await stream.granted
+        stream.put(b"stream" * 100)
+
+        def starve() -> None:
+            faulty.plan(NO_ROLL)
+            waits.deliver(Submitted(run=UnaryAppend(b"rolls"), count=1, length=5))
+            replica.context.spools.relieve()
+            assert not replica.spool.file.is_open  # type: ignore[attr-defined]  # It is synced and idle.
+
+        faulty.hooks[replica.directory] = starve
+        stream.finish()
+        for _ in range(1000):
+            if stream.stage in {Stage.PLACED, Stage.DONE}:
+                break
+            await asyncio.sleep(0)
+        housekeeping = node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        await _idle()
+        await asyncio.wait_for(stream.answered, 5)
+        faulty.plan()
+        assert (await append(replica, b"acknowledged"))[0] is Status.OK
+        shown = (await node.content())[1]
+        assert shown.endswith(b"acknowledged")
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        assert (await node.content())[1] == shown
     assert not crashes

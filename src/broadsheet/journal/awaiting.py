@@ -6,7 +6,7 @@ again when `SpoolDisk` says that one may be open. Source: journals.20; ADR 0126.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.base.marks import hit
@@ -61,10 +61,11 @@ class Awaiting:
             self._patience = self._context.timers.call_after(wait, self._give_up)
             self._spools.wait(self._try_again)
 
-    def clear(self) -> None:
-        """Whoever asked for it takes it back."""
-        self._waiting.clear()
+    def clear(self) -> Sequence[Effect]:
+        """Whoever asked for it takes it back; what it was, in order."""
+        waiting, self._waiting = list(self._waiting), deque()
         self._rest()
+        return waiting
 
     def _try_again(self) -> bool:
         """Whether nothing waits any more."""
@@ -85,10 +86,12 @@ class Awaiting:
         if not self._waiting:
             return
         seconds = self._context.config.descriptor_wait / SECOND
+        effect = self._waiting.popleft()
+        is_last = not self._waiting  # What comes of the refusal has a time of its own.
         self._refuse(
-            self._waiting.popleft(),
+            effect,
             f"no file could be opened for it within journals.descriptor_wait, {seconds:g} s: raise the limit"
             " of open files (ulimit -n), or append to fewer journals at a time",
         )
-        if self._waiting:  # Behind a roll, which the next append makes.
+        if self._waiting and not is_last:  # Behind a roll, which the next append makes.
             self._patience = self._context.timers.call_after(AT_ONCE, self._give_up)

@@ -273,7 +273,12 @@ class Replica:
     def _persist(self, effect: Persist) -> None:
         if self._is_refusing:
             return  # The pipeline takes this one back with the one that was refused.
-        self._awaiting.perform(effect, self.spool.file)
+        if effect.stream is None:
+            self._awaiting.perform(effect, self.spool.file)
+        else:
+            # It needs no file: its content stands in the spool. A checkpoint in between would vouch for what
+            # the log has not, and may never have.
+            self._write(effect)
 
     def _refuse_for_want(self, effect: Persist | Grant | Roll, why: str) -> None:
         """It waited too long for an open file. Nothing of it was written."""
@@ -358,12 +363,15 @@ class Replica:
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
         """Nothing of `effect` was written: undo the staging, and take nothing until the pipeline is back."""
         self._is_refusing = True
-        self._awaiting.clear()  # The pipeline takes all of that back as well.
+        dropped = self._awaiting.clear()  # The pipeline takes what was adopted back as well.
         if saved is not None:
             self.spool.restore(saved)
         elif effect.stream is not None and effect.stream in self.uploads:
             self.uploads[effect.stream].undo()
         self.host.deliver(PersistRefused(token=effect.token, status=status))
+        for each in dropped:
+            if isinstance(each, Grant):  # It owns the tail until somebody says that it was not placed.
+                self.host.deliver(StreamFailed(stream=each.stream, status=status))
 
     def _spool_from(self, begin: ByteOffset) -> SpoolFile:
         """The open spool, after closing the former one where the pipeline has rolled.
@@ -432,13 +440,16 @@ class Replica:
         upload.begin()
 
     def _grant(self, effect: Grant) -> None:
-        self._awaiting.perform(effect, self.spool.file)
+        if self._is_refusing:
+            self.host.deliver(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
+        else:
+            self._awaiting.perform(effect, self.spool.file)
 
     def _give_tail(self, effect: Grant) -> bool:
         """Give the tail to a stream; False where no file can be opened for it now."""
         upload = self.uploads.get(effect.stream)
         try:
-            if upload is None or self._is_refusing or self.trouble:
+            if upload is None or self.trouble:
                 raise OSError(errno.ENOSPC, "refused, or gone")
             spool = self._spool_from(effect.fragment_begin)
         except OSError as error:
