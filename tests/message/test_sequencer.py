@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import TooLarge
+from broadsheet.message import spans
 from broadsheet.message.columns import Frames
 from broadsheet.message.framing import FIXED, Frame
 from broadsheet.message.producer_state import begun
@@ -154,3 +155,11 @@ def test_a_message_that_decides_nothing_hides_no_acknowledgement_behind_it() -> 
     assert replays(sequencer.index(), columns(journal("B5o A2a")), 0) == {
         ProducerId(ord("A")): Replay(ByteOffset(0), 1)
     }
+
+
+def test_ranks_of_clocks_are_small() -> None:
+    """A run's number stands above them in 64 bits: ranks as large as clocks would leave it no room."""
+    clocks = np.array([1 << 62, (1 << 62) + 5, 1 << 62], np.uint64)
+
+    assert spans._ranks(clocks, 1).tolist() == [1, 6, 1]
+    assert spans._ranks(np.array([1, 1 << 62], np.uint64), 1 << 20).tolist() == [1, 2]

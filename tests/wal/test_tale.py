@@ -75,3 +75,15 @@ def test_runs_behind_a_drop_that_was_cut_off_void_nothing_that_was_there() -> No
 
     assert [(held.offset, held.end) for held in verdict.held] == [(0, 5)]
     assert verdict.flags == RowFlag.TAIL_CUT
+
+
+def test_what_was_trimmed_is_no_part_of_what_is_left() -> None:
+    """The run behind it is lost; the one before it was given up, and must not be served in its place."""
+    tale = Tale(1)
+    tale.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    tale.row(Row(1, 0, 2, 0, 20, 0), 1)
+    tale.row(Row(1, 2, 4, 0, 40, 0), 2)
+    verdict = tale.judge(9, is_suspect=False)
+
+    assert verdict.flags & RowFlag.QUARANTINED
+    assert (verdict.first, verdict.held) == (2, [])

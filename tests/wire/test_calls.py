@@ -390,3 +390,20 @@ async def test_a_request_of_another_shape_is_refused_by_name() -> None:
         assert body.number == 3
         assert not w.failures
         await client.close()
+
+
+async def test_a_reply_of_the_greatest_size_is_sent() -> None:
+    """One byte more is the handler's mistake, and refused to its caller."""
+    bare = len(msgspec.msgpack.encode(Echo(name="x" * 1000)))
+    async with world(WireLimits(body_bytes_max=2000)) as w:
+        client = await w.client()
+        method = next(each for each in w.methods.table if each.name == "test.echo")
+        for more in (0, 1):
+            answer = Echo(name="x" * (1000 + 2000 - bare + more))
+            method.handler = lambda _call, _request, _payload, answer=answer: Reply(answer)
+            if not more:
+                assert (await client.call("test.echo", Echo(), reply=Echo))[0] == answer
+                continue
+            with pytest.raises(TooLarge, match="the reply has 2001 bytes"):
+                await client.call("test.echo", Echo(), reply=Echo)
+        await client.close()

@@ -330,3 +330,17 @@ async def test_a_run_is_answered_once() -> None:
             held.reply(Status.OK, 0)
         await sent
         await client.close()
+
+
+async def test_a_run_stream_is_closed_once_however_often_it_is_asked() -> None:
+    """A second end would belong to no stream, and end the connection."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        await run.send([b"abc"])
+        await asyncio.gather(run.close(), run.close())
+        await run.close()
+
+        assert w.methods.log.is_ended
+        assert (await client.call("test.echo", Echo(number=2), reply=Echo))[0].number == 2
+        await client.close()

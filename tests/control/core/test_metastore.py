@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from broadsheet.base.types import NodeId
 from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Send, remembered
@@ -22,7 +23,7 @@ from broadsheet.control.core.messages import (
 from broadsheet.control.core.operation import Answer, ChangeRequest
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot
-from broadsheet.errors import Corrupt, Status
+from broadsheet.errors import Corrupt, RemoteProtocolError, Status
 from tests.control.core.cluster import Cluster, sender
 
 
@@ -545,3 +546,30 @@ def test_a_record_that_this_version_does_not_know_is_corrupt() -> None:
         remembered([bytes((99,)) + good[1:]])
     with pytest.raises(Corrupt, match="cannot be read"):
         remembered([good[:-1]])
+
+
+def test_an_accept_that_is_repeated_is_answered_and_not_written_again() -> None:
+    """Its answer was lost. With another value under one ballot a proposer is wrong: nobody may follow it."""
+    cluster = founded()
+    a = cluster["a"]
+    cluster.change("b", 1, b"x")
+    for _ in range(40):
+        accepts = [each for to, each in cluster.flying if isinstance(each, Accept) and to == "a"]
+        if accepts:
+            break
+        if cluster.flying:
+            cluster.deliver()
+        for node in cluster.nodes.values():
+            node.sync()
+    accept = accepts[0]
+    first = a.acceptor.step(accept, cluster.now)
+    assert [type(each) for each in first] == [Persist]
+    cluster.perform(a, first)
+    a.sync()
+    again = a.acceptor.step(accept, cluster.now)
+
+    assert [each.message for each in again if isinstance(each, Send)] == [AcceptedBallot(a.id, accept.ballot)]
+    assert not [each for each in again if isinstance(each, Persist)]
+    other = structs.replace(accept, value=structs.replace(accept.value, version=accept.value.version + 1))
+    with pytest.raises(RemoteProtocolError, match="came with two values"):
+        a.acceptor.step(other, cluster.now)
