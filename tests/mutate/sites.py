@@ -124,14 +124,12 @@ def _is_told(function: str) -> bool:
     return function in ("hit", "passed", "cast", "TypeVar", "assert_never") or "logger." in function
 
 
-def _is_alias(node: ast.AST) -> bool:
-    """Whether it names a union of types: two types by one operator are all that it says."""
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.BinOp)
-        and isinstance(node.value.op, ast.BitOr)
-        and node.col_offset == 0
-    )
+def _is_name(node: ast.AST) -> bool:
+    """Whether it names a union of types, or a number: a limit that is another limit."""
+    if not isinstance(node, ast.Assign) or node.col_offset or not isinstance(node.value, ast.BinOp):
+        return False
+    numbers = all(isinstance(part, ast.Constant) for part in (node.value.left, node.value.right))
+    return numbers or isinstance(node.value.op, ast.BitOr)
 
 
 def _left_alone(module: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -151,7 +149,7 @@ def _left_alone(module: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int
             (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
             or (isinstance(node, ast.Call) and _is_told(ast.unparse(node.func)))
             or (isinstance(node, ast.keyword) and node.arg == "gc")
-            or _is_alias(node)
+            or _is_name(node)
         ):
             parts = [node]
         for part in parts:

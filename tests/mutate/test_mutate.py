@@ -18,6 +18,8 @@ CODE = '''"""A module."""
 from typing import Final
 
 LIMIT: Final = 10
+GAP_BYTES = 16 << 10
+Either = int | str
 
 
 class Thing(Struct, gc=False):
@@ -69,7 +71,15 @@ def test_what_a_tired_engineer_might_write_is_among_them(line: str, becomes: str
     assert CODE.replace(line, becomes) in changes
 
 
-STAYS = ("self.a < self.b", "assert x != 3", "int | None", "= 10", "gc=False")
+STAYS = (
+    "16 << 10",
+    "Either = int | str",
+    "self.a < self.b",
+    "assert x != 3",
+    "int | None",
+    "= 10",
+    "gc=False",
+)
 
 
 def test_what_only_states_is_left_alone(changes: list[str]) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from broadsheet.base.checksum import crc32c
-from broadsheet.base.types import Offset
+from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import ConfigError
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.sim.medium import Medium
@@ -216,4 +216,22 @@ async def test_a_batch_whose_table_is_damaged_is_none() -> None:
         content[place_of_row] ^= 4
         assert read_batch(Content.of(bytes(content)), at) is None
         content[place_of_row] ^= 4
+    await abandon(bench)
+
+
+async def test_a_batch_of_many_streams_is_no_damage_to_its_neighbour() -> None:
+    """Where the rows of a batch are longer than the batch before it, frames count from their own begin."""
+    bench = await open_log(SimDisk())
+    await bench.settled()
+    for _ in range(4):
+        for stream in range(10, 60):
+            bench.send(LogStreamId(stream), b"x" * 10)
+        await bench.settled()
+    log, lap = bench.log, bench.log.pool.head
+    (place,) = log.states[20].runs(3, 4)
+    inode = log.segments.disk.medium.files[SEGMENT]  # type: ignore[attr-defined]
+    inode.view[place.at + FRAME_BYTES + 22] ^= 1
+
+    (found,) = damaged(log.segments, 0, lap=lap, end=log.pool.laps[lap].end)
+    assert found.begin < place.at < found.end
     await abandon(bench)
