@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,19 @@ async def test_two_processes_may_share_a_store(tmp_path: Path) -> None:
     assert await two.get("d/name") == b"one"
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize("removed", ["journal", "journal/part", PARTIAL])
+async def test_a_directory_that_somebody_removed_is_made_again(tmp_path: Path, removed: str) -> None:
+    """Each later put below it failed until a restart: uploads of its journals, or of all, stood still."""
+    objects = LocalObjects(tmp_path)
+    assert await objects.put_if_absent("journal/part/first", (b"1",))
+    shutil.rmtree(tmp_path / removed)
+
+    assert await objects.put_if_absent("journal/part/second", (b"2",))
+    assert await objects.get("journal/part/second") == b"2"
+    assert list((tmp_path / PARTIAL).iterdir()) == []
+    objects.close()
 
 
 async def test_a_store_that_hangs_while_it_is_opened_holds_nobody_who_closes_it(

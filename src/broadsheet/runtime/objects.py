@@ -83,7 +83,7 @@ class LocalObjects:
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all; False where that name is taken."""
         _check_object_name(name)
-        return await self._workers.do(lambda: self._put(name, body))
+        return await self._workers.do(lambda: self._put_anew(name, body))
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The bytes of [begin, end) of an object, fewer where it ends before.
@@ -121,6 +121,15 @@ class LocalObjects:
     def _must_be_open(self) -> None:
         if self._is_closed:
             raise OSError(errno.EBADF, "the store is closed", str(self._root))
+
+    def _put_anew(self, name: str, body: Iterable[Buffer]) -> bool:
+        """`_put`, once more where a directory that we had made is gone: who removed it stops no later put."""
+        try:
+            return self._put(name, body)
+        except FileNotFoundError:
+            self._durable_directories = {"": None}
+            self._disk.make_dir(PARTIAL_SEGMENT)
+            return self._put(name, body)
 
     def _put(self, name: str, body: Iterable[Buffer]) -> bool:
         directory = name.rpartition("/")[0]
