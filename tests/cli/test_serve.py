@@ -61,6 +61,22 @@ def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signa
     assert not (tmp_path / "n1" / FILE).exists()
 
 
+def test_a_node_whose_starter_is_gone_when_it_is_ready_ends_in_good_order(tmp_path: Path) -> None:
+    """It let go of its lock, and then of its directory, with every role at work."""
+    ready, theirs = os.pipe()
+    os.close(ready)
+    command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "n1"), "--ready-fd", str(theirs)]
+    with subprocess.Popen(
+        command, pass_fds=[theirs], env=environment(**free_ports()), stdout=subprocess.PIPE, text=True
+    ) as process:
+        os.close(theirs)
+        out, _ = process.communicate(timeout=SECONDS_MAX)
+
+    assert process.returncode == 1
+    assert [json.loads(line)["event"] for line in out.splitlines()] == ["node.ready", "node.stopping"]
+    assert not (tmp_path / "n1" / FILE).exists()
+
+
 HANGING = """
 import asyncio, time
 from broadsheet.cli.serve import close_within

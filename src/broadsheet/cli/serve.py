@@ -80,8 +80,9 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
             with os.fdopen(ready_fd, "wb") as pipe:
                 pipe.write(msgspec.json.encode(running) + b"\n")
         await stop.wait()
-        await close_within(CLOSE_SECONDS_MAX, node.close, forget=lambda: Running.forget(root))
     finally:
+        # Also where whoever started it is gone once it is ready: the lock goes behind the last write.
+        await close_within(CLOSE_SECONDS_MAX, node.close, forget=lambda: Running.forget(root))
         heap.close()
         Running.forget(root)
         owned.release()
