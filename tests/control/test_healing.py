@@ -81,6 +81,25 @@ async def test_a_log_that_lost_an_old_record_begins_anew_from_memory() -> None:
     assert crashes == []
 
 
+async def test_a_damaged_log_is_begun_anew_before_anybody_asks() -> None:
+    """A crash before the next request would leave a node that is no member, with all in its memory."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        found = await metastore.read()
+        found = await metastore.compare_and_set(found.version, b"kept")
+        life = metastore.acceptor.acceptor
+        metastore._log.quarantine(STREAM)
+        for _ in range(10_000):
+            await asyncio.sleep(0.001)
+            if not metastore._log.is_quarantined(STREAM) and not metastore.acceptor._pending:
+                break
+        cut = after_a_power_cut(disk)
+    async with started(cut, crashes) as again:
+        assert again.acceptor.acceptor == life
+        assert await again.read() == found
+    assert crashes == []
+
+
 async def test_a_document_that_the_log_does_not_take_ends_no_node() -> None:
     """One client's document ended every acceptor of a cluster whose log had smaller records."""
     disk, crashes = SimDisk(), list[BaseException]()
