@@ -18,6 +18,7 @@ from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.claims import Claim, Claims
 from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.records import Checkpoint, Proposal, decode
 from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import Condition, RegisterState
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
@@ -388,3 +389,50 @@ def test_a_repair_ends_before_registers_that_were_never_put() -> None:
     known = RegisterState(values={}, version=4, at=ByteOffset(0))
     assert not repair(disk, "s", plan, Witnesses(Claims(claims, ByteOffset(ends[-1])), known))
     assert plan.end == ends[0]
+
+
+BEFORE_CONTENT = {
+    "its frame": -188,
+    "its frame's offset": -112,
+    "its kind": -72,
+    "its end": -39,
+    "its content": 0,
+}
+"""Where a part of an append's record stands in the log, relative to its content."""
+
+
+@pytest.mark.parametrize("what", BEFORE_CONTENT)
+async def test_an_append_that_stands_before_an_older_checkpoint_does_not_vanish(what: str) -> None:
+    """J2, W6: appends go on while a checkpoint is made, so the log may have them before it.
+
+    One flipped bit of such an append at rest made it vanish, and its bytes in the spool were cut off: the
+    checkpoint was the last record, and what it tells of was taken for all that there ever was.
+    """
+    parts = [letter * 8192 for letter in (b"a", b"b")]
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        await node.broker.create(JournalSpec(name=OTHER))
+        await node.broker.replica(OTHER)
+        for part in parts:
+            assert await append(node, NAME, part) is Status.OK
+        await _idle()
+        await append(node, OTHER, b"a later batch: what is missing below it was durable")
+        await _idle()
+        log, stream = node.broker._context.log, (await node.broker.replica(NAME)).stream
+        records = [decode(record.payload) async for record in log.records(stream)]
+        assert [type(each) for each in records[-2:]] == [Proposal, Checkpoint]
+        disk = copy_of(disk)
+    name, at = place_of(disk, parts[1], ".wal")
+    flip(disk, name, at + BEFORE_CONTENT[what])
+    for seed in (2, 3):
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            replica = await node.broker.replica(NAME)
+            if what == "its content":
+                assert await shown(node, NAME) == b"".join(parts), "the sum of its record proves it"
+                assert not replica.reason
+            else:
+                assert "accept-loss" in replica.reason
+                assert await append(node, NAME, b"x") is Status.INDEX_HAS_GREATER_OFFSET
+        assert b"".join(parts) in kept(disk)
+    assert not crashes

@@ -32,6 +32,7 @@ from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.sealing import PIECE_BYTES, spools_in
 from broadsheet.journal.spool_file import spool_name
 from broadsheet.ports import Disk, File
+from broadsheet.wal.segments import read_around
 
 
 class SpoolFound(NamedTuple):
@@ -62,6 +63,8 @@ class Witnesses(NamedTuple):
 def repair(disk: Disk, directory: str, plan: Plan, witnesses: Witnesses) -> bool:
     """Extend `plan` by what the spool files have and the witnesses prove; whether that is all there was."""
     claims = witnesses.claims
+    # A checkpoint may be of an end that appends before it in the log have passed already.
+    last_end = None if claims.last_end is None else max(claims.last_end, plan.end)
     later = (at for at, each in enumerate(claims.claims) if not is_put(each, witnesses.registers))
     taken = [*claims.claims[: next(later, None)]]
     found = [SpoolFound(begin, size) for _, begin, size in spools_in(disk, directory)]
@@ -80,8 +83,12 @@ def repair(disk: Disk, directory: str, plan: Plan, witnesses: Witnesses) -> bool
             trial.spools, trial.end = [SpoolPlan(base, base, EMPTY_SUM, 0, base)], base
         _extend(disk, directory, trial, taken)
         below = [each for each in found if each.size and each.begin < trial.spools[0].begin]
-        is_whole = all(_is_stored(disk, directory, each, witnesses.stored) for each in below) and (
-            trial.end == claims.last_end or (is_last_sure and _is_told_whole(trial, found, claims.last))
+        is_told = trial.end == last_end or (is_last_sure and _is_told_whole(trial, claims.last))
+        has_more = any(each.size and each.end > trial.end for each in found)
+        is_whole = (
+            is_told
+            and not has_more
+            and all(_is_stored(disk, directory, each, witnesses.stored) for each in below)
         )
         if is_whole or trial.end - trial.spools[0].begin > best.end - best.spools[0].begin:
             best = trial
@@ -107,10 +114,8 @@ def _extend(disk: Disk, directory: str, plan: Plan, taken: Sequence[Claim]) -> N
         plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
 
 
-def _is_told_whole(plan: Plan, found: Sequence[SpoolFound], last: bytes) -> bool:
-    """Whether the stream's last record, decodable or not, tells of the plan's end, and no file has more."""
-    if any(each.size and each.end > plan.end for each in found):
-        return False
+def _is_told_whole(plan: Plan, last: bytes) -> bool:
+    """Whether the stream's last record, decodable or not, tells of the plan's end."""
     spool = next((each for each in reversed(plan.spools) if each.end > each.begin), None)
     return tells(last, spool.sum) if spool is not None else tells_begin(last, plan.end)
 
@@ -135,7 +140,7 @@ def _sum(disk: Disk, directory: str, found: SpoolFound) -> bytes:
     file = disk.open(spool_name(directory, found.begin))
     try:
         for at in range(0, found.size, PIECE_BYTES):
-            digest.update(file.read_at(at, min(PIECE_BYTES, found.size - at)))
+            digest.update(read_around(file, at, min(PIECE_BYTES, found.size - at)))
     finally:
         file.close()
     return digest.digest()
@@ -154,7 +159,10 @@ def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim
     try:
         for begin, content in spool.writes:
             file.write_at(begin - spool.begin, (content,))
-        return _furthest(file, spool, wanted)
+        proven = _furthest(file, spool, wanted)
+        if proven is not None:
+            _write_anew(file, spool.end - spool.begin, proven.end - spool.begin)
+        return proven
     finally:
         file.close()
 
@@ -164,12 +172,10 @@ def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> C
     digest, at, best = sha1(usedforsecurity=False), spool.begin, None
     for end in sorted({*wanted, spool.end}):
         while at < end:
-            piece = file.read_at(at - spool.begin, min(PIECE_BYTES, end - at))
+            piece = read_around(file, at - spool.begin, min(PIECE_BYTES, end - at))
             if not piece:
                 return best  # The file ends here.
             digest.update(piece)
-            if at + len(piece) > spool.end:
-                file.write_at(at - spool.begin, (piece,))  # Reading it proves nothing about the disk.
             at = ByteOffset(at + len(piece))
         found = digest.digest() if at > spool.begin else EMPTY_SUM
         if end == spool.end and found != spool.sum:
@@ -177,3 +183,12 @@ def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> C
         proven = next((claim for claim in wanted.get(end, ()) if agrees(found, claim.sum)), None)
         best = best if proven is None else replace(proven, sum=found)
     return best
+
+
+def _write_anew(file: File, begin: int, end: int) -> None:
+    """Write [begin, end) again, in place: reading it proves nothing about the disk.
+
+    Only what is proven: what stands behind it may be a sector that reads as zeros, and comes back some day.
+    """
+    for at in range(begin, end, PIECE_BYTES):
+        file.write_at(at, (file.read_at(at, min(PIECE_BYTES, end - at)),))

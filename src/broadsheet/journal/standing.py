@@ -83,7 +83,7 @@ def stand(
         return Standing(plan, reason, seal=None, is_sealed=False)
     known = plan.spools[0].begin, plan.end
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset
-    claims = claims_of([record.payload for record in found.suspects], is_complete=is_last)
+    claims = claims_of(_in_order(found), is_complete=is_last)
     witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
@@ -115,6 +115,18 @@ def stand(
         lost=lost,
     )
     return Standing(plan, reason, seal=sealed, is_sealed=False)
+
+
+def _in_order(found: Recovered) -> list[bytes]:
+    """The payloads of the suspects, by offset; empty bytes where records between them are missing."""
+    payloads: list[bytes] = []
+    at = found.end_offset
+    for record in found.suspects:
+        if record.offset > at:
+            payloads.append(b"")
+        payloads.append(record.payload)
+        at = max(at, record.next_offset)
+    return payloads
 
 
 def _attempts(plan: Plan, claims: Claims) -> Attempts:

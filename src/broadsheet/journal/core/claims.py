@@ -44,7 +44,8 @@ class Claims(msgspec.Struct, frozen=True):
 
     claims: Sequence[Claim]
     last_end: ByteOffset | None
-    """Where the stream's very last record ends. None where that record is missing or unreadable."""
+    """Where the journal ends, as far as they tell. None where one that may reach further is missing or
+    unreadable. A checkpoint does not tell of those before it, because appends go on while it is made."""
     last: bytes = b""
     """The stream's very last record as it was found, damaged or not; empty where it is missing."""
 
@@ -53,15 +54,16 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
     """What `suspects`, in log order, say.
 
     Args:
+        suspects: empty bytes stand for records that are missing.
         is_complete: whether the last of them is the stream's very last record.
     """
     claims: list[Claim] = []
-    last_end: ByteOffset | None = None
+    last_end: ByteOffset | None = ByteOffset(0)
     for payload in suspects:
-        last_end = None  # One that does not decode may be the last.
         try:
             record = decode(payload)
         except Corrupt:
+            last_end = None  # It may reach further than what is known, until an append behind it tells.
             continue
         if isinstance(record, Proposal | Checkpoint):
             version = record.registers.version if record.registers is not None else 0
@@ -80,7 +82,10 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
                     _attempts(record),
                 )
             )
-            last_end = record.end
+            if isinstance(record, Proposal):
+                last_end = record.end
+            elif last_end is not None:
+                last_end = max(last_end, record.end)
     if not is_complete:
         return Claims(claims, None)
     return Claims(claims, last_end, bytes(suspects[-1]) if suspects else b"")
