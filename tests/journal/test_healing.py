@@ -15,7 +15,7 @@ from broadsheet.base.types import Buffer, LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, Corrupt, Status
 from broadsheet.journal.core.records import CHECKPOINT
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.sim.medium import Medium, Write
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
@@ -69,6 +69,30 @@ async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> N
     async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
         assert await shown(node, NAME) == b"a" * 2100 + b"and on"
         assert (await node.broker.replica(NAME)).reason == ""
+    assert not crashes
+
+
+async def test_a_journal_that_is_deleted_while_it_heals_does_not_end_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its files are closed between two of the syncs: EBADF was taken for a failed sync."""
+    disk, crashes, flush = SimDisk(), list[BaseException](), SimFile.flush
+    flushed = asyncio.Event()
+
+    async def slow(self: SimFile) -> None:
+        await flush(self)
+        if self.name.endswith(".spool"):
+            flushed.set()
+            await asyncio.sleep(0.05)
+
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        monkeypatch.setattr(SimFile, "flush", slow)
+        node.broker._context.log.quarantine(replica.stream)
+        await flushed.wait()
+        await node.broker.delete(NAME, None)
+        assert not [name for name in disk.medium.files if name.startswith("journals/spool/")]
     assert not crashes
 
 

@@ -74,6 +74,8 @@ class Healing:
         spools = [*replica.closed, replica.spool]
         checkpoint = replica.checkpoint()
         for spool in spools:
+            if replica.is_closed:
+                return True  # It was deleted, or the node shuts down, and its files are closed.
             if spool is replica.spool or spool in replica.closed:
                 await spool.file.flush()
         await context.disk.run(lambda: context.disk.sync_dir(replica.directory))

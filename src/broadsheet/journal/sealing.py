@@ -17,6 +17,7 @@ from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
+from broadsheet.wal.segments import read_around
 
 SEAL_NAME: Final = "seal"
 LOST_SUFFIX: Final = ".lost"
@@ -35,7 +36,7 @@ def read_seal(disk: Disk, directory: str) -> Seal | None:
         return None
     file = disk.open(name)
     try:
-        return decode_seal(file.read_at(0, SEAL_BYTES_MAX), name)
+        return decode_seal(read_around(file, 0, SEAL_BYTES_MAX), name)
     finally:
         file.close()
 
@@ -129,7 +130,7 @@ def copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, s
     try:
         target.truncate(0)
         for at in range(skip, size, PIECE_BYTES):
-            piece = file.read_at(at, min(PIECE_BYTES, size - at))
+            piece = read_around(file, at, min(PIECE_BYTES, size - at))
             crc = crc32c(piece, crc)
             target.write_at(at - skip, (piece,))
         target.sync()

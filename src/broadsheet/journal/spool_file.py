@@ -23,6 +23,7 @@ from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.spool_disk import Opener
 from broadsheet.ports import File
+from broadsheet.wal.segments import read_around
 
 BLOCK_BYTES: Final = 64 << 10
 """The unit of reading checksums."""
@@ -152,7 +153,7 @@ class SpoolFile:
         first = start // BLOCK_BYTES
         last = (start + length + BLOCK_BYTES - 1) // BLOCK_BYTES
         stop = min(last * BLOCK_BYTES, self.length)
-        found = self.file.read_at(first * BLOCK_BYTES, stop - first * BLOCK_BYTES)
+        found = read_around(self.file, first * BLOCK_BYTES, stop - first * BLOCK_BYTES)
         view = memoryview(found)
         for block in range(first, last):
             at = (block - first) * BLOCK_BYTES
@@ -217,7 +218,7 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
         length = plan.end - plan.begin
         for at in range(0, length, REBUILD_BYTES):
             wanted = min(REBUILD_BYTES, length - at)
-            found = file.read_at(at, wanted)
+            found = read_around(file, at, wanted)  # A sector that cannot be read is a damaged one.
             spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
         if spool.digest() != plan.sum:
             spool.damage = (
