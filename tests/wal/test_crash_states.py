@@ -50,7 +50,7 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
         first = {s: v.held for s, v in read_image(state.image).items()}
         tape = disk.medium.tape = Tape()
         for name in disk.medium.files:  # What is there already is the beginning of the recorded history.
-            _replayed(tape, disk, name)
+            replayed(tape, disk, name)
         tape.mark("there")
 
         async def recover() -> None:
@@ -69,7 +69,8 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
     assert nested > 500
 
 
-def _replayed(tape: Tape, disk: object, name: str) -> None:
+def replayed(tape: Tape, disk: object, name: str) -> None:
+    """Have `tape` begin with a file that is there already."""
     from broadsheet.sim.disk import SimDisk
     from broadsheet.sim.medium import Write, parent
 

@@ -11,14 +11,16 @@ import pytest
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError
+from broadsheet.sim.crashstates import crash_states
 from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
+from broadsheet.sim.medium import Medium, Tape
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path, pack, unpack
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.segments import segment_name
 from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, payloads
 from tests.wal.histories import TINY, noise
+from tests.wal.test_crash_states import replayed
 
 LATE = LogStreamId(77)
 """It has records at the very end only."""
@@ -221,3 +223,26 @@ async def test_a_start_that_is_cut_before_it_has_written_the_extents_tells_the_s
 
     assert all(flags(image).values())
     assert all(flags(image_of(disk)).values())
+
+
+@pytest.mark.parametrize("laps", [1, 3])
+@pytest.mark.parametrize("what", ["the last batch is cut in two", "an odd number of bytes is left"])
+async def test_power_that_fails_while_a_shorter_log_starts_loses_no_suspicion(what: str, laps: int) -> None:
+    """W3: what was left of a last block was not voided.
+
+    When the file grew again it was a batch of the new head's lap, and every later start was refused:
+    "segments 0 and 3 both claim lap 4: one is a copy of the other; move the copy away".
+    """
+    whole, name, at = await written(laps=laps)
+    disk = SimDisk(Medium.of(cut(whole, name, LEFT[what](at)), ("wal",)))
+    tape = disk.medium.tape = Tape()
+    for each in disk.medium.files:
+        replayed(tape, disk, each)
+    tape.mark("there")
+    bench = await open_log(disk, config=TINY, seed=5)
+    await bench.settled()  # Its files are filled again.
+    await abandon(bench)
+    states = [state for state in crash_states(tape, atoms_max=6) if state.marks]
+    assert len(states) > 50
+    for state in states:
+        assert all(flags(state.image).values())

@@ -138,8 +138,11 @@ class Segments:
         Raises:
             OSError: the disk refused or failed.
         """
-        for index, _, begin, end in remains:
-            for at in range(begin, min(end, self.filled[index]), MIB):
+        for index, _, begin, told in remains:
+            end = min(
+                told, self.wanted[index]
+            )  # Also what is left of a block: it may be a whole batch header.
+            for at in range(begin, end, MIB):
                 self.files[index].write_at(at, [bytes(min(MIB, end - at))])
             self.files[index].sync()
         self.extents.replace(self.filled)
