@@ -196,13 +196,20 @@ def test_what_a_disk_shares_outlives_it(tmp_path: Path) -> None:
     """The process knows of failed syncs in one place: the first disk that closes must not forget them."""
     syncs = Syncs()
     one, two = LocalDisk(tmp_path / "a", syncs=syncs), LocalDisk(tmp_path / "b", syncs=syncs)
-    one.close()
     file = two.open("f", create=True)
-    file.write_at(0, [b"x"])
-    file.sync()
+    with pytest.raises(OSError, match="disk is on fire"), syncs.of(file._fd).failing(file._fd, "f"):
+        raise OSError(errno.EIO, "disk is on fire")
+    file.close()
+    del file
+    one.close()
+    assert [fd >= 0 for _, fd in syncs._failed.values()] == [True], "no new file gets its number"
 
-    assert two.open("f").read_at(0, 1) == b"x"
+    again = two.open("f")
+    with pytest.raises(OSError, match="failed before"):
+        again.sync()
+    again.close()
     two.close()
+    syncs.close()
 
 
 async def test_a_kernel_that_takes_no_byte_is_an_error_and_no_endless_loop(
