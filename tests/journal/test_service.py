@@ -1,12 +1,15 @@
 """Journals through a real node: what users see."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import broadsheet
+from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.client import Client
 from broadsheet.errors import (
     AlreadyExists,
@@ -17,6 +20,8 @@ from broadsheet.errors import (
     WrongAppendOffset,
 )
 from broadsheet.journal.core.fragment import parse_name
+from broadsheet.journal.messages import ReadRequest
+from broadsheet.wire import frame as f
 from tests.journal.node_process import NodeProcess
 
 
@@ -209,3 +214,40 @@ def test_the_synchronous_client_does_the_same(node: NodeProcess) -> None:
 
         assert b"".join(chunk.data for chunk in client.journals.read("sync/a", begin)) == b"ab"
         assert [info.name for info in client.journals.list("sync/")] == ["sync/a"]
+
+
+def memory_bytes(node: NodeProcess) -> int:
+    pages = Path(f"/proc/{node.pid}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_readers_who_take_nothing_hold_none_of_what_they_read(node: NodeProcess) -> None:
+    """Each read 256 KiB and waited with them for a window of 64: 12,000 readers were 2 GiB of memory.
+
+    One whose window never grows gets what fits into it: before, it waited for ever for the first byte.
+    """
+    async with broadsheet.connect(node.address) as client:
+        await client.journals.create("held/a")
+        for _ in range(8):
+            await client.journals.append("held/a", b"h" * 60_000)
+    before = memory_bytes(node)
+    reader, writer = await asyncio.open_connection(*node.address.split(":"))
+    hello = f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)
+    writer.write(f.frame(f.HELLO, 0, f.encode(hello)))
+    length, *_ = f.HEADER.unpack(await reader.readexactly(f.HEADER_BYTES))
+    numbers = msgspec.msgpack.decode(await reader.readexactly(length), type=f.Welcome).methods
+    request = ReadRequest(JournalName("held/a"), offset=ByteOffset(0))
+    body = f.CALL_HEAD.pack(numbers["journal.read"], 0) + f.encode(request)
+    writer.write(b"".join(f.frame(f.OPEN, 2 * n + 1, body) for n in range(600)))
+    seen: dict[int, int] = {}
+    async with asyncio.timeout(20):
+        while len(seen) < 600:
+            length, stream, word, _ = f.HEADER.unpack(await reader.readexactly(f.HEADER_BYTES))
+            await reader.readexactly(length)
+            if word & f.KIND_MASK == f.MESSAGE:
+                seen[stream] = length - (word >> f.WORD_BODY_SHIFT)
+    after = memory_bytes(node)
+    writer.close()
+
+    assert all(60_000 < size < f.INITIAL_WINDOW_BYTES for size in seen.values())
+    assert after - before < 100 << 20, "600 readers at 256 KiB each were 150 MiB"

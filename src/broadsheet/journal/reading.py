@@ -5,7 +5,7 @@ next chunk from the open spool, a closed one or the store, and goes on. Nothing 
 ever read (journals.7), and every chunk was checked against a sum on the way (W4).
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from broadsheet.base.types import ByteOffset
@@ -17,7 +17,12 @@ LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
 
 
 async def read(
-    replica: Replica, offset: ByteOffset | None, end: ByteOffset | None, *, block: bool
+    replica: Replica,
+    offset: ByteOffset | None,
+    end: ByteOffset | None,
+    *,
+    block: bool,
+    room: Callable[[int], Awaitable[int]] | None = None,
 ) -> AsyncIterator[Chunk]:
     """Chunks of `[offset, end)` in order.
 
@@ -25,6 +30,8 @@ async def read(
         offset: None: from the committed end on.
         end: None: without end.
         block: wait at the committed end; else the read ends there.
+        room: waits until so many bytes, or at least one, may be sent, and tells how many. It is asked before
+            anything is read, so that a reader who takes nothing costs no memory.
 
     Raises:
         OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
@@ -39,16 +46,24 @@ async def read(
             f"journal {replica.name}: offset {at} is above the committed end {replica.end}"
         )
     while at < stop:
-        if replica.is_closed:
-            raise ShuttingDown(f"journal {replica.name} was closed at {at}")
+        _require_open(replica, at)
         if at >= replica.end:
             if not block:
                 return
             await replica.wait_beyond(at)
             continue
-        chunk = await read_chunk(replica, at, min(stop, replica.end))
+        until = min(stop, replica.end)
+        if room is not None:
+            until = ByteOffset(at + await room(min(until - at, replica.context.config.read_bytes_max)))
+            _require_open(replica, at)
+        chunk = await read_chunk(replica, at, until)
         yield chunk
         at = chunk.end
+
+
+def _require_open(replica: Replica, at: ByteOffset) -> None:
+    if replica.is_closed:
+        raise ShuttingDown(f"journal {replica.name} was closed at {at}")
 
 
 async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> Chunk:

@@ -55,13 +55,15 @@ from broadsheet.journal.receiving import receive
 from broadsheet.journal.refusals import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.streaming import StreamedAppend
-from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape, WireStream
+from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
 
 LIST_MAX: Final = 200
 """Of one page, so that a page costs the loop less than a millisecond."""
 FRAGMENTS_MAX: Final = 4_000
 """Of one page, which must fit into a frame."""
+READ_HEAD_BYTES: Final = 128
+"""Of a message of a read, beside its bytes."""
 STATUS_PATIENCE: Final = Duration(SECOND // 2)
 """How long a status waits for a journal that is being opened."""
 
@@ -295,7 +297,7 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         return RunOpened(body=replica.info, sink=RunSink(replica))
 
-    async def read(self, call: Call, request: ReadRequest, stream: WireStream) -> Reply:
+    async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""
         for offset in (request.offset, request.end):
             if offset is not None and not 0 <= offset < 1 << 63:
@@ -306,8 +308,12 @@ class Service:
         if request.offset is None or request.block:
             # Until it knows this a reader whose connection breaks would begin again at a newer end.
             await stream.send(ReadMessage(offset=at, committed_end=replica.end, create_revision=revision))
+
+        async def room(wanted: int) -> int:
+            return await stream.room(wanted + READ_HEAD_BYTES) - READ_HEAD_BYTES
+
         try:
-            async for chunk in read(replica, at, request.end, block=request.block):
+            async for chunk in read(replica, at, request.end, block=request.block, room=room):
                 told = ReadMessage(offset=chunk.offset, committed_end=replica.end, create_revision=revision)
                 await stream.send(told, (chunk.data,))
                 at = chunk.end

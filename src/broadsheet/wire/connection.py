@@ -269,6 +269,11 @@ class WireConnection:
         state = self.streams.get(stream)
         return state is None or state.send_credit >= size + f.MESSAGE_COST
 
+    def room(self, stream: int) -> int:
+        """How large a message the peer's window on `stream` has room for."""
+        state = self.streams.get(stream)
+        return UNBOUNDED if state is None else max(0, state.send_credit - f.MESSAGE_COST)
+
     def send_message(self, stream: int, body: bytes, payload: Sequence[Buffer], size: int) -> None:
         """Send one message of `size` bytes. The caller has asked `may_send`."""
         state = self.streams.get(stream)

@@ -83,6 +83,20 @@ class WireStream(Protocol):
         ...
 
 
+class RoomyStream(WireStream, Protocol):
+    """A handler's end, which can tell what may be sent now."""
+
+    async def room(self, wanted: int) -> int:
+        """Wait until a message may be sent, and return how many bytes it may have, `wanted` at most.
+
+        Who asks before it makes a message holds none while its peer does not read.
+
+        Raises:
+            BroadsheetError: the stream was ended by the peer, or the connection was lost (`Unknown`).
+        """
+        ...
+
+
 class Call(msgspec.Struct, frozen=True):
     """One request, as its handler sees it."""
 

@@ -53,6 +53,10 @@ class Outlet:
         self._left -= size + MESSAGE_BYTES
         return True
 
+    def promise(self, stream: "ServedStream") -> None:
+        """What `stream` may send now, as `take` has said, may be sent at any time in this turn."""
+        self._promised[stream] = None
+
     def resume(self, connection: "ServerConnection") -> None:
         """The peer of `connection` reads again, so its streams may send when it is their turn."""
         parked = self._parked.pop(connection, None)

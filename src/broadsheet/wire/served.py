@@ -7,7 +7,7 @@ Queued bytes count to the caller's account, and never stop its connection from b
 wait for the very frame that would not be. Source: ADR 0152.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import BroadsheetError, InvalidArgument
@@ -20,12 +20,26 @@ if TYPE_CHECKING:
     from broadsheet.wire.serving import ServerConnection
 
 
+ROOM_BYTES_MIN: Final = 16 << 10
+"""A window with less room than this is waited for, so that small windows do not make tiny messages."""
+
+
 class ServedStream(StreamEnd):
     """A handler's end of a STREAM."""
 
     def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
         super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
         self.connection, self._method = connection, method
+
+    async def room(self, wanted: int) -> int:
+        """Wait until a message may be sent in this turn, and return how many bytes it may have."""
+        while self._error is None:
+            size = min(wanted, self._shell.base.room(self.stream))
+            if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
+                self.connection.server.outlet.promise(self)
+                return size
+            await self.writable()
+        raise self._error
 
     def window_bytes(self) -> int:
         """The whole window if the handler waits or there is room, else what every stream begins with."""

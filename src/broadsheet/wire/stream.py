@@ -73,16 +73,20 @@ class StreamEnd:
         if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:
             raise TooLarge(f"a message of {size} bytes, and the peer takes {base.peer_frame_bytes_max}")
         while self._error is None and not (base.may_send(self.stream, size) and self.may_leave(size)):
-            assert self._sender is None, "one task sends on a stream"
-            self._sender = asyncio.get_running_loop().create_future()
-            try:
-                await self._sender
-            finally:
-                self._sender = None
+            await self.writable()
         if self._error is not None:
             raise self._error
         base.send_message(self.stream, encoded, payload, size)
         self._shell.mark_dirty()
+
+    async def writable(self) -> None:
+        """Wait until the window, or the socket, may have room again."""
+        assert self._sender is None, "one task sends on a stream"
+        self._sender = asyncio.get_running_loop().create_future()
+        try:
+            await self._sender
+        finally:
+            self._sender = None
 
     # ------------------------------------------------------------------ for the shell
 
