@@ -11,7 +11,7 @@ import pytest
 
 import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
-from broadsheet.base.types import Buffer, ByteOffset
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.core.pipeline_events import Submitted
@@ -198,6 +198,48 @@ async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> 
         _, content = await node.content()
         assert content == FIRST
         await append(node, SECOND)
+    assert not crashes
+
+
+class BesideHung(Shelf):
+    """The store of a node that has another one, which hangs."""
+
+    hung = "file:///hung/"
+
+    def at(self, url: str) -> Shelf:
+        """As `Shelf.at`."""
+        if url != self.hung:
+            return self
+        other = Flaky(None, {})
+        other.hangs = asyncio.Event()
+        return other
+
+
+async def test_a_store_that_hangs_keeps_no_other_from_its_fragments() -> None:
+    """Two uploads that hung held all room for uploads: spools of other stores grew until the disk was full."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), BesideHung(None, {})
+    config = msgspec.structs.replace(
+        JOURNALS, stores=(shelf.hung,), uploads_max=1, listing_wait=Duration(MILLISECOND)
+    )
+    async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
+        held = JournalSpec(
+            name=JournalName("down/held"), fragment=FragmentSpec(length=1 << 10, store=shelf.hung)
+        )
+        await node.broker.create(held)
+        replica = await node.broker.replica(held.name)
+        replica.on_listed([], "")  # It told that it has nothing, and hung only then.
+        for spec in (held, SPEC):
+            if spec is SPEC:
+                await node.broker.create(SPEC)
+            for content in (FIRST, SECOND):
+                run = UnaryAppend(content)
+                (await node.broker.replica(spec.name)).deliver(
+                    Submitted(run=run, count=1, length=len(content))
+                )
+                assert (await run.answered)[0].name == "OK"
+        await until_stored(node, 1)
+        assert len(replica.closed) == 1, "its upload hangs"
     assert not crashes
 
 

@@ -47,7 +47,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     staged_bytes_max: int = 4 * GIB
     """Content of all streaming appends that are staged at a time."""
     uploads_max: int = 2
-    """Fragments on their way to stores at a time."""
+    """Fragments on their way to one store at a time."""
     spool_files_max: int = 512
     """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
     the process may have."""

@@ -41,7 +41,7 @@ class Housekeeping:
         """Look after `replica` until it is closed.
 
         Args:
-            uploading: bounds the uploads of the whole node.
+            uploading: bounds the uploads of the node to this store.
         """
         self._replica, self._context = replica, replica.context
         self._uploading = uploading
