@@ -216,7 +216,7 @@ class BesideHung(Shelf):
 
 
 async def test_a_store_that_hangs_keeps_no_other_from_its_fragments() -> None:
-    """Two uploads that hung held all room for uploads: spools of other stores grew until the disk was full."""
+    """Two uploads that hung held all room for uploads: spools of other stores grew."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), BesideHung(None, {})
     config = msgspec.structs.replace(

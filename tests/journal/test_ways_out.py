@@ -12,13 +12,21 @@ from typing import TypeVar
 import pytest
 
 import broadsheet
-from broadsheet.base.types import ByteOffset
-from broadsheet.errors import InvalidArgument, Status, StoreUnhealthy
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy
 from broadsheet.journal.core.registers import Condition
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key
+from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.messages import LossReply
+from broadsheet.journal.reading import read
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
 from broadsheet.keyspace.core.transaction import Delete
+from broadsheet.message.columns import frames_of
+from broadsheet.message.framing import JSON_LINES, Kind
+from broadsheet.message.producer_state import decode
+from broadsheet.message.publisher import Publisher
+from broadsheet.message.spans import sequence
+from broadsheet.message.uuid import MULTICAST, ProducerId
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium, Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
@@ -127,6 +135,53 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
         replica = await node.broker.replica(NAME)
         assert (replica.reason, replica.end) == ("", len(CONTENT) + 2)
         assert await shown(node, NAME) == b"on"
+    assert not crashes
+
+
+async def test_committed_messages_behind_an_accepted_loss_can_be_read() -> None:
+    """journals.29: the producer index ended at the hole, and readers had to read through it, for ever."""
+    disk, crashes, shelf = SimDisk(), list[BaseException](), Shelf(None, {})
+    spec = JournalSpec(
+        name=NAME, fragment=FragmentSpec(length=1 << 10), labels={FRAMING_LABEL: Kind.JSON_LINES.value}
+    )
+    done, opened = (Publisher(ProducerId(MULTICAST | number)) for number in (1, 2))
+    name, wall = JournalName(NAME), WallTime(10**18)
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(spec)
+        first = b"".join(done.committed(JSON_LINES, b'{"n":1}', wall) for _ in range(30))
+        pending = opened.pending(name, JSON_LINES, b'{"n":2}', wall)
+        for content in (pending + first, b'{"lost":1}\n' * 200):
+            assert await append(node, NAME, content) is Status.OK
+        await _idle()
+    for file in [name for name in disk.medium.files if name.startswith("journals/log/")]:
+        disk.medium.remove(file)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        head = ByteOffset((await node.broker.replica(NAME)).end + 5000)
+        told = await accept(node, may_act=True, head=head)
+        assert told.head == head
+        behind = b"".join(done.committed(JSON_LINES, b'{"n":3}', wall) for _ in range(30))
+        (late,) = opened.intents()
+        for content in (behind, first, late.content()):
+            assert await append(node, NAME, content) is Status.OK
+        await _idle()
+        replica = await node.broker.replica(NAME)
+        end = replica.end
+    async with running(disk, shelf, seed=3, crashes=crashes) as node:
+        indexing = await node.broker.indexing(NAME)
+        for _ in range(1000):
+            if head in await indexing.points():
+                break
+            await asyncio.sleep(0.001)
+        reply, stored = await indexing.at(head)
+        assert reply.offset == head
+        replica = await node.broker.replica(NAME)
+        found = read(replica, head, end, block=False)
+        frames = frames_of(JSON_LINES, b"".join([chunk.data async for chunk in found]), head)
+        index = decode(stored)
+        before_late = frames.take(frames.end < end)
+        assert len(sequence(index, before_late).rows) == 30, "what stands before the hole is known as such"
+        with pytest.raises(SpanForgotten):
+            sequence(index, frames)
     assert not crashes
 
 

@@ -38,7 +38,6 @@ from broadsheet.journal.core.spec import (
     validate_spec,
 )
 from broadsheet.journal.deletion import finish_delete
-from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
@@ -92,7 +91,6 @@ class Broker:
         self._context = context
         self._slots: dict[JournalName, Slot] = {}
         self._opening = Turns(context.config.openings_max)
-        self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}
         self._fullness = ""
         self._is_closed = False
 
@@ -477,14 +475,10 @@ class Broker:
                 return
             self._tell_space(replica)
             replica.host.start()
-            slot.housekeeping = Housekeeping(replica, uploading=self._uploading_to(replica.store))
+            slot.housekeeping = Housekeeping(replica, uploading=self._context.uploading_to(replica.store))
             slot.housekeeping.start()
             slot.replica = replica
             slot.opened.set_result(replica)
-
-    def _uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
-        """What bounds the uploads to one store: one that hangs keeps its own, and nobody else's."""
-        return self._uploading.setdefault(store, asyncio.Semaphore(self._context.config.uploads_max))
 
     async def _watch_space(self) -> None:
         """Refuse appends before the disk is full (journals.20)."""

@@ -1,5 +1,6 @@
 """Context: what every journal of this node shares."""
 
+import asyncio
 from collections.abc import Callable
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
@@ -47,6 +48,7 @@ class Context:
         self.staging = StagingArea(disk, config)
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
+        self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}
         self.spools = SpoolDisk(
             disk,
             open_max=min(config.spool_files_max, max(1, open_files_max // 4)),
@@ -68,6 +70,10 @@ class Context:
                 self._objects(resolved), self.disk.run, budget=self._budget
             )
         return self._stores[resolved]
+
+    def uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
+        """What bounds the uploads to one store: one that hangs keeps its own, and nobody else's."""
+        return self._uploading.setdefault(store, asyncio.Semaphore(self.config.uploads_max))
 
     def close(self) -> None:
         """Leave no call to a store behind."""

@@ -1,10 +1,11 @@
 """Indexing: the producer index of one journal, kept up with its committed bytes and stored beside them.
 
 Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
-every 16 MiB. Each index is made from the one before and the bytes between, carries its checksum, and is
-stored once under `<store>/.broadsheet/<journal>/` (journals.29). A restartable procedure: it begins at the
-newest index that the store has. Journals without a framing have no index. Content that does not parse ends
-it, with the reason; what was stored before stands. Source: journals.25, journals.29;
+every 16 MiB; and where the journal goes on behind a hole. Each index is made from the one before and the
+bytes between, carries its checksum, and is stored once under `<store>/.broadsheet/<journal>/` (journals.29).
+A restartable procedure: it begins at the newest index that the store has. Journals without a framing have no
+index. Content that does not parse ends it, with the reason; what was stored before stands.
+Source: journals.25, journals.29;
 message/producer_state.py.
 """
 
@@ -18,13 +19,14 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt, OffsetNotYetAvailable, Trimmed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
-from broadsheet.journal.reading import read_chunk
+from broadsheet.journal.reading import next_begin, read_chunk
 from broadsheet.journal.replica import Replica
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
 from broadsheet.message.producer_state import (
     INDEX_BYTES_EVERY,
     ProducerIndex,
     begun,
+    behind_hole,
     decode,
     encode,
     pruned,
@@ -161,7 +163,12 @@ class Indexing:
         assert index is not None
         at = ByteOffset(index.offset + len(self._rest))
         while at < target:
-            chunk = await read_chunk(replica, at, target)
+            try:
+                chunk = await read_chunk(replica, at, target)
+            except Trimmed:
+                await self._store(behind_hole(index, next_begin(replica, at)))
+                self._rest = b""
+                return
             at = chunk.end
             content, before = self._rest + chunk.data, index
             index = await replica.context.disk.run(partial(update, before, content))
@@ -171,9 +178,12 @@ class Indexing:
                     f"journal {replica.name}: no frame ends within {FRAME_BYTES_MAX} bytes of {index.offset}"
                 )
             self._index = index
-        if index.offset in self._points or index.offset == 0:
-            return
-        index = pruned(index)
+        if index.offset not in self._points and index.offset:
+            await self._store(index)
+
+    async def _store(self, index: ProducerIndex) -> None:
+        """Make it the newest index point."""
+        replica, index = self._replica, pruned(index)
         stored, total = encode(index, previous=self._sum)
         name = f"{index.offset:016x}-{total:08x}.index"
         passed("journal.index.before_write")

@@ -86,12 +86,17 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         raise Corrupt(f"journal {replica.name}: {names} disagree about offset {offset}; neither is served")
     fragment = replica.index.covering(offset)
     if fragment is None:
-        following = min(_begins_above(replica, offset))
         raise Trimmed(
-            f"journal {replica.name}: nothing has offset {offset}; the next that is there is {following}"
+            f"journal {replica.name}: nothing has offset {offset}; the next that is there is"
+            f" {next_begin(replica, offset)}"
         )
     length = min(most, fragment.end - offset)
     return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+
+
+def next_begin(replica: Replica, offset: ByteOffset) -> ByteOffset:
+    """Where the journal goes on behind a hole that holds `offset`: where an append begins."""
+    return min(_begins_above(replica, offset))
 
 
 def _begins_above(replica: Replica, offset: ByteOffset) -> Iterator[ByteOffset]:

@@ -97,6 +97,24 @@ def pruned(
     )
 
 
+def behind_hole(index: ProducerIndex, offset: ByteOffset) -> ProducerIndex:
+    """The index at `offset`, where the bytes in front of it are lost: an operator accepted that.
+
+    What a producer had acknowledged stays a duplicate. An open span leaves a tombstone: its messages cannot
+    be read up to its acknowledgement, which is refused aloud.
+    """
+    assert offset > index.offset, "a hole has bytes"
+    states = {producer: state for producer, state in index.states.items() if state.begin == NOT_OPEN}
+    opened = {p: state.last_ack >> 32 for p, state in index.states.items() if state.begin != NOT_OPEN}
+    return ProducerIndex(
+        framing=index.framing,
+        offset=offset,
+        newest=index.newest,
+        states=states,
+        forgotten={**index.forgotten, **opened},
+    )
+
+
 def ticks(duration: Duration) -> int:
     """`duration` in units of a `Clock`."""
     return duration // 100 << 4
@@ -112,7 +130,8 @@ def refuse_forgotten(index: ProducerIndex, producer: ProducerId, clock: Clock, o
     if mark is not None and clock >> 32 >= mark:
         raise SpanForgotten(
             f"at offset {offset} producer {producer:012x} acknowledges a span that was forgotten after the "
-            "open horizon: read its messages uncommitted, then go on behind this offset"
+            "open horizon, or begins in front of lost bytes: read its messages uncommitted, then go on "
+            "behind this offset"
         )
 
 
