@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import Incarnation, NodeId, Offset
 from broadsheet.control.core.messages import Held
 from broadsheet.control.core.settings import ProposerConfig
-from broadsheet.control.core.value import NO_BALLOT, Acceptor
+from broadsheet.control.core.value import NO_BALLOT, Acceptor, acceptor_text
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Versioned
-from broadsheet.control.role import STREAM, MetastoreConfig, MetastoreRole, open_majority
+from broadsheet.control.role import LOG_DIRECTORY, STREAM, MetastoreConfig, MetastoreRole, open_majority
 from broadsheet.errors import ConfigError, Unknown
+from broadsheet.observe.logs import Level, Logs
 from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.role import Ports, Services
@@ -97,6 +98,35 @@ async def test_a_damaged_log_is_begun_anew_before_anybody_asks() -> None:
     async with started(cut, crashes) as again:
         assert again.acceptor.acceptor == life
         assert await again.read() == found
+    assert crashes == []
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_start_that_lost_its_acceptor_logs_a_remedy_that_exists(
+    is_gone: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`replace n1 n1` needs the directory of `up`; and of a segment file that was gone nothing was logged."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        await metastore.read()
+        if not is_gone:
+            metastore._log._on_quarantine.clear()
+            metastore._log.quarantine(STREAM)
+    image = disk.medium.image()
+    if is_gone:
+        first = min(name for name in image if name.startswith(LOG_DIRECTORY) and len(image[name]) > MIB)
+        image = {name: content for name, content in image.items() if name != first}
+    logs = Logs(wall=lambda: WallTime(0), level=Level.INFO, is_console=False, node="n1")
+    scope = Scope("metastore", crash=crashes.append)
+    ports = ports_of(SimDisk(Medium.of(image, tuple(disk.medium.directories))), crashes)
+    metastore = await open_majority(
+        scope, ports, MetastoreConfig(), node=NODE, peers={NODE: ""}, cluster="c", logger=logs.of("metastore")
+    )
+    new = metastore.acceptor
+    await scope.close()
+
+    assert new.memory.accepted is None, "a new life"
+    assert f"broadsheet metastore replace n1 {acceptor_text(new.acceptor)}" in "".join(capsys.readouterr())
     assert crashes == []
 
 

@@ -118,6 +118,10 @@ async def test_a_node_that_is_cut_off_and_one_that_lost_its_data_are_replaced(tm
             wait_until_ended(root / "n3", seconds=10)
             shutil.rmtree(root / "n3")
             assert (await asyncio.to_thread(broadsheet, "up", "--data-dir", root, "--detach")).returncode == 0
+            elsewhere = ["--address", doors["n1"], "--data-dir", tmp_path / "none"]
+            unknown = await asyncio.to_thread(broadsheet, "metastore", "replace", "n3", "n3", *elsewhere)
+            assert unknown.returncode != 0
+            assert "--added-address" in unknown.stderr, "with a node named, its directory is no remedy"
             said = await command("replace", "n3", "n3", "--data-dir", root)
             assert "was replaced by n3#" in said
             version += 2

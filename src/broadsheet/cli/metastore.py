@@ -75,7 +75,7 @@ def replace(
     if "#" in added:
         new = parse_acceptor(added)
     else:
-        where = added_address or _door(data_dir, added)
+        where = added_address or _door_of_added(data_dir, added)
         new = _own(run(_call(where, "metastore.status", EMPTY, StatusReply)), added)
     if new == out:
         raise InvalidArgument(f"{acceptor_text(new)} still has its state: there is nothing to replace")
@@ -116,6 +116,21 @@ def _own(found: StatusReply, node: str) -> Acceptor:
 def _door(data_dir: Path, node: str | None = None, *, other_than: str = "") -> str:
     """The native door of a running node of `data_dir`; rather not that of `other_than`, which may be ill."""
     return _doors(data_dir, node, other_than=other_than)[0]
+
+
+def _door_of_added(data_dir: Path, node: str) -> str:
+    """The native door of the node that is asked for the life that it has now.
+
+    Raises:
+        ConfigError: it is not in `data_dir`, with the ways to name it all the same.
+    """
+    try:
+        return _door(data_dir, node)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; or say who {node} is now: --added-address with its native door, or {node}#INCARNATION"
+            " as `broadsheet metastore status --address` of that door shows it"
+        ) from error
 
 
 def _doors(data_dir: Path, node: str | None = None, *, other_than: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from broadsheet.control.core.document import Document
 from broadsheet.control.core.document import encoded as encoded_document
 from broadsheet.control.core.proposer import ProposerMachine
 from broadsheet.control.core.settings import Founding, ProposerConfig
-from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, NO_BALLOT, Acceptor
+from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, NO_BALLOT, Acceptor, acceptor_text
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Metastore
@@ -175,9 +175,10 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
                 logger.warning("metastore.tail_cut", records=found.end_offset - found.first_offset)
         return memory
     incarnation = Incarnation(ports.random("metastore.incarnation").getrandbits(62) | 1)
-    if found.is_quarantined and logger is not None:
-        logger.error("metastore.acceptor_lost", remedy=f"broadsheet metastore replace {node} {node}")
     memory = Memory(Acceptor(node, incarnation), NO_BALLOT, None)
+    if (found.is_quarantined or log.is_unknown(STREAM)) and logger is not None:
+        own = acceptor_text(memory.acceptor)
+        logger.error("metastore.acceptor_lost", remedy=f"broadsheet metastore replace {node} {own}")
     durable = asyncio.Event()
     if found.is_quarantined:
         log.reset(STREAM, found.next_offset, Generation(found.generation + 1), lambda: None)
