@@ -13,6 +13,7 @@ from broadsheet.errors import NotFound, Status, TooLarge, Unknown, WrongAppendOf
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.runs import RUN_BYTES
 from tests.wire.harness import Echo, Empty, until, world
 
 
@@ -343,4 +344,26 @@ async def test_a_run_stream_is_closed_once_however_often_it_is_asked() -> None:
 
         assert w.methods.log.is_ended
         assert (await client.call("test.echo", Echo(number=2), reply=Echo))[0].number == 2
+        await client.close()
+
+
+async def test_runs_of_empty_records_are_bounded_while_nobody_answers_them() -> None:
+    """They weigh nothing in a window, so a caller had as many of them in memory as it could send.
+
+    Each kept a table of up to 65,536 lengths besides: 256 KiB of it, counted nowhere.
+    """
+    limits = WireLimits(frame_bytes_max=1 << 20, in_flight_bytes_max=1 << 20)
+    async with world(limits) as w:
+        w.methods.log.is_holding = True
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        sending = [await run.submit([b""]) for _ in range(10_000)]
+        (server,) = w.server.connections.values()
+        await until(lambda: server.pressure.is_held)
+
+        assert len(w.methods.log.held) <= (1 << 20) // RUN_BYTES + 1
+        while not all(each.done() for each in sending):
+            w.methods.log.release()
+            w.methods.log.is_holding = True
+            await asyncio.sleep(0.001)
         await client.close()

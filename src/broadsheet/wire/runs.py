@@ -22,6 +22,11 @@ MESSAGE_MAX: Final = 1024
 """Characters of a refusal's message and hint."""
 
 
+RUN_BYTES: Final = 512
+"""What a run holds beside its records, so that empty ones are bounded too."""
+LENGTH_BYTES: Final = 8
+
+
 class RunEnd:
     """The accepting end of a RUN stream."""
 
@@ -35,30 +40,36 @@ class RunEnd:
         stream: int,
         *,
         connection: ConnectionId,
-        send: Callable[["RunEnd", int, bytes], None],
+        send: Callable[["RunEnd", "Run", bytes], None],
     ) -> None:
         self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
         self.unanswered_count = self.unanswered_bytes = 0
-        """Runs that are with the sink, and their bytes."""
+        """Runs that are with the sink, and what they hold."""
         self.has_finished = False
         """The dialler sends no more; once all is answered the stream ends."""
 
-    def on_records(self, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
+    def on_run(self, run: "Run") -> None:
         """Hand records to the sink."""
         self.unanswered_count += 1
-        self.unanswered_bytes += event.size
-        self.sink.on_run(Run(self, event, parts))
+        self.unanswered_bytes += run.held_bytes
+        self.sink.on_run(run)
 
 
 class Run:
     """A `FrameRun`."""
 
-    __slots__ = ("_end", "_is_answered", "_is_framed", "_lengths", "at", "count", "parts", "sequence", "size")
+    __slots__ = (
+        "_end", "_is_answered", "_is_framed", "_lengths", "at", "count", "held_bytes", "parts", "sequence",
+        "size",
+    )  # fmt: skip
 
     def __init__(self, end: RunEnd, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
         self._end, self._is_framed, self._is_answered = end, event.is_framed, False
-        self._lengths: Lengths = event.lengths
+        self._lengths: Lengths = 0 if event.is_framed else event.lengths
         self.sequence, self.count, self.size, self.at = event.sequence, event.count, event.size, event.at
+        table = 0 if isinstance(self._lengths, int) else LENGTH_BYTES * len(self._lengths)
+        self.held_bytes = self.size + table + RUN_BYTES
+        """What counts to its caller until it is answered."""
         self.parts = parts
 
     @property
@@ -88,8 +99,8 @@ class Run:
             answer = render_acks(stream, self.sequence, self.count, self._lengths, begin)
         end = self._end
         end.unanswered_count -= 1
-        end.unanswered_bytes -= self.size
-        end.send(end, self.size, answer)
+        end.unanswered_bytes -= self.held_bytes
+        end.send(end, self, answer)
 
 
 class Runs:
@@ -115,7 +126,7 @@ class Runs:
 
     @property
     def unanswered_bytes(self) -> int:
-        """Of runs that are with a sink."""
+        """Held by runs that are with a sink."""
         return sum([end.unanswered_bytes for end in self._owing])
 
     def accept(self, stream: int, opened: RunOpened) -> None:
@@ -149,12 +160,13 @@ class Runs:
         if end is None:
             return
         connection, parts = self._connection, event.parts
-        connection.pressure.take(event.size)
         self._owing[end] = None
         if any(isinstance(part, memoryview) for part in parts):
             keep = connection.keep
             parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
-        end.on_records(event, parts)
+        run = Run(end, event, parts)
+        connection.pressure.take(run.held_bytes)
+        end.on_run(run)
 
     def on_finish(self, stream: int) -> None:
         """The dialler sends no more."""
@@ -186,15 +198,15 @@ class Runs:
             self._connection.server.accounts.opened(holding, -1)
         return end
 
-    def _on_answered(self, end: RunEnd, size: int, answer: bytes) -> None:
+    def _on_answered(self, end: RunEnd, run: Run, answer: bytes) -> None:
         connection = self._connection
         if not end.unanswered_count:
             self._owing.pop(end, None)
         if not connection.is_lost:
-            connection.base.answer_run(end.stream, size, answer)
+            connection.base.answer_run(end.stream, run.size, answer)
             self._close(end)
             connection.mark_dirty()
-        connection.pressure.give(size)  # Last: the connection may be read on in here.
+        connection.pressure.give(run.held_bytes)  # Last: the connection may be read on in here.
 
     def _close(self, end: RunEnd) -> None:
         if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
