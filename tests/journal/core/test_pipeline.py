@@ -760,6 +760,8 @@ def test_what_is_not_answered_is_counted_wherever_it_waits() -> None:
     p.step(StreamOpened(stream=1, run=1, condition=None), T0)
     p.step(StreamOpened(stream=2, run=2, condition=None), T0)
     assert p.pending_count == 2
+    assert [type(each) for each in p.step(StreamEnded(stream=1, length=5), T0)] == [Grant]
+    assert p.pending_count == 2, "it owns the tail"
 
 
 def test_a_stream_that_is_not_admitted_is_answered_and_aborted() -> None:
