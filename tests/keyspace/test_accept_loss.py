@@ -23,7 +23,7 @@ from broadsheet.keyspace.local.sealing import REVISION_LEAP, SEAL_NAME
 from broadsheet.observe.logs import Logs
 from broadsheet.sim.crashstates import crash_states, record
 from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
+from broadsheet.sim.medium import Medium, Resize
 from tests.journal.crash_histories import KEYSPACE, NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import append, copy_of, flip, shown
@@ -169,6 +169,25 @@ async def test_a_key_space_that_is_lost_whole_leaves_every_journal_to_be_adopted
         assert await append(node, THIRD, b"anew") is Status.OK
     assert json.loads(image(disk)[ORPHANS_NAME]) == [created[THIRD]]
     assert not crashes
+
+
+async def test_a_log_that_lost_its_end_does_not_claim_that_nothing_was_lost() -> None:
+    """It said that no revision of the map was lost with the records, and two journals were."""
+    disk, created = await lived()
+    key = spec_key(OTHER).encode()
+    name, at = next(
+        (name, at)
+        for name, content in image(disk).items()
+        if name.startswith("keyspace/log/") and (at := content.find(key)) >= 0
+    )
+    disk.medium.change(disk.medium.files[name], Resize(at))
+    await refuses(disk, "keyspace accept-loss")
+
+    told = accept(disk, {}, may_act=False)
+
+    assert [each.revision for each in told.orphans] == [created[OTHER], created[THIRD]]
+    assert f"lost durable records behind revision {told.sound}" in told.reason
+    assert "the journals name revision " in told.reason
 
 
 async def test_a_damaged_seal_has_a_way_out_and_is_kept() -> None:

@@ -127,11 +127,11 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
     """
     standing, found = look(disk, is_creation=is_creation), on_disk(disk)
     reason, before = standing.reason, standing.accepted
-    if not reason and found.newest > standing.found.revision:
-        reason = (
-            f"the journals name revision {found.newest}, and the key space ends at {standing.found.revision}:"
-            " it was lost, or is an older copy"
+    if found.newest > standing.found.revision:
+        named = (
+            f"the journals name revision {found.newest}, and what is left ends at {standing.found.revision}"
         )
+        reason = f"{reason}; {named}" if reason else f"{named}: the rest was lost, or this is an older copy"
         standing = msgspec.structs.replace(standing, reason=reason)
     is_doubtful = before is not None or bool(reason)
     left = orphans(found.journals, standing.found.pairs) if is_doubtful else []

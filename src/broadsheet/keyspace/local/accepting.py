@@ -87,7 +87,10 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
         spans = ", ".join(f"[{each.begin}, {each.end})" for each in found.lost)
         reason = f"{LOG_DIRECTORY} lost durable records: of the revisions {spans} nothing is left"
     elif verdict is not None and verdict.flags & RowFlag.QUARANTINED and not reason:
-        reason = f"{LOG_DIRECTORY} lost durable records, but no revision of the map with them"
+        reason = (
+            f"{LOG_DIRECTORY} lost durable records behind revision {found.revision}: what they changed is not"
+            " known"
+        )
     elif verdict is None and lacks_streams and not reason:
         reason = f"{LOG_DIRECTORY} lost all that it held of the key space: a segment file is gone, or shorter"
     return Standing(reason, found, generation)
