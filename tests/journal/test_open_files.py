@@ -159,6 +159,74 @@ async def test_appends_to_more_journals_than_descriptors_wait_and_none_is_refuse
         node.kill()
 
 
+async def test_reads_of_more_journals_than_descriptors_wait_and_none_is_refused(tmp_path: Path) -> None:
+    """Two thirds of 64 concurrent readers, who append too, were told that a store did not answer."""
+    files, names = 160, [f"busy/{number:03}" for number in range(300)]
+    node = NodeProcess(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await asyncio.gather(*(client.journals.create(name) for name in names))
+            await asyncio.gather(*(client.journals.append(name, name.encode()) for name in names))
+        node.kill()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, _few(64)), hard))
+        try:
+            assert await node.start(), (tmp_path / "node.log").read_text()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        allow(node, files)
+        async with broadsheet.connect(node.address) as client:
+            refused = []
+            slots = asyncio.Semaphore(64)
+
+            async def one(name: str) -> None:
+                async with slots:
+                    try:
+                        found = b"".join([chunk.data async for chunk in client.journals.read(name)])
+                        assert found == name.encode()
+                        await client.journals.append(name, b" again")
+                    except StoreUnhealthy as error:
+                        refused.append(str(error))
+
+            await asyncio.gather(*map(one, names))
+        assert (len(refused), refused[:1]) == (0, [])
+        assert await node.died(0.1) is None
+    finally:
+        node.kill()
+
+
+async def test_a_read_without_a_file_to_open_names_the_limit_and_goes_on_afterwards(tmp_path: Path) -> None:
+    """It named the store, which had nothing to do with it."""
+    names = [f"rest/{number}" for number in range(4)]
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for name in names:
+                await client.journals.create(name)
+                await client.journals.append(name, b"x")
+            limit, _ = resource.prlimit(node.pid or 0, resource.RLIMIT_NOFILE)
+            allow(node, 4)
+            await client.journals.create("rest/more")  # It finds no file again and again: the others rest.
+            refused: list[str] = []
+            async with asyncio.timeout(SECONDS_MAX):
+                while not refused:
+                    for name in names:
+                        try:
+                            assert [chunk.data async for chunk in client.journals.read(name)] == [b"x"]
+                        except StoreUnhealthy as error:
+                            refused.append(str(error))
+                            break
+            assert "no file could be opened for it within" in refused[0]
+            assert "ulimit -n" in refused[0]
+            allow(node, limit)
+            for name in names:
+                assert [chunk.data async for chunk in client.journals.read(name)] == [b"x"]
+    finally:
+        node.kill()
+
+
 async def test_a_node_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None:
     """A thousand journals hung in being opened: the usual soft limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -13,7 +13,7 @@ import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
+from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.reading import read
@@ -114,6 +114,15 @@ async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(h
     assert not crashes
 
 
+async def neither_is_served(node: Running) -> None:
+    """J10, J1: the spool's bytes were read until an operator accepted the store's, which are others."""
+    replica = await node.broker.replica(NAME)
+    chunks = read(replica, ByteOffset(0), None, block=False)
+    assert (await anext(chunks)).data == FIRST, "what both agree about is served"
+    with pytest.raises(Corrupt, match=r"do not agree about .*neither is served.*accept-loss"):
+        await anext(chunks)
+
+
 @pytest.mark.parametrize("is_contradicted", [False, True])
 async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_contradicted: bool) -> None:
     """J10: a store that takes fragments, and only later says what it had."""
@@ -146,10 +155,12 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
         await asyncio.sleep(0.1)
         assert "knows offset 7000" in node.broker.status(NAME).reason
         assert shelf.objects == stored
+        await neither_is_served(node)
     async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).reason
         await asyncio.sleep(0.1)
         assert shelf.objects == stored, "a restart does not change its mind"
+        await neither_is_served(node)
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
         assert any("store has other bytes" in each.why for each in told.lost), told
         assert (await node.broker.replica(NAME)).reason, "a look changed something"

@@ -8,7 +8,6 @@ or above everything that a key, the store, a record or a file names. Source: jou
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -21,7 +20,7 @@ from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.keys import decode_epoch, decode_registers
 from broadsheet.journal.opening import Keys
-from broadsheet.journal.replica import Replica
+from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.sealing import (
     LOST_SUFFIX,
     copy_out,
@@ -32,8 +31,6 @@ from broadsheet.journal.sealing import (
     write_seal,
 )
 from broadsheet.journal.spool_file import SpoolFile
-
-NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
 
 
 class Loss(msgspec.Struct, frozen=True):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.base.marks import hit
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.time import Duration
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Grant, Persist, Roll
+from broadsheet.journal.remedies import more_files
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.ports import File, Timer
 
@@ -85,13 +86,11 @@ class Awaiting:
     def _give_up(self) -> None:
         if not self._waiting:
             return
-        seconds = self._context.config.descriptor_wait / SECOND
         effect = self._waiting.popleft()
         is_last = not self._waiting  # What comes of the refusal has a time of its own.
         self._refuse(
             effect,
-            f"no file could be opened for it within journals.descriptor_wait, {seconds:g} s: raise the limit"
-            " of open files (ulimit -n), or append to fewer journals at a time",
+            f"{more_files(self._context.config.descriptor_wait)}, or append to fewer journals at a time",
         )
         if self._waiting and not is_last:  # Behind a roll, which the next append makes.
             self._patience = self._context.timers.call_after(AT_ONCE, self._give_up)

@@ -52,7 +52,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
     the process may have."""
     descriptor_wait: Duration = Duration(3 * SECOND)
-    """How long an append waits for a file that may be opened; then it is refused: nothing was done."""
+    """How long an append or a read waits for an open file; then it is refused: nothing was done."""
     spool_cached_bytes: int = 64 * MIB
     """Of one spool file that may stay in the page cache; what is synced and lies further behind its end need
     not (ADR 0145). A fragment of the usual length stays whole."""

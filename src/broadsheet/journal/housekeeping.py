@@ -101,7 +101,7 @@ class Housekeeping:
         fragments = await replica.store.list_when_it_answers(replica.name)
         found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
         if not replica.is_closed:
-            replica.on_listed(fragments, found.reason)
+            replica.on_listed(fragments, found.reason, found.spools)
             self._on_advance()
 
     def _flush_later(self) -> None:

@@ -111,8 +111,8 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
     passed("journal.open.after_rebuild")
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
-    contradicted = (await contradiction(info.name, spools, listed or ())).reason
-    reason = reason or contradicted
+    contradicted = await contradiction(info.name, spools, listed or ())
+    reason = reason or contradicted.reason
     registers = _registers(plan, keys)
     epoch = plan.epoch
     try:
@@ -138,7 +138,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         store=store,
         reason=reason,
         awaited=None if listed is not None else _awaited(plan, spools),
-        may_upload=not contradicted,
+        doubted=contradicted.spools,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
 

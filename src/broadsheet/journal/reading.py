@@ -2,16 +2,29 @@
 
 Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the
 next chunk from the open spool, a closed one or the store, and goes on. Nothing above the committed end is
-ever read (journals.7), and every chunk was checked against a sum on the way (W4).
+ever read (journals.7), and every chunk was checked against a sum on the way (W4). A read whose spool file
+rests, while no other may be opened, waits in turn with the appends (journals.20; ADR 0126).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
+from broadsheet.base.marks import hit
+from broadsheet.base.time import in_seconds
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
+from broadsheet.errors import (
+    BroadsheetError,
+    Corrupt,
+    OffsetNotYetAvailable,
+    ShuttingDown,
+    StoreUnhealthy,
+    Trimmed,
+)
 from broadsheet.journal.messages import Chunk
+from broadsheet.journal.remedies import accept_loss, more_files
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 
 LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
 
@@ -71,14 +84,18 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged.
+        StoreUnhealthy: no file could be opened for them within `descriptor_wait`.
         OSError: the store does not answer.
     """
     most = min(stop - offset, replica.context.config.read_bytes_max)
-    if offset >= replica.spool.begin:
-        return Chunk(offset=offset, data=replica.spool.read(offset, most))
-    for spool in replica.closed:
-        if spool.begin <= offset < spool.end:
-            return Chunk(offset=offset, data=spool.read(offset, min(most, spool.end - offset)))
+    try:
+        spooled = _spooled(replica, offset, most)
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTOR:
+            raise
+        spooled = await _spooled_in_turn(replica, offset, most)
+    if spooled is not None:
+        return spooled
     replica.require_listed()
     conflict = replica.index.conflict_at(offset)
     if conflict:
@@ -97,6 +114,60 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
 def next_begin(replica: Replica, offset: ByteOffset) -> ByteOffset:
     """Where the journal goes on behind a hole that holds `offset`: where an append begins."""
     return min(_begins_above(replica, offset))
+
+
+def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
+    """The next bytes, where a spool file has them.
+
+    Raises:
+        Corrupt: they are damaged, or the store has others there (J10).
+    """
+    here = (each for each in (replica.spool, *replica.closed) if each.begin <= offset < each.end)
+    spool = next(here, None)
+    if spool is None:
+        return None
+    if spool.begin in replica.doubted:
+        raise Corrupt(
+            f"journal {replica.name}: spool file {spool.name} and the fragment store do not agree about"
+            f" [{spool.begin}, {spool.end}), so neither is served: {accept_loss(replica.name)}"
+        )
+    return Chunk(offset=offset, data=spool.read(offset, min(most, spool.end - offset)))
+
+
+async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
+    """The same, once a file may be opened for it: those that are open are being synced, so that they rest.
+
+    Raises:
+        StoreUnhealthy: none could be within `descriptor_wait`.
+        ShuttingDown: the journal was closed meanwhile.
+    """
+    hit("journal.descriptor_awaited_by_read")
+    found: asyncio.Future[Chunk | None] = asyncio.get_running_loop().create_future()
+
+    def try_again() -> bool:
+        if found.done():
+            return True  # Nobody wants it any more.
+        try:
+            _require_open(replica, offset)
+            found.set_result(_spooled(replica, offset, most))
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                return False
+            found.set_exception(error)
+        except BroadsheetError as error:
+            found.set_exception(error)
+        return True
+
+    wait = replica.context.config.descriptor_wait
+    replica.context.spools.wait(try_again)
+    try:
+        async with asyncio.timeout(in_seconds(wait)):
+            return await found
+    except TimeoutError:
+        raise StoreUnhealthy(
+            f"journal {replica.name}: nothing was read from {offset} on: {more_files(wait)}, or read fewer"
+            " journals at a time"
+        ) from None
 
 
 def _begins_above(replica: Replica, offset: ByteOffset) -> Iterator[ByteOffset]:

@@ -11,8 +11,9 @@ Source: journals.6, 8, 9, 11, 14, 20.
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from broadsheet.base.buggify import buggify
@@ -60,6 +61,8 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.wal.record import StreamQuarantined
 
+NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
+
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses space, or another open file; nothing changed, and what is there is sound."""
 
@@ -83,7 +86,7 @@ class Opened:
         store: FragmentStore,
         reason: str,
         awaited: list[Fragment] | None = None,
-        may_upload: bool = True,
+        doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
         log_bytes: int = 0,
     ) -> None:
         """Gather it.
@@ -95,14 +98,14 @@ class Opened:
             reason: why no content may be appended; empty where it may.
             awaited: where the store has not told yet what it has, so that `index` is empty: what it must
                 have, for no spool file has it. None where it has told.
-            may_upload: what is here does not contradict what is stored.
+            doubted: begins of the spool files that contradict what is stored.
             log_bytes: content that the log has since its last checkpoint.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
         self.attempts = attempts
         self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
-        self.may_upload, self.log_bytes = may_upload, log_bytes
+        self.doubted, self.log_bytes = doubted, log_bytes
 
 
 class Replica:
@@ -116,7 +119,8 @@ class Replica:
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
         self._awaited, self._opened_head = opened.awaited, opened.head
-        self._may_upload = opened.may_upload
+        self.doubted = opened.doubted  # Begins of spool files that contradict what is stored.
+        self._may_upload = not opened.doubted
         self.log_registers = opened.registers  # Behind the last record that the log took.
         self.log_attempts = opened.attempts.copy()  # The same of attempts.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
@@ -194,11 +198,17 @@ class Replica:
         if not self.is_listed:
             raise OSError(errno.EAGAIN, "the fragment store has not answered since the start")
 
-    def on_listed(self, fragments: Sequence[Fragment], contradiction: str) -> None:
+    def on_listed(
+        self,
+        fragments: Sequence[Fragment],
+        contradiction: str,
+        doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
+    ) -> None:
         """Take up what the store says that it has. Until then nothing was uploaded.
 
         Args:
             contradiction: why that and the spool files cannot be of one journal; empty where they can.
+            doubted: begins of the spool files that have other bytes.
         """
         assert self._awaited is not None, "the store is listed once"
         awaited, self._awaited = self._awaited, None
@@ -206,7 +216,7 @@ class Replica:
             self.index.add(fragment)
         stored = {(each.begin, each.end, each.sum): None for each in fragments}
         missing = [each for each in awaited if (each.begin, each.end, each.sum) not in stored]
-        reason = contradiction
+        reason, self.doubted = contradiction, doubted
         if self.index.end > self._opened_head:
             reason = (
                 f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"

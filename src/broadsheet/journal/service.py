@@ -54,6 +54,7 @@ from broadsheet.journal.reading import read
 from broadsheet.journal.receiving import receive
 from broadsheet.journal.refusals import refusal
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.streaming import StreamedAppend
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
@@ -392,6 +393,11 @@ def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[lis
 
 
 def _store_down(journal: str, error: OSError) -> StoreUnhealthy:
+    if error.errno in NO_DESCRIPTOR:
+        return StoreUnhealthy(
+            f"journal {journal}: the process may open no more files: {error.strerror}; try again later, or"
+            " raise the limit of open files (ulimit -n)"
+        )
     return StoreUnhealthy(f"journal {journal}: its store does not answer: {error}; try again later")
 
 

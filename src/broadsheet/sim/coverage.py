@@ -36,6 +36,7 @@ ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "wal.recovery.tail_cut_behind": _DAMAGE,
         "wal.set_aside_refused": _DAMAGE,
         "journal.descriptor_awaited": "no simulated process runs out of descriptors: tests/journal",
+        "journal.descriptor_awaited_by_read": "the same",
         "wal.copy_refused": _FULL,
         "wal.no_room_for_marker": _FULL,
         "wal.write_refused": _FULL,
