@@ -1,8 +1,9 @@
 """Provider `majority`: the metastore of several nodes, one acceptor and one proposer in each.
 
-Two hosts drive the machines; messages to other nodes are one STREAM call each, given up as long after as an
-operation may take: an answer to a round counts however late. Every failure to deliver is a loss, as of a
-network: only the proposer's deadline ends an operation. It decides nothing: see `core`.
+Two hosts drive the machines; messages to other nodes are one STREAM call each, given up by who is asked as
+long after as an operation may take, or with the connection: an answer to a round counts however late. Every
+failure to deliver is a loss, as of a network: only the proposer's deadline ends an operation. It decides
+nothing: see `core`.
 Source: design/control.md control.2-7.
 """
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from broadsheet.base.types import NodeId
+from broadsheet.base.types import Incarnation, NodeId
 from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Send, remembered
 from broadsheet.control.core.acceptor import encoded as record_of
 from broadsheet.control.core.messages import (
@@ -259,6 +259,22 @@ def test_ballots_of_two_boots_differ() -> None:
 
     assert cluster["b"].proposer.ballot > first
     assert cluster["b"].proposer.ballot.nonce != first.nonce
+
+
+def test_a_new_life_refuses_in_the_name_of_the_one_that_was_asked() -> None:
+    """Else a round that nobody can win any more is repeated until its patience ends."""
+    cluster = founded()
+    cluster.change("a", 1, b"x")
+    proposer = cluster["a"].proposer
+    other = Acceptor(NodeId("c"), Incarnation(99))
+    greater = Ballot(proposer.ballot.counter + 1, NodeId("b"), 7)
+
+    states = []
+    for who, why in ((other, Why.STRANGER), (cluster["b"].id, Why.BALLOT)):
+        proposer.step(Rejected(who, proposer.ballot, why, greater, None), cluster.now)
+        states.append(proposer.state)
+
+    assert states == [State.PREPARING, State.WAITING], "two may still promise, and then one"
 
 
 @pytest.mark.parametrize("kind", [Promised, AcceptedBallot, Rejected])
