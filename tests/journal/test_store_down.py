@@ -15,10 +15,12 @@ from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.core.pipeline_events import Submitted
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
 from broadsheet.journal.reading import read
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.message.framing import Kind
 from broadsheet.sim.disk import SimDisk
+from broadsheet.sim.medium import Medium
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
 from tests.journal.node_process import NodeProcess
 
@@ -251,6 +253,49 @@ async def test_a_store_that_hangs_keeps_no_other_from_its_fragments() -> None:
                 assert (await run.answered)[0].name == "OK"
         await until_stored(node, 1)
         assert len(replica.closed) == 1, "its upload hangs"
+    assert not crashes
+
+
+class OnlyIndexes(Shelf):
+    """A store that takes side files only, as where fragments are large."""
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if not name.startswith(f"{SIDE_DIRECTORY}/"):
+            raise OSError("the store has no room for it")
+        return await super().put_if_absent(name, body)
+
+
+async def test_an_older_copy_is_noticed_by_the_producer_index_that_is_stored() -> None:
+    """J11: nothing but the index told of bytes that were in an open fragment, and they were written over.
+
+    Readers then began at index points of the other history, and lost messages that were pending there.
+    """
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), OnlyIndexes(None, {})
+    lines = b'{"n":1}\n' * 200
+    spec = msgspec.structs.replace(SPEC, labels={FRAMING_LABEL: Kind.JSON_LINES.value})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(spec)
+        await append(node, lines)
+    older = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        for _ in range(4):
+            await append(node, lines)
+        indexing = await node.broker.indexing(NAME)
+        await indexing.catch_up()
+        named = max(await indexing.points())
+        assert named == 4 * len(lines)
+    async with running(older, shelf, seed=3, crashes=crashes) as node:
+        for _ in range(TURNS_MAX):
+            if node.broker.status(NAME).state == "behind-index":
+                break
+            await asyncio.sleep(0.001)
+        assert f"names offset {named}" in (await node.broker.replica(NAME)).reason
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=True)
+        assert told.head == named
+        await append(node, lines)
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", named + len(lines))
     assert not crashes
 
 

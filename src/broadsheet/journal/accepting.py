@@ -82,6 +82,7 @@ def look(
         lost.append(Lost(replica.begin, replica.end, replica.trouble))
     reached = max([replica.index.end, *(each.end for each in sound)])
     named = [(replica.index.end, "the fragment store has it"), (replica.end, "it was the committed end")]
+    named.append((replica.named_end, "the producer index in the fragment store names it"))
     named += [(each.end, each.why) for each in lost]
     if keys.epoch is not None:
         named.append((decode_epoch(keys.epoch).start, "the epoch key names it"))

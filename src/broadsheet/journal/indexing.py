@@ -20,6 +20,7 @@ from broadsheet.errors import Corrupt, OffsetNotYetAvailable, Trimmed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.reading import next_begin, read_chunk
+from broadsheet.journal.remedies import reset_head
 from broadsheet.journal.replica import Replica
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
 from broadsheet.message.producer_state import (
@@ -127,6 +128,7 @@ class Indexing:
             if match is not None:
                 self._points[ByteOffset(int(match.group(1), 16))] = name
         self._points = dict(sorted(self._points.items()))
+        self._judge(max(self._points, default=ByteOffset(0)))
         if not self._points:
             if self._replica.begin > 0:
                 raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
@@ -134,6 +136,17 @@ class Indexing:
             return
         stored = await self._get(list(self._points.values())[-1])
         self._index, self._sum = decode(stored), int.from_bytes(stored[-4:], "little")
+
+    def _judge(self, named: ByteOffset) -> None:
+        """A point of a former life stood at a committed end: the head cannot be below it (J11)."""
+        replica = self._replica
+        replica.named_end = named
+        if named > replica.opened_head:
+            replica.fall_behind(
+                f"journal {replica.name}: its producer index names offset {named}, but the head at the start"
+                f" was {replica.opened_head}: put the newer data directory back, or"
+                f" {reset_head(replica.name)}"
+            )
 
     async def _get(self, name: str) -> bytes:
         try:

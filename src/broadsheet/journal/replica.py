@@ -1,12 +1,9 @@
 """Replica: one journal on this node, alive: its pipeline's host, its spool files, its committed end.
 
 Offsets are bytes. OPENED --close--> CLOSED; `opening.py` makes one, and nothing here runs before the epoch's
-keys are put.
-The performers below carry out what the pipeline decides, in its order: log and spool for `Persist`, the
-Keyspace for `PutRegisters`,
-waiting readers for `Advance`. Uploads and checkpoints are restartable procedures (`housekeeping.py`), reads
-are in `reading.py`.
-Source: journals.6, 8, 9, 11, 14, 20.
+keys are put. The performers below carry out what the pipeline decides, in its order: log and spool for
+`Persist`, the Keyspace for `PutRegisters`, waiting readers for `Advance`. Uploads and checkpoints are
+restartable procedures (`housekeeping.py`), reads are in `reading.py`. Source: journals.6, 8, 9, 11, 14, 20.
 """
 
 import asyncio
@@ -118,9 +115,10 @@ class Replica:
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
-        self._awaited, self._opened_head = opened.awaited, opened.head
+        self._awaited, self.opened_head = opened.awaited, opened.head
         self.doubted = opened.doubted  # Begins of spool files that contradict what is stored.
         self._may_upload = not opened.doubted
+        self.named_end = ByteOffset(0)  # By the stored producer index.
         self.log_registers = opened.registers  # Behind the last record that the log took.
         self.log_attempts = opened.attempts.copy()  # The same of attempts.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
@@ -217,19 +215,23 @@ class Replica:
         stored = {(each.begin, each.end, each.sum): None for each in fragments}
         missing = [each for each in awaited if (each.begin, each.end, each.sum) not in stored]
         reason, self.doubted = contradiction, doubted
-        if self.index.end > self._opened_head:
+        if self.index.end > self.opened_head:
             reason = (
                 f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"
-                f" was found at the start was {self._opened_head}: {contradiction or reset_head(self.name)}"
+                f" was found at the start was {self.opened_head}: {contradiction or reset_head(self.name)}"
             )
         elif missing:
             reason = (
                 f"journal {self.name}: neither a spool file nor the fragment store has"
                 f" [{missing[0].begin}, {missing[0].end}): {contradiction or accept_loss(self.name)}"
             )
+        self.fall_behind(reason)
         self._may_upload = not reason
+
+    def fall_behind(self, reason: str) -> None:
+        """Take no more content, where there is a reason: something names more than the head of the start."""
         if reason and not self.reason:
-            self.reason = reason
+            self.reason, self._may_upload = reason, False
             self.deliver(FellBehind())
 
     def deliver(self, event: Input) -> None:
@@ -286,9 +288,7 @@ class Replica:
         if effect.stream is None:
             self._awaiting.perform(effect, self.spool.file)
         else:
-            # It needs no file: its content stands in the spool. A checkpoint in between would vouch for what
-            # the log has not, and may never have.
-            self._write(effect)
+            self._write(effect)  # At once: a checkpoint in between would vouch for what the log has not.
 
     def _refuse_for_want(self, effect: Persist | Grant | Roll, why: str) -> None:
         """It waited too long for an open file. Nothing of it was written."""
