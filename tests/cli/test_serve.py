@@ -61,6 +61,22 @@ def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signa
     assert not (tmp_path / "n1" / FILE).exists()
 
 
+def test_a_node_without_up_is_asked_by_its_directory(tmp_path: Path) -> None:
+    """It was called no data directory, and nobody's, though `doctor` knew it; `down` was the remedy named."""
+    root = tmp_path / "served"
+    with served(root):
+        found = broadsheet("status", "--data-dir", root)
+        metastore = broadsheet("metastore", "status", "--data-dir", root)
+        others = [broadsheet(command, "--data-dir", root) for command in ("up", "down")]
+    assert (found.returncode, found.stdout.split(",")[0]) == (0, "n1: ready"), found
+    assert metastore.returncode == 0, metastore
+    for each in others:
+        assert each.returncode == 2
+        assert "is the data directory of one node: `broadsheet serve` runs it" in each.stderr
+    ended = broadsheet("status", "--data-dir", root)
+    assert (ended.returncode, ended.stdout) == (1, f"{root}: down\n")
+
+
 def test_a_node_whose_starter_is_gone_when_it_is_ready_ends_in_good_order(tmp_path: Path) -> None:
     """It let go of its lock, and then of its directory, with every role at work."""
     ready, theirs = os.pipe()

@@ -77,6 +77,7 @@ class Cluster:
         try:
             found = msgspec.json.decode((root / CLUSTER_FILE).read_bytes(), type=ClusterFile)
         except OSError as error:
+            _must_not_be_of_one_node(root)
             raise ConfigError(
                 f"{root} is no data directory of `broadsheet up`: no {CLUSTER_FILE} there"
             ) from error
@@ -96,6 +97,7 @@ class Cluster:
         Raises:
             ConfigError: the directory holds something else, or a port is out of range or taken.
         """
+        _must_not_be_of_one_node(root)
         if root.is_dir() and (strangers := sorted(path.name for path in root.iterdir())):
             raise ConfigError(
                 f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
@@ -262,6 +264,31 @@ def data_dirs(root: Path) -> list[Path]:
         cluster = Cluster.open(root)
         return [cluster.data_dir(node) for node in cluster.nodes]
     return [root] if (root / FORMAT_FILE).exists() else []
+
+
+def running_below(root: Path) -> dict[str, Running | None]:
+    """Every node below `root`, or the one whose own directory it is, with its process.
+
+    Raises:
+        ConfigError: there is none, or `cluster.json` is damaged or newer.
+    """
+    if is_of_one_node(root):
+        running = Running.read(root)
+        return {running.node if running is not None else str(root): running}
+    return Cluster.open(root).running()
+
+
+def is_of_one_node(root: Path) -> bool:
+    """Whether `broadsheet serve` made it, without `up`."""
+    return (root / FORMAT_FILE).exists() and not (root / CLUSTER_FILE).exists()
+
+
+def _must_not_be_of_one_node(root: Path) -> None:
+    if is_of_one_node(root):
+        raise ConfigError(
+            f"{root} is the data directory of one node: `broadsheet serve` runs it, and a signal to that"
+            " process ends it; `up` and `down` are for directories that `up` made"
+        )
 
 
 def _addresses(number: int, *, port_offset: int, has_any_port: bool) -> dict[str, str]:

@@ -15,7 +15,7 @@ import typer
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId
 from broadsheet.cli.calling import TOKEN_VARIABLE
-from broadsheet.cli.cluster import Cluster
+from broadsheet.cli.cluster import running_below
 from broadsheet.control.core.value import Acceptor, acceptor_text
 from broadsheet.control.service import (
     ReplaceRequest,
@@ -38,7 +38,7 @@ app = typer.Typer(
 CALL_TIMEOUT = Duration(15 * SECOND)
 
 R = TypeVar("R", bound=msgspec.Struct)
-DataDir = Annotated[Path, typer.Option(help="What `up` was given.")]
+DataDir = Annotated[Path, typer.Option(help="What `up` or `serve` was given.")]
 Address = Annotated[str | None, typer.Option(help="The native door of a node; else one of --data-dir.")]
 
 
@@ -141,7 +141,7 @@ def _doors(data_dir: Path, node: str | None = None, *, other_than: str = "") -> 
     """
     running = {
         name: str(found.addresses["native"])
-        for name, found in Cluster.open(data_dir).running().items()
+        for name, found in running_below(data_dir).items()
         if found is not None and "native" in found.addresses and node in (None, name)
     }
     if not running:

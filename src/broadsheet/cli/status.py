@@ -1,5 +1,6 @@
 """`broadsheet status`: how the nodes of a data directory, or one address, do."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,8 @@ import msgspec
 import typer
 
 from broadsheet.cli.calling import ask_status
-from broadsheet.cli.cluster import Cluster
+from broadsheet.cli.cluster import running_below
+from broadsheet.cli.running import Running
 from broadsheet.doors.status import StatusReply
 from broadsheet.errors import Refused, Unknown
 from broadsheet.runtime.loop import run
@@ -29,12 +31,12 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 @app.command()
 def status(
     *,
-    data_dir: Annotated[Path, typer.Option(help="What `up` was given.")] = Path(".broadsheet"),
+    data_dir: Annotated[Path, typer.Option(help="What `up` or `serve` was given.")] = Path(".broadsheet"),
     address: Annotated[str | None, typer.Option(help="Ask this native door instead.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
     """Ask every node how it does. The exit status is 0 where all are ready."""
-    found = run(_ask(address, address)) if address else run(_ask_all(Cluster.open(data_dir)))
+    found = run(_ask(address, address)) if address else run(_ask_all(running_below(data_dir)))
     if json:
         print(msgspec.json.encode({"nodes": found}).decode())
     else:
@@ -43,9 +45,9 @@ def status(
         raise typer.Exit(1)
 
 
-async def _ask_all(cluster: Cluster) -> list[NodeStatus]:
+async def _ask_all(processes: Mapping[str, Running | None]) -> list[NodeStatus]:
     found = []
-    for node, running in cluster.running().items():
+    for node, running in processes.items():
         if running is None:
             found.append(NodeStatus(node=node, state="down"))
         elif "native" not in running.addresses:

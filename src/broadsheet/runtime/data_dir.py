@@ -117,7 +117,10 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
         _read(disk, root, node)  # Refuse before so much as a lock file changes.
     lock = _lock(disk)
     if lock is None:
-        raise ConfigError(f"data directory {root} {LOCKED}: stop that one first (broadsheet down)")
+        raise ConfigError(
+            f"data directory {root} {LOCKED}: stop that one first (`broadsheet down`, or the process of"
+            " `broadsheet serve`)"
+        )
     try:
         if not disk.exists(FORMAT_FILE):
             _write(disk, Format(format=FORMAT_VERSION, node=node, version=version))
