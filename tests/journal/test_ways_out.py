@@ -185,6 +185,25 @@ async def test_committed_messages_behind_an_accepted_loss_can_be_read() -> None:
     assert not crashes
 
 
+async def test_a_try_that_comes_after_an_accepted_loss_does_not_take_effect_again() -> None:
+    """Its answer was lost when the journal was closed for it; where its check holds again, it was doubled."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    spec = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(spec)
+        for content in (b"x" * 2000, b"y" * 2000):
+            assert await append(node, NAME, content) is Status.OK
+        ours = Condition(check={"a": None}, union={"a": "1"}, attempt=b"a" * 16)
+        assert await append(node, NAME, b"ours", ours) is Status.OK
+        others = Condition(check={"a": "1"}, subtract={"a": "1"})
+        assert await append(node, NAME, b"others", others) is Status.OK
+        replica = await node.broker.replica(NAME)
+        replica.closed[0].damage = "a sector of it went bad"
+        assert (await accept(node, may_act=True)).is_done
+        assert await append(node, NAME, b"ours", ours) is Status.ALREADY_EXISTS
+    assert not crashes
+
+
 async def test_a_loss_that_the_disk_has_no_room_to_accept_is_refused_and_accepted_later() -> None:
     """It ended the node, and its caller was never answered."""
     disk, crashes = await quarantined(), list[BaseException]()

@@ -122,6 +122,7 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
         first_append=replica.spool.first_append if is_whole else 0,
         registers=registers,
         closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
+        attempts=replica.log_attempts.remembered(),  # Their clients may still ask, or try again.
     )
 
 
