@@ -1,8 +1,12 @@
 """A start on a disk that was full: the head segment may be shorter than it is to be, and be full so far."""
 
+import asyncio
 import contextlib
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from broadsheet.base.time import Duration
 from broadsheet.sim.disk import SimDisk
@@ -10,7 +14,9 @@ from broadsheet.sim.logimage import batches_of
 from broadsheet.sim.medium import Medium
 from broadsheet.wal import WALConfig
 from broadsheet.wal.record import LogFull
-from tests.wal.harness import DIRECTORY, A, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, payloads
+
+T = TypeVar("T")
 
 CONFIG = WALConfig(
     segment_bytes=64 << 10,
@@ -31,6 +37,7 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
     """
     disk = SimDisk(Medium(quota_bytes=25_200))
     bench = await open_log(disk, config=CONFIG)
+    disk.medium.health.is_full = True  # It takes no part of a write either.
     acknowledged = 0
     with contextlib.suppress(LogFull):
         while acknowledged < 100:
@@ -43,7 +50,7 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
     with pytest.raises(OSError, match="no space left"):
         await open_log(disk, config=CONFIG, seed=2)
     disk.medium.locks.clear()
-    disk.medium.quota_bytes = 1 << 30
+    disk.medium.quota_bytes, disk.medium.health.is_full = 1 << 30, False
     for seed in (3, 4):
         bench = await open_log(disk, config=CONFIG, seed=seed)
         found = await bench.found(A)
@@ -90,3 +97,67 @@ async def test_a_segment_of_which_a_full_disk_took_half_a_header_is_filled_with_
         await bench.settled()
         await abandon(bench)
         disk = SimDisk(Medium.of(disk.medium.image()))
+
+
+class OneAtATime(SimDisk):
+    """Counts how many threads change the files of a log, or their accounts, at once."""
+
+    def __init__(self, medium: Medium | None = None) -> None:
+        super().__init__(medium)
+        self.most = self._count = 0
+        self.done: list[str] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        name = getattr(work, "__qualname__", "").partition(".<locals>")[0]
+        if name not in {"Log._accept_extents", "Segments.create", "Space._fill_all"}:
+            return await super().run(work)
+        self.done.append(name)
+        self._count += 1
+        self.most = max(self.most, self._count)
+        try:
+            for _ in range(100):  # A thread takes its time, and the loop goes on.
+                await asyncio.sleep(0)
+            return await super().run(work)
+        finally:
+            self._count -= 1
+
+
+async def test_no_file_grows_before_a_start_has_said_how_far_all_are_filled() -> None:
+    """W6: a segment that was made meanwhile, in another thread, ended the start.
+
+    What is left of a batch that was cut in two is made void before its file grows.
+    """
+    disk = OneAtATime()
+    for seed in (1, 2, 3):
+        disk.done.clear()
+        bench = await open_log(disk, config=SMALL, seed=seed)
+        assert disk.done == ["Log._accept_extents"]
+        await bench.settled()
+        await abandon(bench)
+        disk.medium.locks.clear()
+    assert disk.most == 1
+
+
+async def test_files_grow_and_are_accounted_for_by_one_thread_at_a_time() -> None:
+    """W6: on a disk that was full both are tried again at once, and one undid what the other had written."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=SMALL)
+    await bench.commit(A, b"first")
+    await bench.commit(A, b"torn" * 100)
+    await abandon(bench)
+    image = disk.medium.image()
+    name = next(name for name, content in image.items() if b"torn" in content)
+    at = image[name].rindex(b"WBat")
+    image[name] = image[name][:at] + b"?" + image[name][at + 1 :]
+    full = OneAtATime(Medium.of(image, ("wal",)))
+    full.medium.quota_bytes = full.medium.used()
+    bench = await open_log(full, config=replace(SMALL, segments_initial=6), seed=5)
+    full.medium.quota_bytes = 1 << 30
+    for _ in range(1000):
+        await bench.commit(A, b"meanwhile")
+        if not bench.log.status().is_out_of_space:
+            break
+    await bench.settled()
+    assert full.done.count("Log._accept_extents") == 2
+    assert full.most == 1
+    await abandon(bench)

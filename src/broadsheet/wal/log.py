@@ -702,7 +702,7 @@ class Log:
             quarantined=[LogStreamId(s.stream) for s in flagged if s.is_quarantined],
             tail_cut=[LogStreamId(s.stream) for s in flagged if s.flags & RowFlag.TAIL_CUT],
             quarantine_files=list(self.quarantine_files),
-            is_out_of_space=self._is_out_of_space or self._space.is_refused or bool(self._kept),
+            is_out_of_space=self._is_out_of_space or self._space.is_refused or bool(self.segments.kept),
         )
 
     async def close(self) -> None:
@@ -816,7 +816,7 @@ class Log:
 
     async def _set_aside(self) -> None:
         """Set aside what the disk had no space for at the start, once it has."""
-        kept = self._kept
+        kept, self._kept = self._kept, []
         while not self.is_closed and not self.is_dead:
             await asyncio.sleep(in_seconds(self.config.retry_delay))
             try:
@@ -826,12 +826,12 @@ class Log:
                     self.die(error)
                     return
                 continue
-            files, self.segments.kept, self._kept = list(self.segments.kept), {}, []
             try:
-                await self.disk.run(self._accept_extents)
+                await self._space.alone(self._accept_extents)
             except OSError as error:
                 self.die(error)
                 return
+            files, self.segments.kept = list(self.segments.kept), {}  # Only now they may grow.
             self._use_again(files)
             return
 

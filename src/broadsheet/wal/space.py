@@ -9,6 +9,7 @@ hold no state that recovery would miss. Source: log.9, log.10.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from broadsheet.base.marks import hit
@@ -70,8 +71,9 @@ class Space:
         self._is_filling = self._is_copying = False
         self._asked_lap = self._asked_at = self._asked_count = 0
         """The lap whose streams were asked to flush, where the head stood then, and how often."""
-        self._is_asking = False
+        self._is_asking = self._is_begun = False
         self._timer: asyncio.TimerHandle | None = None
+        self._changing = asyncio.Lock()
 
     def forget(self, stream: int) -> None:
         """The stream is gone."""
@@ -98,14 +100,22 @@ class Space:
         log.pool.add_free(index, segments.filled[index])
 
     def begin(self) -> None:
-        """Start filling, in the background."""
+        """Start filling, in the background.
+
+        Not before a start has said how far the files are filled: what is left of a batch that was cut in two
+        must be void before its file grows.
+        """
+        self._is_begun = True
         self._target = max(self._target, len(self._log.segments.files))
         self._fill()
+        self.look()
 
     def look(self) -> None:
         """A batch is durable, so room may have become short: ask, copy or grow."""
         log, pool = self._log, self._log.pool
-        if len(pool.free) >= pool.reserved + FREE_LOW or log.is_closed or log.is_dead or self._is_copying:
+        if not self._is_begun or log.is_closed or log.is_dead or self._is_copying:
+            return
+        if len(pool.free) >= pool.reserved + FREE_LOW:
             return
         lap = pool.oldest
         if lap < log.durable_lap:
@@ -198,6 +208,11 @@ class Space:
             self._target = len(segments.files) + 1
         self._fill()
 
+    async def alone(self, work: Callable[[], object]) -> None:
+        """Make or fill a file, or say how far all are filled: in a thread, one of these at a time."""
+        async with self._changing:
+            await self._log.disk.run(work)
+
     # --- filling ------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
@@ -216,10 +231,10 @@ class Space:
                 break
             try:
                 if index is None:
-                    await log.disk.run(segments.create)
+                    await self.alone(segments.create)
                 else:
                     end = min(segments.wanted[index], segments.filled[index] + FILL_STEP_BYTES)
-                    await log.disk.run(lambda i=index, e=end: segments.fill(i, e))  # type: ignore[misc]
+                    await self.alone(partial(segments.fill, index, end))
                     log.filled(index)
                 self.is_refused = False
             except OSError as error:
