@@ -9,6 +9,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import Incarnation, NodeId, Offset
+from broadsheet.control.core.acceptor import remembered
 from broadsheet.control.core.messages import Held
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import NO_BALLOT, Acceptor, acceptor_text
@@ -25,6 +26,7 @@ from broadsheet.runtime.time import LoopTimers
 from broadsheet.sim.disk import SimDisk
 from broadsheet.sim.medium import Medium
 from broadsheet.wal.config import KIB, MIB, WALConfig
+from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
 from tests.keyspace.test_healing import Ticking
 
@@ -61,8 +63,41 @@ def ports_of(disk: SimDisk, crashes: list[BaseException]) -> Ports:
     )
 
 
+@asynccontextmanager
+async def opened_log(disk: SimDisk) -> AsyncIterator[Log]:
+    """The metastore's log, without its metastore."""
+    crashes = list[BaseException]()
+    scope, ports = Scope("log", crash=crashes.append), ports_of(disk, crashes)
+    try:
+        yield await Log.open(
+            disk,
+            LOG_DIRECTORY,
+            config=MetastoreConfig().wal,
+            time=ports.time,
+            random=ports.random("log"),
+            turn=ports.turn,
+            scope=scope,
+            crash=ports.crash,
+        )
+    finally:
+        await scope.close()
+
+
 def after_a_power_cut(disk: SimDisk) -> SimDisk:
     return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+
+
+async def test_an_acceptor_answers_nobody_before_its_life_is_durable() -> None:
+    """control.6: an operator may name it at once, and after a power cut nobody would be that acceptor."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        life = metastore.acceptor.acceptor
+        cut = after_a_power_cut(disk)
+    async with opened_log(cut) as log:
+        memory = remembered([record.payload async for record in log.records(STREAM)])
+
+    assert memory is not None
+    assert memory.acceptor == life
 
 
 async def test_a_log_that_lost_an_old_record_begins_anew_from_memory() -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from broadsheet.runtime.turn import Turn
 from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
 from broadsheet.wire.limits import WireLimits
-from tests.wire.harness import LoopPorts
+from broadsheet.wire.pressure import Pressure
+from tests.wire.harness import LoopPorts, until
 
 LIMITS = WireLimits()
 MIB = 1 << 20
@@ -99,6 +100,31 @@ async def test_a_small_request_gets_through_whatever_the_others_hold() -> None:
     newcomer = node.enter("new", is_control=False)
 
     assert node.has_room(newcomer, LIMITS.floor_bytes)
+
+
+class Waits(Pressure):
+    """It waits for room, and nothing else."""
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding, self.is_held = holding, True
+
+    def ease(self) -> None:
+        self.is_held = False
+
+
+async def test_a_caller_without_room_keeps_no_other_caller_waiting() -> None:
+    """wire.6: it came first and wants more than there is room for; who waits behind it would fit."""
+    node = accounts()
+    first, second, third = [node.enter(name, is_control=False) for name in ("first", "second", "third")]
+    greedy(node, first, second, third)
+    large, small = Waits(first), Waits(second)
+    node.wait(large, LIMITS.node_in_flight_bytes_max)
+    node.wait(small, MIB)
+    node.give(third, third.used_bytes)
+
+    await until(lambda: not small.is_held)
+    assert large.is_held
+    assert node.is_waiting(large)
 
 
 async def test_the_reserve_is_for_control() -> None:

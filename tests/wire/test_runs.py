@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import NotFound, Status, TooLarge, Unknown, WrongAppendOffset
+from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unknown, WrongAppendOffset
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
@@ -178,6 +178,26 @@ async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
         w.methods.log.release()
 
         assert bytes(w.methods.log.content) == b"abc"
+
+
+async def test_runs_on_their_way_are_unknown_where_their_stream_is_refused() -> None:
+    """C2: a token that has expired ends a stream by a refusal, and the log may take its runs later."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        sent = asyncio.create_task(run.send([b"abc"]))
+        await until(lambda: w.methods.log.held)
+        server = next(iter(w.server.connections.values()))
+        server.end_stream(run.stream, Unauthenticated("the token has expired"))
+        with pytest.raises(Unknown):
+            await sent
+        w.methods.log.release()
+
+        assert bytes(w.methods.log.content) == b"abc"
+        with pytest.raises(Unauthenticated):
+            await run.send([b"never sent"])
+        await client.close()
 
 
 async def test_a_run_above_a_frame_is_refused_before_it_is_sent() -> None:
