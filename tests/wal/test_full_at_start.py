@@ -14,6 +14,7 @@ from broadsheet.sim.logimage import batches_of
 from broadsheet.sim.medium import Medium
 from broadsheet.wal import WALConfig
 from broadsheet.wal.record import LogFull
+from broadsheet.wal.segments import Segments
 from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, payloads
 
 T = TypeVar("T")
@@ -161,3 +162,28 @@ async def test_files_grow_and_are_accounted_for_by_one_thread_at_a_time() -> Non
     assert full.done.count("Log._accept_extents") == 2
     assert full.most == 1
     await abandon(bench)
+
+
+def test_a_segment_may_be_made_by_a_thread_while_the_loop_looks_for_room() -> None:
+    """A KeyError, or "dictionary changed size during iteration", ended the node."""
+    disk = SimDisk()
+    disk.make_dir("log")
+    segments = Segments(disk, "log", log_id=1, segment_bytes=64 << 10)
+    segments.create()
+    segments.fill(0, 64 << 10)
+
+    class Wanted(dict[int, int]):
+        def __setitem__(self, index: int, wanted: int) -> None:
+            segments.unfilled()  # As the loop may, at this moment.
+            super().__setitem__(index, wanted)
+
+    segments.wanted = Wanted(segments.wanted)
+    assert segments.create() == 1
+
+    class Making(dict[int, None]):
+        def __contains__(self, index: object) -> bool:
+            if len(segments.files) == 2:
+                segments.create()
+            return False
+
+    assert segments.unfilled(but=Making()) == 1

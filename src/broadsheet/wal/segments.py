@@ -95,8 +95,8 @@ class Segments:
         except OSError:
             file.close()
             raise
-        self.files[index], self.filled[index] = file, BLOCK_BYTES
-        self.wanted[index] = self.segment_bytes
+        self.files[index], self.wanted[index] = file, self.segment_bytes
+        self.filled[index] = BLOCK_BYTES  # Last: the loop looks for what is to be filled meanwhile.
         return index
 
     def fill(self, index: int, end: int) -> None:
@@ -152,7 +152,7 @@ class Segments:
         return next(
             (
                 index
-                for index, end in self.filled.items()
+                for index, end in list(self.filled.items())  # A thread may add one meanwhile.
                 if end < self.wanted[index] and index not in but and index not in self.kept
             ),
             None,
