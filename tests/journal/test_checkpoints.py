@@ -7,7 +7,12 @@ import msgspec
 import pytest
 
 from broadsheet.base.types import Buffer
+from broadsheet.errors import Status
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.messages import Commit
+from broadsheet.journal.service import UnaryAppend
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.sim.medium import Medium
 from tests.journal.crash_histories import (
@@ -15,6 +20,7 @@ from tests.journal.crash_histories import (
     JOURNALS,
     NAME,
     History,
+    Running,
     Shelf,
     _idle,
     running,
@@ -107,3 +113,58 @@ async def test_what_is_synced_and_far_behind_the_end_of_a_spool_need_not_stay_in
             assert end == synced - CACHED_BYTES, "only what was synced, and the last bytes stay"
             given_back = end
     assert given_back >= 2 * CACHED_BYTES
+
+
+async def _submitted(node: Running, content: bytes, condition: Condition) -> tuple[Status, Commit]:
+    """What an append is told."""
+    replica, run = await node.broker.replica(NAME), UnaryAppend(content)
+    replica.deliver(Submitted(run=run, count=1, length=len(content), condition=condition))
+    return await run.answered
+
+
+def _after_power_cut(disk: SimDisk) -> SimDisk:
+    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+
+
+async def test_a_checkpoint_names_the_attempt_of_an_append_that_is_not_committed_yet() -> None:
+    """J6: the log lets go of that append's record, and a client that asks after a restart was told no."""
+    disk, shelf, crashes = SimDisk(), Down(None, {}), list[BaseException]()
+    ours = Condition(check={"v": None}, union={"v": "1"}, attempt=b"a" * 16)
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        await _idle()
+        status, _ = await _submitted(node, b"x" * 5500, ours)  # Its record is the one that asks for it.
+        assert (status, replica.log_bytes) == (Status.OK, 0)
+        await _idle()
+    async with running(_after_power_cut(disk), shelf, seed=2, crashes=crashes) as node:
+        status, _ = await _submitted(node, b"x" * 5500, ours)
+        _, content = await node.content()
+
+    assert status is Status.ALREADY_EXISTS
+    assert len(content) == 5500
+    assert not crashes
+
+
+async def test_a_checkpoint_tells_nothing_of_an_append_that_the_log_refused() -> None:
+    """journals.12: after a restart the registers were those that its client was told are not set."""
+    disk, shelf, crashes = SimDisk(), Down(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await node.broker.replica(NAME)
+        await _idle()
+        status, _ = await _submitted(node, b"first", Condition(union={"v": "1"}))
+        assert status is Status.OK
+        status, _ = await _submitted(node, b"x" * 13_000, Condition(union={"v": "2"}, attempt=b"b" * 16))
+        assert status is Status.TOO_LARGE
+        status, _ = await _submitted(node, b"x" * 5500, Condition())
+        assert status is Status.OK
+        await _idle()
+    async with running(_after_power_cut(disk), shelf, seed=2, crashes=crashes) as node:
+        replica, content = await node.content()
+
+    assert replica.pipeline.committed_registers is not None
+    assert replica.pipeline.committed_registers.values == {"v": "1"}
+    assert replica.pipeline.attempts.find(b"b" * 16) is None
+    assert content == b"first" + b"x" * 5500
+    assert not crashes
