@@ -224,3 +224,22 @@ def test_dialling_says_refused_unreachable_or_nothing_for_a_while() -> None:
         assert result.said == ["made"]
 
     story(work)
+
+
+def test_a_dial_that_is_given_up_leaves_no_connection_behind() -> None:
+    """A kernel resets what nobody has: a server that kept it was told to have leaked a connection."""
+
+    async def work(pair: Pair) -> None:
+        server = Peer()
+        await pair.streams.port_of(pair.lives["b"]).listen("b:2", lambda: server)
+        dialling = asyncio.ensure_future(pair.streams.port_of(pair.lives["a"]).dial("b:2", Peer))
+        for _ in range(1_000_000):
+            await asyncio.sleep(1e-6)
+            if server.said:
+                break
+        assert not dialling.done()
+        dialling.cancel()
+        await asyncio.sleep(1)
+        assert server.said == ["made", "lost"]
+
+    story(work)

@@ -375,7 +375,11 @@ class SimNetwork:
         server, accept = bound
         near, far = streams.pair(self._life, server)
         world.soon(server, far.accept, accept)
-        await asyncio.sleep(back.delay(back.draws.bits() >> 20) / RETRY_NS)
+        try:
+            await asyncio.sleep(back.delay(back.draws.bits() >> 20) / RETRY_NS)
+        except asyncio.CancelledError:
+            near.abort()  # As a kernel does with what nobody has.
+            raise
         if near.is_lost or server.is_dead:
             near.is_lost = True
             streams.forget(near)
