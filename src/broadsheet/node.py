@@ -15,7 +15,7 @@ import broadsheet
 from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import NodeId
 from broadsheet.config import Place
-from broadsheet.control.role import MetastoreConfig, MetastoreRole
+from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room_for_documents
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
@@ -88,6 +88,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     journals: JournalsConfig = JournalsConfig()
     native: NativeConfig = NativeConfig()
     http: HTTPConfig = HTTPConfig()
+
+    def __post_init__(self) -> None:
+        """Hold the relations between sections."""
+        if self.node.peers:
+            require_room_for_documents(self.metastore.wal)
 
 
 class Node:

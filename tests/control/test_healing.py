@@ -15,12 +15,12 @@ from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import NO_BALLOT, Acceptor, acceptor_text
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Versioned
-from broadsheet.control.role import LOG_DIRECTORY, STREAM, MetastoreConfig, MetastoreRole, open_majority
+from broadsheet.control.role import LOG_DIRECTORY, STREAM, MetastoreConfig, open_majority
 from broadsheet.errors import ConfigError, Unknown
+from broadsheet.node import NodeConfig, Settings
 from broadsheet.observe.logs import Level, Logs
-from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.network import TCPNetwork
-from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.sim.disk import SimDisk
@@ -181,19 +181,13 @@ async def test_a_document_that_the_log_does_not_take_ends_no_node() -> None:
 
 
 @pytest.mark.parametrize("small", [{"record_bytes_max": 4 * MIB}, {"segment_bytes": 8 * MIB}])
-async def test_a_log_that_takes_no_largest_document_is_refused_at_the_start(small: dict[str, int]) -> None:
+def test_a_log_that_takes_no_largest_document_is_refused_at_the_start(small: dict[str, int]) -> None:
     """A limit of 8 MiB that the log does not hold is no limit."""
-    peers = {NodeId("n1"): "127.0.0.1:1", NodeId("n2"): "127.0.0.1:2"}
-    services = Services()
-    services.offer(Identity, Identity(node=NODE, cluster="c", peers=peers, version="1", is_insecure=False))
-    crashes: list[BaseException] = []
-    scope = Scope("metastore", crash=crashes.append)
+    node = NodeConfig(id="n1", peers={"n1": "127.0.0.1:1", "n2": "127.0.0.1:2"})
     config = MetastoreConfig(wal=WALConfig(**small))  # type: ignore[arg-type]
 
     with pytest.raises(ConfigError, match=f"metastore.wal.{next(iter(small))} is"):
-        await MetastoreRole().start(scope, ports_of(SimDisk(), crashes), config, services)
-
-    await scope.close()
+        Settings(node=node, metastore=config)
 
 
 async def test_a_log_that_has_no_room_to_begin_anew_takes_no_promise_without_its_identity(

@@ -401,6 +401,28 @@ BEFORE_CONTENT = {
 """Where a part of an append's record stands in the log, relative to its content."""
 
 
+async def _with_an_append_before_its_checkpoint(
+    parts: Sequence[bytes], crashes: list[BaseException]
+) -> SimDisk:
+    """A checkpoint is made in a thread: until it comes behind the append that came meanwhile, try again."""
+    for _ in range(50):
+        disk = SimDisk()
+        async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
+            await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+            await node.broker.create(JournalSpec(name=OTHER))
+            await node.broker.replica(OTHER)
+            for part in parts:
+                assert await append(node, NAME, part) is Status.OK
+            await _idle()
+            await append(node, OTHER, b"a later batch: what is missing below it was durable")
+            await _idle()
+            log, stream = node.broker._context.log, (await node.broker.replica(NAME)).stream
+            records = [decode(record.payload) async for record in log.records(stream)]
+            if [type(each) for each in records[-2:]] == [Proposal, Checkpoint]:
+                return copy_of(disk)
+    raise AssertionError("no checkpoint came behind an append that it does not tell of")
+
+
 @pytest.mark.parametrize("what", BEFORE_CONTENT)
 async def test_an_append_that_stands_before_an_older_checkpoint_does_not_vanish(what: str) -> None:
     """J2, W6: appends go on while a checkpoint is made, so the log may have them before it.
@@ -408,21 +430,8 @@ async def test_an_append_that_stands_before_an_older_checkpoint_does_not_vanish(
     One flipped bit of such an append at rest made it vanish, and its bytes in the spool were cut off: the
     checkpoint was the last record, and what it tells of was taken for all that there ever was.
     """
-    parts = [letter * 8192 for letter in (b"a", b"b")]
-    disk, crashes = SimDisk(), list[BaseException]()
-    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
-        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
-        await node.broker.create(JournalSpec(name=OTHER))
-        await node.broker.replica(OTHER)
-        for part in parts:
-            assert await append(node, NAME, part) is Status.OK
-        await _idle()
-        await append(node, OTHER, b"a later batch: what is missing below it was durable")
-        await _idle()
-        log, stream = node.broker._context.log, (await node.broker.replica(NAME)).stream
-        records = [decode(record.payload) async for record in log.records(stream)]
-        assert [type(each) for each in records[-2:]] == [Proposal, Checkpoint]
-        disk = copy_of(disk)
+    parts, crashes = [letter * 8192 for letter in (b"a", b"b")], list[BaseException]()
+    disk = await _with_an_append_before_its_checkpoint(parts, crashes)
     name, at = place_of(disk, parts[1], ".wal")
     flip(disk, name, at + BEFORE_CONTENT[what])
     for seed in (2, 3):

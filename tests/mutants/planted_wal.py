@@ -23,7 +23,7 @@ TARGETS = {
     "asked_once": "broadsheet.wal.space:Space._request",
     "set_aside_skipped": "broadsheet.wal.copying:set_aside",
     "damage_pins": "broadsheet.wal.log:Log.lose",
-    "shortness_ignored": "broadsheet.wal.recovery:shorter",
+    "shortness_ignored": "broadsheet.sim.logimage:shorter",
     "extents_not_raised": "broadsheet.wal.extents:Extents.raise_to",
 }
 """What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""

@@ -8,6 +8,7 @@ import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
+from broadsheet.sim import logimage
 from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import copying, opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
@@ -233,7 +234,8 @@ def damage_pins(patch: pytest.MonkeyPatch) -> None:
 
 def shortness_ignored(patch: pytest.MonkeyPatch) -> None:
     """A segment that is shorter than it was counts as one that was never written further."""
-    patch.setattr(recovery, "shorter", lambda *_: [])
+    for module in (recovery, opening, logimage):
+        patch.setattr(module, "shorter", lambda *_: [])
 
 
 def extents_not_raised(patch: pytest.MonkeyPatch) -> None:

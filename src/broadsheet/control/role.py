@@ -69,8 +69,7 @@ class MetastoreRole:
         """Recover, then offer the `Metastore` and its methods.
 
         Raises:
-            ConfigError: provider `file` with several nodes, a log that takes no largest document, or one that
-                is locked, foreign or newer.
+            ConfigError: provider `file` with several nodes, or the log is locked, foreign or newer.
             Corrupt: the file is damaged.
         """
         identity = services.one(Identity)
@@ -88,7 +87,6 @@ class MetastoreRole:
             metastore = await FileMetastore.open(ports.disk, founding, crash=ports.crash, logger=logger)
             services.offer(StatusSource, StatusSource(name=self.name, read=lambda: {"provider": "file"}))
         else:
-            _must_take_documents(config.wal)
             metastore = majority = await open_majority(
                 scope,
                 ports,
@@ -215,7 +213,7 @@ class _Token:
         return token
 
 
-def _must_take_documents(wal: WALConfig) -> None:
+def require_room_for_documents(wal: WALConfig) -> None:
     """Refuse a log in which a document that `compare_and_set` takes would find no room.
 
     Raises:

@@ -86,9 +86,9 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
                 last_end = record.end
             elif last_end is not None:
                 last_end = max(last_end, record.end)
-    if not is_complete:
+    if not is_complete or not suspects:
         return Claims(claims, None)
-    return Claims(claims, last_end, bytes(suspects[-1]) if suspects else b"")
+    return Claims(claims, last_end, bytes(suspects[-1]))
 
 
 def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
