@@ -43,13 +43,13 @@ format: $(ENV)
 	$(BIN)/ruff format .
 
 sim: $(ENV)
-	$(BIN)/broadsheet sim all $(ARGS)
+	$(BIN)/python -m simulator all $(ARGS)
 
 bench: $(ENV)
 	$(BIN)/broadsheet bench all $(ARGS)
 
 fuzz: $(ENV)
-	$(BIN)/broadsheet sim fuzz $(ARGS)
+	$(BIN)/python -m simulator fuzz $(ARGS)
 
 # Hours of work at low priority, resumable: make mutate SAMPLE=200 SEED=1 ARGS="log wire"
 SAMPLE ?= 200

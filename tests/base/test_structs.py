@@ -11,7 +11,7 @@ from msgspec.structs import StructConfig
 import broadsheet
 
 GOLDEN = Path(__file__).parent / "golden" / "shapes.txt"
-NOT_OURS = tuple(f"broadsheet.{name}" for name in ("__main__", "bench", "cli", "demo", "sim", "spark"))
+NOT_OURS = tuple(f"broadsheet.{name}" for name in ("__main__", "bench", "cli", "demo", "spark"))
 """What has no format of its own, or imports what a node does without."""
 MUTABLE = ("journal.core.recovery.Plan", "journal.core.recovery.SpoolPlan")
 """Collected step by step by the one function that makes them."""

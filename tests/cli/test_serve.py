@@ -226,10 +226,8 @@ def test_a_place_in_the_file_is_beside_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
-        (("sim", "list", "--json"), "workloads"),
         (("bench", "list", "--json"), "benchmarks"),
         (("config", "show", "--json"), "node.id"),
-        (("sim", "register", "--seed", "1", "--json"), "plan"),
         (("doctor", "--data-dir", "/nowhere/at/all", "--json"), "findings"),
     ],
 )

@@ -14,10 +14,10 @@ from broadsheet.control.carrying import receive_document, send_document
 from broadsheet.control.service import CompareAndSetRequest, VersionReply
 from broadsheet.errors import BroadsheetError, Refused, UnexpectedVersion
 from broadsheet.runtime.caller import CallerPorts
-from broadsheet.sim.history import History
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
+from simulator.history import History
 from tests.control.real import free_addresses
 from tests.keyspace.real import crash
 

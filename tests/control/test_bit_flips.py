@@ -18,7 +18,7 @@ from broadsheet.control.core.acceptor import (
 from broadsheet.control.core.messages import Accept, Prepare
 from broadsheet.control.core.value import NO_BALLOT, Acceptor, AcceptorSets, Ballot, founding
 from broadsheet.control.role import STREAM
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.wal.harness import Bench, abandon, open_log
 from tests.wal.histories import Kept, noise
 from tests.wal.one_stream import ROOMY, search_one_stream
@@ -62,7 +62,7 @@ async def write() -> tuple[dict[str, bytes], list[Memory]]:
         value = value.write(f"attempt {n}", document=noise(n, 60 + 40 * n))
         await written.step(Accept(NodeId("b"), ballot, ME, value, basis, SETS))
     await abandon(written.bench)
-    return disk.medium.image(), written.states
+    return disk.state.image(), written.states
 
 
 def search(flips: int, seed: int) -> None:

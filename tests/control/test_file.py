@@ -13,9 +13,9 @@ from broadsheet.control.file import NAME, FileMetastore
 from broadsheet.control.port import Versioned
 from broadsheet.errors import Corrupt, StoreUnhealthy, UnexpectedVersion
 from broadsheet.runtime.disk import LocalDisk
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.entropy import Draws
-from broadsheet.sim.medium import Medium
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
+from simulator.entropy import Draws
 from tests.support.faulty import Fault, FaultyDisk
 
 
@@ -141,20 +141,20 @@ async def test_a_start_serves_no_version_that_only_the_page_cache_has(
     Found by `sim metastore-file`: the version was then written once more, with another document.
     """
     for seed in range(40):
-        medium = Medium(Draws(seed, "medium"))
-        metastore = await FileMetastore.open(SimDisk(medium), b"founded", crash=crashes.append)
+        disk_state = DiskState(Draws(seed, "medium"))
+        metastore = await FileMetastore.open(SimDisk(disk_state), b"founded", crash=crashes.append)
         await metastore.compare_and_set(1, b"second")
-        faulty = FaultyDisk(SimDisk(medium))
+        faulty = FaultyDisk(SimDisk(disk_state))
         dying = await FileMetastore.open(faulty, b"", crash=crashes.append)
         faulty.plan(Fault("sync_dir", errno.EIO))
         with pytest.raises(OSError, match="planned"):
             await dying.compare_and_set(2, b"third")
-        again = FaultyDisk(SimDisk(medium))
+        again = FaultyDisk(SimDisk(disk_state))
         again.space = 0 if is_full else None
         served = await (await FileMetastore.open(again, b"", crash=crashes.append)).read()
-        medium.power_cut()
+        disk_state.power_cut()
 
-        after = await FileMetastore.open(SimDisk(medium), b"", crash=crashes.append)
+        after = await FileMetastore.open(SimDisk(disk_state), b"", crash=crashes.append)
         assert await after.read() == served, seed
 
 

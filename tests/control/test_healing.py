@@ -23,11 +23,11 @@ from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.config import KIB, MIB, WALConfig
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.keyspace.test_healing import Ticking
 
 NODE = NodeId("n1")
@@ -84,7 +84,7 @@ async def opened_log(disk: SimDisk) -> AsyncIterator[Log]:
 
 
 def after_a_power_cut(disk: SimDisk) -> SimDisk:
-    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    return SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
 
 
 async def test_an_acceptor_answers_nobody_before_its_life_is_durable() -> None:
@@ -147,13 +147,13 @@ async def test_a_start_that_lost_its_acceptor_logs_a_remedy_that_exists(
         if not is_gone:
             metastore._log._on_quarantine.clear()
             metastore._log.quarantine(STREAM)
-    image = disk.medium.image()
+    image = disk.state.image()
     if is_gone:
         first = min(name for name in image if name.startswith(LOG_DIRECTORY) and len(image[name]) > MIB)
         image = {name: content for name, content in image.items() if name != first}
     logs = Logs(wall=lambda: WallTime(0), level=Level.INFO, is_console=False, node="n1")
     scope = Scope("metastore", crash=crashes.append)
-    ports = ports_of(SimDisk(Medium.of(image, tuple(disk.medium.directories))), crashes)
+    ports = ports_of(SimDisk(DiskState.of(image, tuple(disk.state.directories))), crashes)
     metastore = await open_majority(
         scope, ports, MetastoreConfig(), node=NODE, peers={NODE: ""}, cluster="c", logger=logs.of("metastore")
     )

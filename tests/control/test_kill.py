@@ -8,8 +8,8 @@ import pytest
 
 import broadsheet
 from broadsheet.control.failpoints import LABELS
-from broadsheet.sim.checkers.linearizable import check_linearizable
-from broadsheet.sim.workloads.metastore import check_versions, document_model, founded_document
+from simulator.checkers.linearizable import check_linearizable
+from simulator.workloads.metastore import check_versions, document_model, founded_document
 from tests.control.processes import Client, Processes, new_history
 
 PASSAGES = 12

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-from broadsheet.sim.checkers.linearizable import check_linearizable
-from broadsheet.sim.workloads.metastore import check_versions, document_model
+from simulator.checkers.linearizable import check_linearizable
+from simulator.workloads.metastore import check_versions, document_model
 from tests.control.processes import Client, Processes, new_history
 
 SECONDS = 8.0

@@ -36,10 +36,10 @@ from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
-from broadsheet.sim.crashstates import CrashState, crash_states, record
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Tape
 from broadsheet.wal.config import KIB, WALConfig
+from simulator.crashstates import CrashState, crash_states, record
+from simulator.disk import SimDisk
+from simulator.disk_state import Tape
 from tests.support.faulty import FaultyDisk
 from tests.wal.harness import TestTime
 
@@ -169,7 +169,7 @@ async def running(
         yield Running(services)
     finally:
         if is_last:
-            disk.medium.tape = None
+            disk.state.tape = None
         await scope.close()
 
 

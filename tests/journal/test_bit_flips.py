@@ -14,7 +14,7 @@ from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.spool_file import BLOCK_BYTES, SpoolFile, create, rebuild
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf
 
 FLIPS = {Codec.NONE: 600, Codec.GZIP: 600, Codec.ZSTANDARD: 600, Codec.SNAPPY: 600}

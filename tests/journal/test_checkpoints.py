@@ -13,8 +13,8 @@ from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import Commit
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Medium
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import (
     FRAGMENT_BYTES,
     JOURNALS,
@@ -64,7 +64,7 @@ async def test_a_spool_that_rolls_while_it_is_flushed_is_flushed_again(
         await _idle()
         await history.append(node, 5600)  # The next checkpoint trims the log.
         await _idle()
-    cut = SimDisk(Medium.of(history.disk.medium.image(), tuple(history.disk.medium.directories)))
+    cut = SimDisk(DiskState.of(history.disk.state.image(), tuple(history.disk.state.directories)))
     async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
         replica, content = await node.content()
 
@@ -123,7 +123,7 @@ async def _submitted(node: Running, content: bytes, condition: Condition) -> tup
 
 
 def _after_power_cut(disk: SimDisk) -> SimDisk:
-    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    return SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
 
 
 async def test_a_checkpoint_names_the_attempt_of_an_append_that_is_not_committed_yet() -> None:

@@ -28,9 +28,9 @@ from broadsheet.journal.reading import read
 from broadsheet.journal.repairing import Witnesses, repair
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import spool_name
-from broadsheet.sim.crashstates import crash_states, record
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium, Write
+from simulator.crashstates import crash_states, record
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState, Write
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
 from tests.journal.node_process import NodeProcess
 
@@ -79,15 +79,15 @@ async def lived(*, is_vouched: bool, registers: bool = False) -> SimDisk:
         if is_vouched:
             await append(node, OTHER, b" more")
             await _idle()
-        files = {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
-        directories = tuple(disk.medium.directories)
+        files = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+        directories = tuple(disk.state.directories)
     assert not crashes
-    return SimDisk(Medium.of(files, directories))
+    return SimDisk(DiskState.of(files, directories))
 
 
 def copy_of(disk: SimDisk) -> SimDisk:
     return SimDisk(
-        Medium.of({n: bytes(i.view) for n, i in disk.medium.files.items()}, tuple(disk.medium.directories))
+        DiskState.of({n: bytes(i.view) for n, i in disk.state.files.items()}, tuple(disk.state.directories))
     )
 
 
@@ -95,7 +95,7 @@ def place_of(disk: SimDisk, content: bytes, suffix: str) -> tuple[str, int]:
     """File and place of the last copy of `content` in a file whose name ends so."""
     found = [
         (name, at)
-        for name, inode in disk.medium.files.items()
+        for name, inode in disk.state.files.items()
         if name.startswith("journals/")
         and name.endswith(suffix)
         and (at := bytes(inode.view).rfind(content)) >= 0
@@ -105,14 +105,14 @@ def place_of(disk: SimDisk, content: bytes, suffix: str) -> tuple[str, int]:
 
 
 def flip(disk: SimDisk, name: str, at: int, bit: int = 1) -> None:
-    inode = disk.medium.files[name]
-    disk.medium.change(inode, Write(at, bytes((bytes(inode.view)[at] ^ bit,))))
+    inode = disk.state.files[name]
+    disk.state.change(inode, Write(at, bytes((bytes(inode.view)[at] ^ bit,))))
 
 
 def wipe_sum(disk: SimDisk, content: bytes) -> None:
     """Destroy the sum in the newest record of `content`."""
     name, at = place_of(disk, content, ".wal")
-    disk.medium.change(disk.medium.files[name], Write(at - 24, b"X" * 20))
+    disk.state.change(disk.state.files[name], Write(at - 24, b"X" * 20))
 
 
 async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
@@ -151,7 +151,7 @@ async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
 
 def kept(disk: SimDisk) -> bytes:
     """Everything that stands beside the log: spools, and what was moved aside."""
-    files = disk.medium.files.items()
+    files = disk.state.files.items()
     return b"\0".join(bytes(i.view) for name, i in files if name.startswith("journals/spool"))
 
 
@@ -200,7 +200,7 @@ async def test_every_flipped_bit_of_the_log_and_the_spool_is_repaired_or_told(
     disk = await lived(is_vouched=is_vouched, registers=has_registers)
     places = [
         (name, at)
-        for name, inode in sorted(disk.medium.files.items())
+        for name, inode in sorted(disk.state.files.items())
         if name.startswith("journals/") and name.endswith((".wal", ".spool"))
         for at, byte in enumerate(bytes(inode.view))
         if byte
@@ -220,10 +220,10 @@ async def test_a_power_cut_during_a_repair_leaves_what_another_start_repairs_or_
     flip(damaged, *place_of(damaged, PARTS[-1], ".wal"))
     disk = SimDisk()
     tape, crashes = record(disk), list[BaseException]()
-    for name in damaged.medium.directories:
+    for name in damaged.state.directories:
         if name:
             disk.make_dir(name)
-    for name, inode in damaged.medium.files.items():
+    for name, inode in damaged.state.files.items():
         file = disk.open(name, create=True)
         file.write_at(0, (bytes(inode.view),))
         file.sync()
@@ -307,7 +307,7 @@ async def test_what_a_repair_proved_outlives_a_power_cut() -> None:
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=ROOMY, is_last=False) as node:
         assert await shown(node, NAME) == CONTENT
         assert not disk.exists(f"{(await node.broker.replica(NAME)).directory}/seal")
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Shelf(None, {}), seed=3, crashes=crashes, config=ROOMY) as node:
         assert await shown(node, NAME) == CONTENT
         assert (await node.broker.replica(NAME)).reason == ""

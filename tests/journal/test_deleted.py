@@ -8,7 +8,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import Running, Shelf, _idle, running
 
 COUNT = 20
@@ -16,7 +16,7 @@ COUNT = 20
 
 def beside_logs(disk: SimDisk) -> list[str]:
     """Every file and directory but the segments of the two logs, which are used again."""
-    names = [*disk.medium.files, *disk.medium.directories]
+    names = [*disk.state.files, *disk.state.directories]
     return sorted(name for name in names if not name.endswith(".wal"))
 
 

@@ -10,7 +10,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import StreamedAppend
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.support.hand import HandClock
 

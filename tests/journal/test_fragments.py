@@ -16,7 +16,7 @@ from broadsheet.journal.config import CACHE_BYTES_MIN
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.stored import BLOCK_BYTES
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf
 
 JOURNAL = JournalName("f")

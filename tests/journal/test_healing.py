@@ -15,10 +15,10 @@ from broadsheet.base.types import Buffer, LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, Corrupt, Status
 from broadsheet.journal.core.records import CHECKPOINT
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Medium, Write
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import DiskState, Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _until, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import ROOMY, append, shown
@@ -65,7 +65,7 @@ async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> N
         assert not log.is_quarantined(replica.stream)
         assert await append(node, NAME, b"and on") is Status.OK
         assert node.broker.status(NAME).state == "open"
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
         assert await shown(node, NAME) == b"a" * 2100 + b"and on"
         assert (await node.broker.replica(NAME)).reason == ""
@@ -92,7 +92,7 @@ async def test_a_journal_that_is_deleted_while_it_heals_does_not_end_the_node(
         node.broker._context.log.quarantine(replica.stream)
         await flushed.wait()
         await node.broker.delete(NAME, None)
-        assert not [name for name in disk.medium.files if name.startswith("journals/spool/")]
+        assert not [name for name in disk.state.files if name.startswith("journals/spool/")]
     assert not crashes
 
 
@@ -102,8 +102,8 @@ async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_sta
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
         await lives(node)
         replica = await node.broker.replica(NAME)
-        inode = disk.medium.files[replica.closed[0].name]
-        disk.medium.change(inode, Write(5, b"X"))
+        inode = disk.state.files[replica.closed[0].name]
+        disk.state.change(inode, Write(5, b"X"))
         node.broker._context.log.quarantine(replica.stream)
 
         await append(node, NAME, b"refused")
@@ -141,7 +141,7 @@ async def test_a_log_that_is_full_while_it_begins_anew_is_not_taken_for_healed(
         await until(lambda: not replica.trouble)
         assert refused == 3
         assert await append(node, NAME, b"and on") is Status.OK
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:
         assert await shown(node, NAME) == b"a" * 2100 + b"and on"
         assert (await node.broker.replica(NAME)).reason == ""
@@ -180,7 +180,7 @@ async def test_one_acceptance_is_enough_for_a_spool_that_healing_found_damaged()
         await lives(node)
         replica = await node.broker.replica(NAME)
         spool = replica.closed[0]
-        disk.medium.change(disk.medium.files[spool.name], Write(5, b"X"))
+        disk.state.change(disk.state.files[spool.name], Write(5, b"X"))
         node.broker._context.log.quarantine(replica.stream)
         await _until(lambda: replica.reason, "the journal is sealed")
 

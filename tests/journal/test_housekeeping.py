@@ -13,8 +13,8 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import StreamedAppend
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Medium
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import ROOMY, append, shown
 
@@ -88,7 +88,7 @@ async def test_a_stream_behind_an_append_has_the_name_of_its_spool_file_synced()
         stream.put(LARGE)
         stream.finish()
         assert (await stream.answered)[0] is Status.OK
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, store, seed=2, crashes=crashes, config=ROOMY) as node:
         assert (await node.broker.replica(NAME)).reason == ""
         assert await shown(node, NAME) == b"small" + LARGE

@@ -9,9 +9,9 @@ from broadsheet.errors import Status
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import OTHER, ROOMY, append, copy_of, flip, place_of, shown
 from tests.journal.test_healing import Down
@@ -71,16 +71,16 @@ async def idle(
         await checkpointed(node, NAME)
         await append(node, OTHER, b"later")
         await _idle()
-        files = {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
-        directories = tuple(disk.medium.directories)
+        files = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+        directories = tuple(disk.state.directories)
     assert not crashes
-    return Idle(SimDisk(Medium.of(files, directories)), shelf.objects, content)
+    return Idle(SimDisk(DiskState.of(files, directories)), shelf.objects, content)
 
 
 def checkpoint_span(disk: SimDisk) -> tuple[str, int, int]:
     """Where the newest checkpoint of the journal is in the log, its frame header included."""
     name, at = place_of(disk, b"fragment_begin", ".wal")
-    view = bytes(disk.medium.files[name].view)
+    view = bytes(disk.state.files[name].view)
     begin = view.rindex(b"\x02\x89\xa5epoch", 0, at)
     end = view.index(b"attempts_from", at) + len(b"attempts_from") + 2
     return name, begin - FRAME_BYTES - ENTRY_BYTES, end

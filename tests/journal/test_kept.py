@@ -16,8 +16,8 @@ from broadsheet.errors import BroadsheetError, Corrupt
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Write
+from simulator.disk import SimDisk
+from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.journal.node_process import NodeProcess
 from tests.support.faulty import Fault, FaultyDisk
@@ -35,15 +35,15 @@ async def append(node: Running, content: bytes) -> None:
 
 def spools(disk: SimDisk) -> dict[str, bytes]:
     """The content of each spool file."""
-    files = disk.medium.files
+    files = disk.state.files
     return {name: bytes(inode.view) for name, inode in files.items() if name.endswith(".spool")}
 
 
 def lose(disk: SimDisk, directory: str) -> dict[str, bytes]:
     """Somebody removes a directory; what was in it. The page cache stays, as after kill -9."""
-    lost = {n: bytes(i.view) for n, i in disk.medium.files.items() if n.startswith(f"{directory}/")}
+    lost = {n: bytes(i.view) for n, i in disk.state.files.items() if n.startswith(f"{directory}/")}
     for name in lost:
-        disk.medium.remove(name)
+        disk.state.remove(name)
     return lost
 
 
@@ -79,9 +79,9 @@ async def test_a_quarantined_log_leaves_behind_its_gap_what_the_spool_file_has()
         for content in (b"first" * 10, b"second" * 10, b"third" * 10):
             await append(node, content)
     (before,) = spools(disk).values()
-    inode = disk.medium.files["journals/log/segment-00000000.wal"]
+    inode = disk.state.files["journals/log/segment-00000000.wal"]
     at = bytes(inode.view).index(b"third" * 10) - 24  # The whole sum: nothing proves what the file has.
-    disk.medium.change(inode, Write(at, b"X" * 20))
+    disk.state.change(inode, Write(at, b"X" * 20))
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
         assert "lost records" in (await node.broker.replica(NAME)).reason
     assert list(spools(disk).values()) == [before]
@@ -101,7 +101,7 @@ async def test_a_lost_key_space_is_told_before_any_journal_is_dropped() -> None:
         with pytest.raises(Corrupt, match="restore"):
             async with running(disk, shelf, seed=seed, crashes=crashes, is_last=False):
                 pass
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
     lose(disk, "keyspace/log")
     for name, content in lost.items():
         disk.open(name, create=True).write_at(0, [content])
@@ -231,12 +231,12 @@ async def test_a_damaged_spool_file_is_not_removed_for_a_name_in_the_store() -> 
         housekeeping.checkpoint()
         for _ in range(200):
             await asyncio.sleep(0)
-    disk.medium.change(disk.medium.files[name], Write(1000, b"X"))
-    damaged = bytes(disk.medium.files[name].view)
+    disk.state.change(disk.state.files[name], Write(1000, b"X"))
+    damaged = bytes(disk.state.files[name].view)
 
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
         await node.broker.replica(NAME)
-    assert damaged in [bytes(inode.view) for inode in disk.medium.files.values()]
+    assert damaged in [bytes(inode.view) for inode in disk.state.files.values()]
     assert not crashes
 
 

@@ -15,7 +15,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import Stage, StreamedAppend
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
 
 SPEC = JournalSpec(name=NAME)

@@ -12,9 +12,9 @@ import pytest
 from broadsheet.base.types import JournalName
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.extents import EXTENTS_NAME
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import CONTENT, OTHER, PARTS, ROOMY, append, kept, shown
 
@@ -36,7 +36,7 @@ async def lived() -> tuple[Image, dict[JournalName, bytes]]:
         await _idle()
         assert await append(node, LATE, b"late" * 30) is Status.OK
         await _idle()
-        image = {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+        image = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
     assert not crashes
     return image, {NAME: CONTENT, OTHER: b"other", LATE: b"late" * 30, IDLE: b""}
 
@@ -64,7 +64,7 @@ def left(image: Image, size: Callable[[int], int]) -> Image:
 
 
 def disk_of(image: Image) -> SimDisk:
-    return SimDisk(Medium.of(image, ("journals/log", "journals/spool")))
+    return SimDisk(DiskState.of(image, ("journals/log", "journals/spool")))
 
 
 async def is_open(node: Running, name: JournalName) -> bool:

@@ -8,12 +8,12 @@ import broadsheet
 from broadsheet.base.types import JournalName
 from broadsheet.errors import TooLarge
 from broadsheet.journal.messages import JournalInfo, RunRequest
-from broadsheet.sim.fuzz_sessions import good_session
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import RecordsReceived
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.listener import ListenerConnection
 from broadsheet.wire.run import RUN_BYTES_MAX
+from simulator.fuzz_sessions import good_session
 from tests.journal.node_process import CONFIG, NodeProcess
 from tests.wire.test_connection import START, feed
 

@@ -11,7 +11,7 @@ import pytest
 from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
 from broadsheet.journal.turns import Turns
 from broadsheet.ports import File
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 
 
 class Narrow(SimDisk):
@@ -93,7 +93,7 @@ async def test_a_file_rests_only_once_all_that_was_written_is_synced() -> None:
     assert not any(handle.rest() for handle in handles)
     await bench.settle()
     assert bench.disk.open_count == 1
-    unsynced = [name for name, inode in bench.disk.medium.files.items() if inode.dirty]
+    unsynced = [name for name, inode in bench.disk.state.files.items() if inode.dirty]
     assert len(unsynced) <= 1
 
 

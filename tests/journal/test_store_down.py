@@ -19,8 +19,8 @@ from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, Fragment
 from broadsheet.journal.reading import read
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import Kind
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
 from tests.journal.node_process import NodeProcess
 
@@ -177,7 +177,7 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
         await append(node, b"and on")
         assert replica.spool.read(told.head, 6) == b"and on"
     assert {name: shelf.objects[name] for name in stored} == stored
-    aside = [bytes(inode.view) for name, inode in disk.medium.files.items() if name.endswith(".lost")]
+    aside = [bytes(inode.view) for name, inode in disk.state.files.items() if name.endswith(".lost")]
     assert SECOND in b"".join(aside), "nothing is deleted"
     assert not crashes
 
@@ -194,8 +194,8 @@ async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> 
         await node.broker.replica(NAME)
         await asyncio.sleep(0.05)  # A checkpoint trims what the log had of it.
     # As a kill between the removal of a stored spool file and the next checkpoint leaves it.
-    (spool,) = [file for file in disk.medium.files if file.endswith(".spool")]
-    disk.medium.remove(spool)
+    (spool,) = [file for file in disk.state.files if file.endswith(".spool")]
+    disk.state.remove(spool)
     digest = sha1(FIRST, usedforsecurity=False).hexdigest()
     shelf.objects[f"{NAME}/{0:016x}-{len(FIRST):016x}-{digest}.raw"] = FIRST
     shelf.is_down = True
@@ -277,7 +277,7 @@ async def test_an_older_copy_is_noticed_by_the_producer_index_that_is_stored() -
     async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
         await node.broker.create(spec)
         await append(node, lines)
-    older = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    older = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
         for _ in range(4):
             await append(node, lines)

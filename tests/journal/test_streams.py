@@ -17,7 +17,7 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, StagingArea
 from broadsheet.journal.streaming import Stage, StreamedAppend
 from broadsheet.ports import Disk
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -130,12 +130,12 @@ async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, di
     await whole.granted
     whole.put(LARGE)
     await coming.granted
-    disk.medium.health.is_full = True
+    disk.state.health.is_full = True
     whole.finish()
     assert (await whole.answered)[0] is Status.STORE_UNHEALTHY
     coming.put(LARGE)
     assert (await coming.answered)[0] is Status.STORE_UNHEALTHY
-    disk.medium.health.is_full = False
+    disk.state.health.is_full = False
 
     assert await append(replica, b"goes on") == (Status.OK, 0)
     assert disk.list(DIRECTORY) == []

@@ -14,8 +14,8 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.sealing import SEAL_NAME
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Write
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import ROOMY, append, flip, place_of, shown
 from tests.journal.test_healing import Down, lives, until
@@ -48,7 +48,7 @@ def bad(monkeypatch: pytest.MonkeyPatch) -> Bad:
 
 def spoil(bad: Bad, disk: SimDisk, name: str, sector: int = 0) -> None:
     """No read of that sector returns."""
-    bad[disk.medium.files[name].number, sector] = None
+    bad[disk.state.files[name].number, sector] = None
 
 
 class Returning(Shelf):
@@ -102,9 +102,9 @@ async def test_a_journal_opens_around_a_spool_file_that_cannot_be_read(which: st
         await accept(node)
         replica = await node.broker.replica(NAME)
         assert replica.end == 2100 + len(b"and on")
-        kept = [name for name in disk.medium.files if name.endswith(".lost")]
+        kept = [name for name in disk.state.files if name.endswith(".lost")]
         assert len(kept) == 1
-        assert bytes(disk.medium.files[kept[0]].view) == b"a" * (end - begin), "the sector may come back"
+        assert bytes(disk.state.files[kept[0]].view) == b"a" * (end - begin), "the sector may come back"
     assert not crashes
 
 
@@ -131,7 +131,7 @@ async def test_a_journal_opens_with_a_seal_that_cannot_be_read(bad: Bad) -> None
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
         await lives(node)
         replica = await node.broker.replica(NAME)
-        disk.medium.change(disk.medium.files[replica.closed[0].name], Write(5, b"X"))
+        disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
         node.broker._context.log.quarantine(replica.stream)
         await append(node, NAME, b"refused")
         await until(lambda: replica.reason)
@@ -172,6 +172,6 @@ async def test_a_repair_does_not_write_over_a_sector_that_it_could_not_read(
                 await shown(node, NAME)
         else:
             assert await shown(node, NAME) == parts[0]
-        assert bytes(disk.medium.files[name].view) == b"".join(parts)
+        assert bytes(disk.state.files[name].view) == b"".join(parts)
         await accept(node)
     assert not crashes

@@ -27,8 +27,8 @@ from broadsheet.message.producer_state import decode
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import sequence
 from broadsheet.message.uuid import MULTICAST, ProducerId
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium, Write
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState, Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import (
@@ -115,21 +115,21 @@ async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
         assert [(e.begin, e.end) for e in told.lost] == [(0, len(CONTENT))], "each byte once"
         assert await append(node, NAME, b"on") is Status.OK
         assert (await node.broker.replica(NAME)).end == len(CONTENT) + 2
-    assert any(name.endswith(".lost") for name in disk.medium.files)
+    assert any(name.endswith(".lost") for name in disk.state.files)
     assert not crashes
 
 
 async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files_name() -> None:
     """journals.15: reset-head is the way out of a log that is another one; a power cut later it still is."""
     disk, crashes = await lived(is_vouched=True), list[BaseException]()
-    for name in [name for name in disk.medium.files if name.startswith("journals/log/")]:
-        disk.medium.remove(name)
+    for name in [name for name in disk.state.files if name.startswith("journals/log/")]:
+        disk.state.remove(name)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         assert "reset-head" in (await node.broker.replica(NAME)).reason
         told = await accept(node, may_act=True, is_head_only=True)
         assert told.head == len(CONTENT)
         assert await append(node, NAME, b"on") is Status.OK
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     assert CONTENT in kept(disk)
     async with running(cut, Shelf(None, {}), seed=3, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
@@ -153,8 +153,8 @@ async def test_committed_messages_behind_an_accepted_loss_can_be_read() -> None:
         for content in (pending + first, b'{"lost":1}\n' * 200):
             assert await append(node, NAME, content) is Status.OK
         await _idle()
-    for file in [name for name in disk.medium.files if name.startswith("journals/log/")]:
-        disk.medium.remove(file)
+    for file in [name for name in disk.state.files if name.startswith("journals/log/")]:
+        disk.state.remove(file)
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
         head = ByteOffset((await node.broker.replica(NAME)).end + 5000)
         told = await accept(node, may_act=True, head=head)
@@ -237,7 +237,7 @@ async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() ->
         assert (await node.broker.replica(NAME)).reason
         assert (await accept(node, may_act=True)).is_done
         assert (await node.broker.replica(NAME)).reason == ""
-        cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+        cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=3, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
         assert (replica.reason, replica.begin, replica.end) == ("", 0, len(CONTENT))
@@ -259,7 +259,7 @@ async def test_what_is_acknowledged_while_a_loss_is_accepted_stays() -> None:
     disk, crashes = await lived(is_vouched=True), list[BaseException]()
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
         await node.keyspace.transact([], [Delete(registers_key(NAME))])
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, faulty=Late(disk)) as node:
         await node.broker.replica(NAME)
         accepting = asyncio.create_task(accept(node, may_act=True))
@@ -322,7 +322,7 @@ async def test_registers_that_are_lost_begin_anew_and_empty() -> None:
     disk, crashes = await lived(is_vouched=True), list[BaseException]()
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
         await node.keyspace.transact([], [Delete(registers_key(NAME))])
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
         wanted = Condition(check={"owner": None}, union={"owner": "me"})
         assert await append(node, NAME, b"x", wanted) is Status.REGISTERS_UNKNOWN
@@ -342,7 +342,7 @@ async def test_a_damaged_closed_spool_of_a_journal_that_takes_appends_has_a_way_
             assert await append(node, NAME, content) is Status.OK
         replica = await node.broker.replica(NAME)
         spool = replica.closed[0]
-        disk.medium.change(disk.medium.files[spool.name], Write(5, b"X"))
+        disk.state.change(disk.state.files[spool.name], Write(5, b"X"))
         spool.damage = f"as an upload finds it: {accept_loss_of(NAME)}"
         assert "accept-loss" in node.broker.status(NAME).reason
         assert node.broker.stopped_count == 1

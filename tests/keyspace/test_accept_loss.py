@@ -21,9 +21,9 @@ from broadsheet.keyspace.core.loss import LOSS_KEY
 from broadsheet.keyspace.local.role import open_keyspace
 from broadsheet.keyspace.local.sealing import REVISION_LEAP, SEAL_NAME
 from broadsheet.observe.logs import Logs
-from broadsheet.sim.crashstates import crash_states, record
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium, Resize
+from simulator.crashstates import crash_states, record
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState, Resize
 from tests.journal.crash_histories import KEYSPACE, NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import append, copy_of, flip, shown
@@ -36,12 +36,12 @@ FLIPS = 60
 
 
 def image(disk: SimDisk) -> dict[str, bytes]:
-    return {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+    return {name: bytes(inode.view) for name, inode in disk.state.files.items()}
 
 
 def kept_at(disk: SimDisk) -> SimDisk:
     """The disk after kill -9 at this moment."""
-    return SimDisk(Medium.of(image(disk), tuple(disk.medium.directories)))
+    return SimDisk(DiskState.of(image(disk), tuple(disk.state.directories)))
 
 
 async def lived() -> tuple[SimDisk, dict[str, int]]:
@@ -72,7 +72,7 @@ async def refuses(disk: SimDisk, match: str) -> None:
     with pytest.raises(Corrupt, match=match):
         async with running(disk, Shelf(None, {}), seed=7, crashes=[]):
             pass
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
 
 
 def streams(node: Running) -> list[int]:
@@ -180,7 +180,7 @@ async def test_a_log_that_lost_its_end_does_not_claim_that_nothing_was_lost() ->
         for name, content in image(disk).items()
         if name.startswith("keyspace/log/") and (at := content.find(key)) >= 0
     )
-    disk.medium.change(disk.medium.files[name], Resize(at))
+    disk.state.change(disk.state.files[name], Resize(at))
     await refuses(disk, "keyspace accept-loss")
 
     told = accept(disk, {}, may_act=False)
@@ -234,7 +234,7 @@ async def test_whichever_bit_is_flipped_every_journal_is_there_or_an_orphan() ->
                 assert [await shown(node, name) for name in ALL] == [name.encode() for name in ALL]
                 continue
         except Corrupt:
-            disk.medium.locks.clear()
+            disk.state.locks.clear()
         told = accept(disk, {}, may_act=True)
         accepted += 1
         orphans = {each.revision for each in told.orphans}
@@ -255,7 +255,7 @@ async def test_every_power_cut_of_an_acceptance_leaves_the_loss_or_the_salvage()
     flip_key(damaged, spec_key(OTHER))
     disk = SimDisk()
     tape = record(disk)
-    for name in filter(None, damaged.medium.directories):
+    for name in filter(None, damaged.state.directories):
         disk.make_dir(name)
     for name, content in image(damaged).items():
         file = disk.open(name, create=True)
@@ -275,7 +275,7 @@ async def test_every_power_cut_of_an_acceptance_leaves_the_loss_or_the_salvage()
                 assert created[OTHER] in streams(node)
                 outcomes["salvaged"] += 1
         except Corrupt:
-            cut.medium.locks.clear()
+            cut.state.locks.clear()
             assert accept(cut, {}, may_act=False).lost
             outcomes["refused"] += 1
         assert not crashes

@@ -22,7 +22,7 @@ from broadsheet.keyspace.core.store import (
 )
 from broadsheet.keyspace.core.transaction import KeyValue, Limits, Put
 from broadsheet.keyspace.local.keyspace import STREAM
-from broadsheet.sim.disk import SimDisk
+from simulator.disk import SimDisk
 from tests.wal.harness import Bench, abandon, open_log
 from tests.wal.histories import Kept, noise
 from tests.wal.one_stream import ROOMY, search_one_stream
@@ -77,7 +77,7 @@ async def write() -> tuple[dict[str, bytes], list[State]]:
         if n == 12:
             await written.step(FlushAsked())
     await abandon(written.bench)
-    return disk.medium.image(), written.states
+    return disk.state.image(), written.states
 
 
 def shown(verdict: Kept) -> State:

@@ -16,10 +16,10 @@ from broadsheet.ports import Disk
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.journal.crash_histories import KEYSPACE
 from tests.support.faulty import Fault, FaultyDisk
 from tests.wal.harness import TestTime
@@ -80,7 +80,7 @@ async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
         await keyspace.transact([], [Put("k/new", b"w")])
     assert await until_taken(keyspace, Put("k/new", b"w")) < 100
     revision, shown = keyspace.revision, keyspace.range("")
-    cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     await life.scope.close()
     other = Life(cut, 2)
     again = await other.start()
@@ -124,7 +124,7 @@ async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: in
     keyspace._log.quarantine(STREAM)
     for _ in range(cut_after):
         await asyncio.sleep(0)
-    cut = SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     is_sealed = cut.exists("keyspace/seal")
     await life.scope.close()
 

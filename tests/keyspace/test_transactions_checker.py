@@ -4,9 +4,9 @@ import pytest
 
 from broadsheet.base.types import Revision
 from broadsheet.keyspace.core.transaction import KeyValue, ModRevisionIs, Put
-from broadsheet.sim.checkers.transactions import Transaction, check_transactions
-from broadsheet.sim.history import History, Operation
-from broadsheet.sim.workload import Violation
+from simulator.checkers.transactions import Transaction, check_transactions
+from simulator.history import History, Operation
+from simulator.workload import Violation
 
 
 class Story:

@@ -8,9 +8,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from broadsheet.sim.plan import Plan, load, save
-from broadsheet.sim.runner import commit, plan_of, run_plan
-from broadsheet.sim.shrink import Shrinker
+from simulator.plan import Plan, load, save
+from simulator.runner import commit, plan_of, run_plan
+from simulator.shrink import Shrinker
 from tests.mutants.registry import Mutant, mutants
 
 SEEDS_MAX = 600

@@ -9,10 +9,10 @@ from random import Random
 from broadsheet.base.types import RequestId
 from broadsheet.control.core.operation import Answer
 from broadsheet.errors import RemoteProtocolError, Status
-from broadsheet.sim.checkers.linearizable import check_linearizable
-from broadsheet.sim.history import History, Operation
-from broadsheet.sim.workload import Violation
-from broadsheet.sim.workloads.metastore import check_versions, document_model
+from simulator.checkers.linearizable import check_linearizable
+from simulator.history import History, Operation
+from simulator.workload import Violation
+from simulator.workloads.metastore import check_versions, document_model
 from tests.control.core.cluster import Cluster, Node
 
 STEPS = 800

@@ -4,7 +4,7 @@ Each is one edit of one line. They measure the simulator: who is not caught tell
 missing (README).
 """
 
-from broadsheet.sim.plan import Tier
+from simulator.plan import Tier
 from tests.mutants.registry import Mutant, edited
 
 ACCEPTOR = "broadsheet.control.core.acceptor:AcceptorMachine"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from broadsheet.base.time import Instant
-from broadsheet.sim.plan import Tier
-from broadsheet.sim.workloads.register import Cell, Store, Stored, Told
+from simulator.plan import Tier
+from simulator.workloads.register import Cell, Store, Stored, Told
 from tests.mutants.registry import Mutant
 
 Step = Callable[[Cell, Any, Instant], list[Any]]
@@ -25,7 +25,7 @@ def _asks_one_cell(_: Any) -> Any:
         self.request += 1
         message = make(self.request)
         cell = self.cells[1 if isinstance(message, Store) else 0]
-        told = await self.seat.request(
+        told = await self.context.request(
             cell, message, is_answer=lambda each: each.request == self.request, timeout=500_000_000
         )
         return None if told is None else [told]
@@ -33,7 +33,7 @@ def _asks_one_cell(_: Any) -> Any:
     return hasty
 
 
-REGISTER = "broadsheet.sim.workloads.register"
+REGISTER = "simulator.workloads.register"
 MUTANTS = [
     Mutant(
         "example_older_tag_wins",

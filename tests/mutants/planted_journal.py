@@ -10,7 +10,7 @@ from broadsheet.errors import Status
 from broadsheet.journal.core.admission import Entry
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import Output, Persisted, PutRegisters, Rollback
-from broadsheet.sim.plan import Tier
+from simulator.plan import Tier
 from tests.mutants.registry import Mutant
 
 Handler = Callable[[Pipeline, Any, Instant, list[Output]], None]

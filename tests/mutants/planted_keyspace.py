@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broadsheet.keyspace.core.store import Persisted
-from broadsheet.sim.plan import Tier
+from simulator.plan import Tier
 from tests.mutants.registry import Mutant
 
 

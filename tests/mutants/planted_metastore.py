@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.value import AcceptorSets
-from broadsheet.sim.plan import Tier
+from simulator.plan import Tier
 from tests.mutants.hunt_metastore import hunt
 from tests.mutants.registry import Mutant
 

@@ -7,11 +7,11 @@ from tests.mutants.registry import Mutant
 from tests.wal.planted import PLANTED, look
 
 TARGETS = {
-    "lost_sync": "broadsheet.sim.disk:SimFile.persist",
+    "lost_sync": "simulator.disk:SimFile.persist",
     "ack_before_sync": "broadsheet.wal.log:Log._write",
     "payload_not_checked": "broadsheet.wal.recovery:frames",
     "released_early": "broadsheet.wal.batch:Batch.encode",
-    "directory_not_synced": "broadsheet.sim.disk:SimDisk.sync_dir",
+    "directory_not_synced": "simulator.disk:SimDisk.sync_dir",
     "stale_tail_kept": "broadsheet.wal.recovery:Recovery._look_behind",
     "rewrite_on_recovery_skipped": "broadsheet.wal.opening:_rewrite",
     "freed_before_told": "broadsheet.wal.log:Log._seal",
@@ -23,7 +23,7 @@ TARGETS = {
     "asked_once": "broadsheet.wal.space:Space._request",
     "set_aside_skipped": "broadsheet.wal.copying:set_aside",
     "damage_pins": "broadsheet.wal.log:Log.lose",
-    "shortness_ignored": "broadsheet.sim.logimage:shorter",
+    "shortness_ignored": "simulator.logimage:shorter",
     "extents_not_raised": "broadsheet.wal.extents:Extents.raise_to",
 }
 """What each replaces. Five are caught by crash enumeration, the others by directed scenarios."""

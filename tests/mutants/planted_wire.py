@@ -8,11 +8,11 @@ from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.claims import Principal
 from broadsheet.errors import NotAllowed
 from broadsheet.runtime.time import SystemTime
-from broadsheet.sim.fuzz_server import LIMITS
-from broadsheet.sim.fuzz_sessions import good_session
-from broadsheet.sim.plan import Tier
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import Broken, RecordsReceived
+from simulator.fuzz_server import LIMITS
+from simulator.fuzz_sessions import good_session
+from simulator.plan import Tier
 from tests.mutants.registry import Mutant
 from tests.wire.test_connection import feed, greeted
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tests.mutants
-from broadsheet.sim.plan import Tier
+from simulator.plan import Tier
 
 PLANS = Path(__file__).parent / "plans"
 

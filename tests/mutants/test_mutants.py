@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from broadsheet.sim.plan import load
+from simulator.plan import load
 from tests.mutants.registry import PLANS, mutants
 
 

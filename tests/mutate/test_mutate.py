@@ -108,7 +108,7 @@ def test_every_target_names_modules_and_tests_that_exist() -> None:
         assert target.paths(), target.name
         for test in target.tests:
             assert (ROOT / test).exists(), test
-        assert all("sim" in words for words in simulations(target))
+        assert all("simulator" in words for words in simulations(target))
     assert "tests/control" in folders(TARGETS)
     assert "tests/control/core" not in folders(TARGETS)
 

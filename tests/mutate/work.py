@@ -142,7 +142,7 @@ def _pytest(tree: Path, to: Path, words: Sequence[str]) -> bool:
 def simulations(target: Target) -> list[tuple[str, ...]]:
     """Commands that may notice what no test does."""
     return [
-        tuple(f"-m broadsheet sim {name} --tier {tier} --seeds {seeds} --jobs 1".split())
+        tuple(f"-m simulator {name} --tier {tier} --seeds {seeds} --jobs 1".split())
         for name, tier, seeds in target.simulations
     ]
 

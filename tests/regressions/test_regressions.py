@@ -6,8 +6,8 @@ say there what the cause was.
 
 from pathlib import Path
 
-from broadsheet.sim.plan import load
-from broadsheet.sim.runner import run_plan
+from simulator.plan import load
+from simulator.runner import run_plan
 
 PLANS = sorted(Path(__file__).parent.glob("*.json"))
 

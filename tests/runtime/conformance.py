@@ -43,7 +43,7 @@ LISTEN_AT: Final = "127.0.0.1:0"
 PROVIDERS: Final = (
     "tests.runtime.provide_production",
     "tests.support.provide_faulty",
-    "tests.sim.provide_simulated",
+    "tests.simulator.provide_simulated",
 )
 
 Story = Callable[[Any], Awaitable[None]]

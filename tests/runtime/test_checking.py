@@ -8,9 +8,9 @@ import pytest
 
 from broadsheet.runtime import checking
 from broadsheet.runtime.checking import Level, always, checker, level
-from broadsheet.sim.plan import Tier
-from broadsheet.sim.runner import plan_of, run_plan
-from broadsheet.sim.workloads import WORKLOADS
+from simulator.plan import Tier
+from simulator.runner import plan_of, run_plan
+from simulator.workloads import WORKLOADS
 
 WRONG = """
 from broadsheet.base.machine import Tick

@@ -14,9 +14,9 @@ from broadsheet.ports import Disk
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.runtime.turn import Turn
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal import Log, Record, WALConfig
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 
 DIRECTORY = "wal"
 SMALL = WALConfig(
@@ -185,7 +185,7 @@ def payloads(records: Sequence[Record]) -> list[bytes]:
 
 def after_power_cut(disk: SimDisk) -> SimDisk:
     """The same disk with only what was synced."""
-    return SimDisk(Medium.of(disk.medium.image(), tuple(disk.medium.directories)))
+    return SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
 
 
 async def read_all(disk: Disk, *, seed: int = 99, config: WALConfig = SMALL) -> dict[int, list[bytes]]:

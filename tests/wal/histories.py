@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.sim.crashstates import CrashState, crash_states, record
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.logimage import Kept, read_image
-from broadsheet.sim.medium import Tape
 from broadsheet.wal import Run, WALConfig
 from broadsheet.wal.format import RowFlag
+from simulator.crashstates import CrashState, crash_states, record
+from simulator.disk import SimDisk
+from simulator.disk_state import Tape
+from simulator.logimage import Kept, read_image
 from tests.wal.harness import A, B, Bench, abandon, open_log, vouching
 
 __all__ = ["Kept", "read_image"]

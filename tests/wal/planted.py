@@ -8,8 +8,6 @@ import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
-from broadsheet.sim import logimage
-from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import copying, opening, recovery, scan, tale
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.extents import Extents
@@ -20,6 +18,8 @@ from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
 from broadsheet.wal.space import Space
 from broadsheet.wal.stream import Place
+from simulator import logimage
+from simulator.disk import SimDisk, SimFile
 from tests.wal import histories, scenarios
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -6,11 +6,11 @@ import contextlib
 import msgspec
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal import LogFull
 from broadsheet.wal.format import BATCH_MAGIC, RowFlag
 from broadsheet.wal.segments import segment_name
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, SMALL, A, B, abandon, after_power_cut, open_log, payloads, vouching
 from tests.wal.histories import read_image
 
@@ -23,14 +23,14 @@ async def sync_fails_and_the_page_cache_lies() -> str | None:
     bench = await open_log(disk)
     await bench.commit(A, b"durable")
     acknowledged = list(bench.acknowledged)
-    disk.medium.health.sync_errors = 1
+    disk.state.health.sync_errors = 1
     await bench.commit(A, b"only the page cache has this" * 100)
     if not bench.crashes:
         return "the process went on after a failed sync"
     if bench.acknowledged != acknowledged:
         return "something was acknowledged after a failed sync"
     await bench.log.close()
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     bench = await open_log(disk, seed=2)
     told = payloads((await bench.found(A)).records)
     if len(told) != 2:
@@ -51,22 +51,22 @@ async def torn_tail_and_the_same_bytes_again() -> str | None:
     first, second = b"1" * 5000, b"2" * 5000
     bench = await open_log(disk)
     await bench.commit(A, b"0")
-    before = dict(disk.medium.image())
+    before = dict(disk.state.image())
     bench.send(A, first)
     await bench.commit(A, second)
     await abandon(bench)
-    after = disk.medium.image()
+    after = disk.state.image()
     at = next(i for i in range(len(after[SEGMENT])) if after[SEGMENT][i] != before[SEGMENT][i])
     torn = bytearray(after[SEGMENT])
     torn[at : at + 512] = before[SEGMENT][at : at + 512]
-    disk = SimDisk(Medium.of({**after, SEGMENT: bytes(torn)}))
+    disk = SimDisk(DiskState.of({**after, SEGMENT: bytes(torn)}))
     bench = await open_log(disk, seed=2)
     found = await bench.found(A)
     if payloads(found.records) != [b"0"] or not found.tail_cut:
         return f"after the tear: {[p[:1] for p in payloads(found.records)]}, tail_cut {found.tail_cut}"
     await bench.commit(A, first)
     await abandon(bench)
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     bench = await open_log(disk, seed=3)
     found = await bench.found(A)
     await abandon(bench)
@@ -88,11 +88,11 @@ async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
     bench.send(A, first)
     await bench.commit(A, second)
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     torn = bytearray(image[SEGMENT])
     at = torn.index(first) + 1000
     torn[at : at + 512] = bytes(512)
-    disk = SimDisk(Medium.of({**image, SEGMENT: bytes(torn)}))
+    disk = SimDisk(DiskState.of({**image, SEGMENT: bytes(torn)}))
     for seed, expected in ((2, [b"0"]), (3, [b"0", again]), (4, [b"0", again]), (5, [b"0", again])):
         bench = await open_log(disk, seed=seed)
         found = await bench.found(A)
@@ -103,7 +103,7 @@ async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
         if seed == 2:
             await bench.commit(A, again)
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
     return None
 
 
@@ -126,24 +126,24 @@ async def stale_sectors_of_another_boot() -> str | None:
     first, stale, fresh = b"1" * 5000, b"2" * 5000, b"3" * 5000
     bench = await open_log(disk)
     await bench.commit(A, b"0")
-    before = disk.medium.image()[SEGMENT]
+    before = disk.state.image()[SEGMENT]
     bench.send(A, first)
     await bench.commit(A, stale)
     await abandon(bench)
-    torn = bytearray(disk.medium.image()[SEGMENT])
+    torn = bytearray(disk.state.image()[SEGMENT])
     at = next(i for i in range(len(torn)) if torn[i] != before[i])
     torn[at : at + 512] = before[at : at + 512]
-    disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(torn)}))
+    disk = SimDisk(DiskState.of({**disk.state.image(), SEGMENT: bytes(torn)}))
     bench = await open_log(disk, seed=2)
     if payloads((await bench.found(A)).records) != [b"0"]:
         return "the torn batch was not cut"
     bench.send(A, first)
     await bench.commit(A, fresh)
     await abandon(bench)
-    mixed = bytearray(disk.medium.image()[SEGMENT])
+    mixed = bytearray(disk.state.image()[SEGMENT])
     begin = (mixed.index(fresh) - 96) // 512 * 512
     mixed[begin : begin + 6144] = torn[begin : begin + 6144]
-    disk = SimDisk(Medium.of({**disk.medium.image(), SEGMENT: bytes(mixed)}))
+    disk = SimDisk(DiskState.of({**disk.state.image(), SEGMENT: bytes(mixed)}))
     bench = await open_log(disk, seed=3)
     told = payloads((await bench.found(A)).records)
     await abandon(bench)
@@ -157,19 +157,19 @@ async def lost_batch_with_a_truncation() -> str | None:
     disk = SimDisk()
     bench = await open_log(disk)
     await bench.commit(A, b"0", b"1", b"2", b"3", generation=1)
-    before = disk.medium.image()[SEGMENT]
+    before = disk.state.image()[SEGMENT]
     bench.log.truncate(A, Offset(2), Generation(2), lambda: None)
     await bench.commit(A, b"2'", generation=2)
-    truncated = disk.medium.image()[SEGMENT]
+    truncated = disk.state.image()[SEGMENT]
     await bench.commit(A, b"3'", generation=2)
-    image = disk.medium.image()
+    image = disk.state.image()
     await bench.log.close()
-    for whole in (image, disk.medium.image()):  # With and without a batch that vouches for the last one.
+    for whole in (image, disk.state.image()):  # With and without a batch that vouches for the last one.
         lost = bytearray(whole[SEGMENT])
         for at in range(0, len(before), 4096):
             if truncated[at : at + 4096] != before[at : at + 4096]:
                 lost[at : at + 4096] = before[at : at + 4096]
-        damaged = SimDisk(Medium.of({**whole, SEGMENT: bytes(lost)}))
+        damaged = SimDisk(DiskState.of({**whole, SEGMENT: bytes(lost)}))
         bench = await open_log(damaged, seed=2)
         found = await bench.found(A)
         await abandon(bench)
@@ -192,7 +192,7 @@ async def trim_while_a_batch_waits() -> str | None:
     told: list[str] = []
 
     def look() -> None:
-        verdict = read_image(disk.medium.image())[B]
+        verdict = read_image(disk.state.image())[B]
         if verdict.flags or (verdict.first, verdict.point.next) not in ((0, 1), (1, 1)):
             told.append(f"B stands at [{verdict.first}, {verdict.point.next}), flags {verdict.flags}")
 
@@ -216,7 +216,7 @@ async def frames_of_another_lap_behind_the_head() -> str | None:
     if bench.log.status().lap_head <= SMALL.segments_max:
         return "no segment was recycled"
     await abandon(bench)
-    data = max(c for name, c in disk.medium.image().items() if name.endswith(".wal"))
+    data = max(c for name, c in disk.state.image().items() if name.endswith(".wal"))
     if data.count(BATCH_MAGIC) < 2:
         return "nothing stands behind the head"
     disk = after_power_cut(disk)
@@ -228,7 +228,7 @@ async def frames_of_another_lap_behind_the_head() -> str | None:
         if found.next_offset != 60 or len(found.records) > 2:
             return f"{len(found.records)} records up to {found.next_offset}"
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
     return None
 
 
@@ -280,7 +280,7 @@ async def damage_after_a_rest() -> str | None:
         await asyncio.sleep(0.0001)
     await bench.settled()
     await abandon(bench)
-    content = bytearray(disk.medium.image()[SEGMENT])
+    content = bytearray(disk.state.image()[SEGMENT])
     content[content.index(b"acknowledged")] ^= 1
     (verdict,) = read_image({SEGMENT: bytes(content)}).values()
     if not verdict.flags & RowFlag.QUARANTINED:
@@ -340,7 +340,7 @@ async def damage_found_while_copying() -> str | None:
     disk = SimDisk()
     bench = await open_log(disk, config=msgspec.structs.replace(SMALL, segments_max=4))
     await bench.commit(B, b"an old record")
-    at = disk.medium.image()[SEGMENT].index(b"an old record")
+    at = disk.state.image()[SEGMENT].index(b"an old record")
     file = disk.open(SEGMENT)
     file.write_at(at, [b"@"])
     file.sync()
@@ -356,7 +356,7 @@ async def damage_found_while_copying() -> str | None:
     await abandon(bench)
     if lap < 12:
         return f"one damaged record fills the log: the head stands still in lap {lap}"
-    image = after_power_cut(disk).medium.image()
+    image = after_power_cut(disk).state.image()
     if not any(b"@n old record" in content for name, content in image.items() if "quarantine-" in name):
         return "the damaged bytes are gone"
     if not read_image(image)[B].flags & RowFlag.QUARANTINED:
@@ -374,7 +374,7 @@ async def head_made_shorter() -> str | None:
     assert last is not None
     await bench.commit(B, b"all that B ever had")
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     name = f"{DIRECTORY}/{segment_name(last.index)}"
     found = read_image({**image, name: image[name][: last.end]})
     return None if found[A].flags & RowFlag.QUARANTINED else "a lost end is taken for one never written"

@@ -7,8 +7,8 @@ import pytest
 
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import BroadsheetError
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.format import RowFlag
+from simulator.disk import SimDisk
 from tests.support.bitflips import Flagged, flip_bits
 from tests.wal.harness import abandon, open_log
 from tests.wal.histories import TINY, noise, read_image
@@ -27,7 +27,7 @@ async def _written() -> dict[str, bytes]:
                 bench.send(LogStreamId(stream), noise(n * stream, 40 + n * 90))
         await bench.settled()
     await abandon(bench)
-    return disk.medium.image()
+    return disk.state.image()
 
 
 def _serve(image: dict[str, bytes]) -> dict[object, object]:

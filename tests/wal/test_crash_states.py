@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from broadsheet.sim.crashstates import crash_states
-from broadsheet.sim.medium import Tape
+from simulator.crashstates import crash_states
+from simulator.disk_state import Tape
 from tests.wal.harness import abandon, open_log
 from tests.wal.histories import MIXES, TINY, read_image, run_mix, search
 
@@ -48,8 +48,8 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
     for state in states[:: max(1, len(states) // 25)]:
         disk = state.disk()
         first = {s: v.held for s, v in read_image(state.image).items()}
-        tape = disk.medium.tape = Tape()
-        for name in disk.medium.files:  # What is there already is the beginning of the recorded history.
+        tape = disk.state.tape = Tape()
+        for name in disk.state.files:  # What is there already is the beginning of the recorded history.
             replayed(tape, disk, name)
         tape.mark("there")
 
@@ -71,11 +71,11 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
 
 def replayed(tape: Tape, disk: object, name: str) -> None:
     """Have `tape` begin with a file that is there already."""
-    from broadsheet.sim.disk import SimDisk
-    from broadsheet.sim.medium import Write, parent
+    from simulator.disk import SimDisk
+    from simulator.disk_state import Write, parent
 
     assert isinstance(disk, SimDisk)
-    inode = disk.medium.files[name]
+    inode = disk.state.files[name]
     tape.steps += [
         ("make_dir", parent(name)),
         ("create", (name, inode.number)),

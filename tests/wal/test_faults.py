@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broadsheet.runtime.disk import LocalDisk
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull
+from simulator.disk import SimDisk
 from tests.support.faultfs import FaultFS, Rule, mounted
 from tests.wal.harness import A, Bench, abandon, open_log, opened, payloads
 
@@ -119,10 +119,10 @@ async def test_enospc_of_a_batch_waits_in_place_and_short_writes_are_continued(f
 async def test_a_disk_without_space_refuses_the_first_start() -> None:
     """Nothing half-made stays in the way of the next start."""
     disk = SimDisk()
-    disk.medium.quota_bytes = 20_000
+    disk.state.quota_bytes = 20_000
     with pytest.raises(OSError, match="space") as refused:
         await open_log(disk)
     assert refused.value.errno == errno.ENOSPC
-    disk.medium.quota_bytes = 1 << 30
+    disk.state.quota_bytes = 1 << 30
     async with opened(disk, seed=2) as bench:
         assert await bench.commit(A, b"now") == 0

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.time import Duration
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.logimage import batches_of
-from broadsheet.sim.medium import Medium
 from broadsheet.wal import WALConfig
 from broadsheet.wal.record import LogFull
 from broadsheet.wal.segments import Segments
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
+from simulator.logimage import batches_of
 from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, payloads
 
 T = TypeVar("T")
@@ -36,9 +36,9 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
 
     A restart whose boot frame did not fit into it wrote that over the head's first batch.
     """
-    disk = SimDisk(Medium(quota_bytes=25_200))
+    disk = SimDisk(DiskState(quota_bytes=25_200))
     bench = await open_log(disk, config=CONFIG)
-    disk.medium.health.is_full = True  # It takes no part of a write either.
+    disk.state.health.is_full = True  # It takes no part of a write either.
     acknowledged = 0
     with contextlib.suppress(LogFull):
         while acknowledged < 100:
@@ -47,18 +47,18 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
     assert 0 < acknowledged < 100
     await abandon(bench)
 
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     with pytest.raises(OSError, match="no space left"):
         await open_log(disk, config=CONFIG, seed=2)
-    disk.medium.locks.clear()
-    disk.medium.quota_bytes, disk.medium.health.is_full = 1 << 30, False
+    disk.state.locks.clear()
+    disk.state.quota_bytes, disk.state.health.is_full = 1 << 30, False
     for seed in (3, 4):
         bench = await open_log(disk, config=CONFIG, seed=seed)
         found = await bench.found(A)
         await bench.settled()  # Appends wait until there is room again that relief may use.
         await bench.commit(A, PAYLOAD)
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
         assert not found.is_quarantined
         assert payloads(found.records) == [PAYLOAD] * acknowledged
         acknowledged += 1
@@ -79,7 +79,7 @@ async def test_a_boot_frame_is_never_written_behind_what_is_filled() -> None:
     await bench.settled()
     await abandon(bench)
 
-    assert batches_of(disk.medium.image())[0][1].batch == 1
+    assert batches_of(disk.state.image())[0][1].batch == 1
 
 
 async def test_a_segment_of_which_a_full_disk_took_half_a_header_is_filled_with_its_header() -> None:
@@ -89,22 +89,22 @@ async def test_a_segment_of_which_a_full_disk_took_half_a_header_is_filled_with_
     await bench.commit(A, PAYLOAD)
     await bench.settled()
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     half = image[f"{DIRECTORY}/segment-00000000.wal"][:3413]
-    disk = SimDisk(Medium.of({**image, f"{DIRECTORY}/segment-00000004.wal": half}))
+    disk = SimDisk(DiskState.of({**image, f"{DIRECTORY}/segment-00000004.wal": half}))
     for seed in (2, 3):
         bench = await open_log(disk, config=CONFIG, seed=seed)
         assert not (await bench.found(A)).is_quarantined
         await bench.settled()
         await abandon(bench)
-        disk = SimDisk(Medium.of(disk.medium.image()))
+        disk = SimDisk(DiskState.of(disk.state.image()))
 
 
 class OneAtATime(SimDisk):
     """Counts how many threads change the files of a log, or their accounts, at once."""
 
-    def __init__(self, medium: Medium | None = None) -> None:
-        super().__init__(medium)
+    def __init__(self, disk_state: DiskState | None = None) -> None:
+        super().__init__(disk_state)
         self.most = self._count = 0
         self.done: list[str] = []
 
@@ -135,7 +135,7 @@ async def test_no_file_grows_before_a_start_has_said_how_far_all_are_filled() ->
         assert disk.done == ["Log._accept_extents"]
         await bench.settled()
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
     assert disk.most == 1
 
 
@@ -146,14 +146,14 @@ async def test_files_grow_and_are_accounted_for_by_one_thread_at_a_time() -> Non
     await bench.commit(A, b"first")
     await bench.commit(A, b"torn" * 100)
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     name = next(name for name, content in image.items() if b"torn" in content)
     at = image[name].rindex(b"WBat")
     image[name] = image[name][:at] + b"?" + image[name][at + 1 :]
-    full = OneAtATime(Medium.of(image, ("wal",)))
-    full.medium.quota_bytes = full.medium.used()
+    full = OneAtATime(DiskState.of(image, ("wal",)))
+    full.state.quota_bytes = full.state.used()
     bench = await open_log(full, config=replace(SMALL, segments_initial=6), seed=5)
-    full.medium.quota_bytes = 1 << 30
+    full.state.quota_bytes = 1 << 30
     for _ in range(1000):
         await bench.commit(A, b"meanwhile")
         if not bench.log.status().is_out_of_space:

@@ -5,13 +5,13 @@ import random
 from pathlib import Path
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, Kind
 from broadsheet.wal.quick import sound_runs
 from broadsheet.wal.recovery import held_of, of_batch
 from broadsheet.wal.scan import Content, batches, frames, is_chained
 from broadsheet.wal.tale import Held
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, A, B, C, opened, payloads
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,7 +38,7 @@ async def _write() -> bytes:
         bench.log.drop(LogStreamId(9))
         bench.log.trim(A, Offset(1))
         await bench.commit(B, b"forty", generation=3)
-    return disk.medium.image()[SEGMENT]
+    return disk.state.image()[SEGMENT]
 
 
 def test_the_log_writes_the_golden_bytes() -> None:
@@ -51,7 +51,7 @@ def test_the_log_writes_the_golden_bytes() -> None:
 async def test_the_golden_log_is_read() -> None:
     """A data directory of this release opens in every later one."""
     content = (GOLDEN / "version-3.wal").read_bytes().ljust(64 << 10, b"\0")
-    async with opened(SimDisk(Medium.of({SEGMENT: content})), seed=1) as bench:
+    async with opened(SimDisk(DiskState.of({SEGMENT: content})), seed=1) as bench:
         assert bench.log.streams() == [A, B, C]
         assert payloads((await bench.found(C)).records) == [b"run", b"of", b"three"]
         first, second = await bench.found(A), await bench.found(B)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.inspection import FoundRecord, inspected
+from simulator.disk import SimDisk
 from tests.wal.harness import DIRECTORY, A, Bench, abandon, open_log
 from tests.wal.one_stream import ROOMY
 
@@ -22,7 +22,7 @@ async def written() -> SimDisk:
 
 
 def image(disk: SimDisk) -> dict[str, bytes]:
-    return {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+    return {name: bytes(inode.view) for name, inode in disk.state.files.items()}
 
 
 async def test_what_is_read_is_what_was_written_and_nothing_changes() -> None:
@@ -46,10 +46,10 @@ async def test_a_damaged_payload_is_told_from_the_whole_ones_behind_it(damaged: 
     """What salvage believes hangs on this: a flipped bit must never pass for a value."""
     disk = await written()
     (inode,) = [
-        each for name, each in disk.medium.files.items() if PAYLOADS[damaged] in bytes(each.view) and name
+        each for name, each in disk.state.files.items() if PAYLOADS[damaged] in bytes(each.view) and name
     ]
     at = bytes(inode.view).index(PAYLOADS[damaged])
-    file = disk.open(next(name for name, each in disk.medium.files.items() if each is inode))
+    file = disk.open(next(name for name, each in disk.state.files.items() if each is inode))
     file.write_at(at, (b"#",))
 
     with inspected(disk, DIRECTORY) as log:

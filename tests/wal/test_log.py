@@ -9,11 +9,11 @@ import pytest
 
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError, Throttled, TooLarge
-from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import LogFull, WALConfig
 from broadsheet.wal import log as log_module
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.record import Run
+from simulator.disk import SimDisk, SimFile
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -469,12 +469,12 @@ async def test_a_log_that_cannot_grow_says_so() -> None:
     disk = SimDisk()
     async with opened(disk) as bench:
         assert not bench.log.status().is_out_of_space
-        disk.medium.quota_bytes = disk.medium.used()
+        disk.state.quota_bytes = disk.state.used()
         with pytest.raises(LogFull):  # noqa: PT012 - which one of them is refused, is not the point.
             for _ in range(200):
                 await bench.commit(A, bytes(8000))
         assert bench.log.status().is_out_of_space
-        disk.medium.quota_bytes = 1 << 40
+        disk.state.quota_bytes = 1 << 40
 
 
 async def test_a_log_keeps_the_size_of_its_segments() -> None:

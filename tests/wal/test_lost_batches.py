@@ -6,10 +6,10 @@ from typing import NamedTuple
 import pytest
 
 from broadsheet.base.types import LogStreamId, Offset
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.logimage import batches_of
 from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
+from simulator.disk import SimDisk
+from simulator.logimage import batches_of
 from tests.wal.harness import DIRECTORY, A, abandon, open_log
 from tests.wal.histories import TINY, Kept, noise, read_image
 
@@ -43,7 +43,7 @@ async def written() -> Written:
         assert last is not None
         streams_of[last.sequence] = streams
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     found = [
         (name, header)
         for name, content in image.items()
@@ -131,9 +131,9 @@ async def test_a_damaged_header_of_the_first_batch_in_a_segment_is_told(laps: in
     last = bench.log._last
     assert last is not None
     name = f"{DIRECTORY}/segment-{last.index:08d}.wal"
-    content = bytearray(disk.medium.image()[name])
+    content = bytearray(disk.state.image()[name])
     content[last.at + 1] ^= 1
-    told = read_image({**disk.medium.image(), name: bytes(content)})
+    told = read_image({**disk.state.image(), name: bytes(content)})
 
     assert [each.offset for each in told[A].held] != [offset]
     assert told[A].flags & (RowFlag.TAIL_CUT | RowFlag.QUARANTINED)
@@ -153,9 +153,9 @@ async def test_a_lost_segment_behind_which_only_a_torn_batch_stands_is_damage() 
     await abandon(bench)
     last = bench.log._last
     assert last is not None
-    found = [(n, h) for n, h in batches_of(disk.medium.image()) if h.lap < last.lap]
-    assert next(h for _, h in batches_of(disk.medium.image()) if h.lap == last.lap).oldest == last.lap - 1
-    image = without(disk.medium.image(), found)
+    found = [(n, h) for n, h in batches_of(disk.state.image()) if h.lap < last.lap]
+    assert next(h for _, h in batches_of(disk.state.image()) if h.lap == last.lap).oldest == last.lap - 1
+    image = without(disk.state.image(), found)
     name = f"{DIRECTORY}/segment-{last.index:08d}.wal"
     content = bytearray(image[name])
     content[last.at + last.size - 100] ^= 1  # In the only record of the last batch.

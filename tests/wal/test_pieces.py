@@ -7,14 +7,14 @@ import pytest
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import ConfigError
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Medium
 from broadsheet.wal import copying, reading
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.copying import Pinned, damaged, read_piece
 from broadsheet.wal.format import BATCH_BYTES, CHECK, FRAME_BYTES, HEAD_BYTES, ROW, Kind, frame_bytes
 from broadsheet.wal.scan import STEP_BYTES, Content, read_batch, read_frame
 from broadsheet.wal.segments import Segments
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import DiskState
 from tests.wal.harness import A, B, Bench, abandon, after_power_cut, open_log
 from tests.wal.histories import noise
 
@@ -75,7 +75,7 @@ async def test_only_the_damaged_batch_of_a_segment_is_set_aside() -> None:
     bench = await _with_records([100, 700, 100, 3000])
     log, lap = bench.log, bench.log.pool.head
     place = next(iter(bench.log.states[A].runs(0, 1)))
-    inode = log.segments.disk.medium.files[SEGMENT]  # type: ignore[attr-defined]
+    inode = log.segments.disk.state.files[SEGMENT]  # type: ignore[attr-defined]
     inode.view[place.at + FRAME_BYTES + 30] ^= 1
     begin, end = place.at - place.at % BLOCK_BYTES, log.pool.laps[lap].end
 
@@ -118,13 +118,13 @@ async def test_a_frame_of_a_newer_kind_is_refused_and_nothing_is_left_open(
     disk = bench.log.segments.disk
     assert isinstance(disk, SimDisk)
     await abandon(bench)
-    image = dict(after_power_cut(disk).medium.image())
+    image = dict(after_power_cut(disk).state.image())
     content = bytearray(image[SEGMENT])
     header = read_frame(bytes(content), place.at)
     assert header is not None
     content[place.at + 4] = max(Kind) + 1
     _resum(content, place.at)
-    disk = SimDisk(Medium.of({**image, SEGMENT: bytes(content)}))
+    disk = SimDisk(DiskState.of({**image, SEGMENT: bytes(content)}))
     is_open: dict[SimFile, None] = {}
     begin, close = SimFile.__init__, SimFile.close
 
@@ -141,8 +141,8 @@ async def test_a_frame_of_a_newer_kind_is_refused_and_nothing_is_left_open(
     with pytest.raises(ConfigError, match="of a newer version"):
         await open_log(disk, seed=2)
     assert is_open == {}
-    assert disk.medium.image()[SEGMENT] == bytes(content)
-    assert not disk.medium.locks
+    assert disk.state.image()[SEGMENT] == bytes(content)
+    assert not disk.state.locks
 
 
 def test_a_file_that_is_longer_already_is_left_as_it_is() -> None:
@@ -232,7 +232,7 @@ async def test_a_batch_that_names_many_streams_is_no_damage() -> None:
     await bench.commit(A, bytes(4000))
     lap, index = log.pool.head, log.pool.laps[log.pool.head].index
     place = list(log.states[A].runs(0, log.next_offset(A)))[-1]
-    inode = log.segments.disk.medium.files[f"wal/segment-{index:08}.wal"]  # type: ignore[attr-defined]
+    inode = log.segments.disk.state.files[f"wal/segment-{index:08}.wal"]  # type: ignore[attr-defined]
     inode.view[place.at + FRAME_BYTES + 22] ^= 1
 
     (found,) = damaged(log.segments, index, lap=lap, end=log.pool.laps[lap].end)

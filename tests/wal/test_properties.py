@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, ConfigError
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium
 from broadsheet.wal import StreamQuarantined
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import VERSION, SegmentHeader
 from broadsheet.wal.scan import FoundFrame, frames
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, A, B, C, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import read_image, run_mix, search
 
@@ -31,7 +31,7 @@ async def _three_streams(*, is_closed: bool = False) -> dict[str, bytes]:
         await bench.settled()
     await bench.commit(C, b"behind")
     await (bench.log.close() if is_closed else abandon(bench))
-    return disk.medium.image()
+    return disk.state.image()
 
 
 def _frames(content: bytes, stream: int) -> list[FoundFrame]:
@@ -43,7 +43,7 @@ def _broken(image: dict[str, bytes], at: int, length: int = 1) -> SimDisk:
     content = bytearray(image[SEGMENT])
     for place in range(at, at + length):
         content[place] ^= 0x55
-    return SimDisk(Medium.of({**image, SEGMENT: bytes(content)}))
+    return SimDisk(DiskState.of({**image, SEGMENT: bytes(content)}))
 
 
 async def test_w1_an_acknowledgement_leaves_when_the_record_is_on_the_disk() -> None:
@@ -53,7 +53,7 @@ async def test_w1_an_acknowledgement_leaves_when_the_record_is_on_the_disk() -> 
         seen: list[bool] = []
 
         def acknowledged() -> None:
-            verdict = read_image(disk.medium.image()).get(A)
+            verdict = read_image(disk.state.image()).get(A)
             seen.append(verdict is not None and verdict.point.next > len(seen))
 
         for n in range(10):
@@ -73,11 +73,11 @@ def test_w2_recovery_yields_a_prefix_of_one_branch_at_least_what_was_acknowledge
 @pytest.mark.parametrize("mix", ["truncations", "copying", "resets"])
 def test_w3_recovery_repeated_finds_the_same(mix: str) -> None:
     """Recover, recover again, and again after a power cut."""
-    image = run_mix(mix).disk.medium.image()
+    image = run_mix(mix).disk.state.image()
 
     async def thrice() -> None:
         told = []
-        disk = SimDisk(Medium.of(image))
+        disk = SimDisk(DiskState.of(image))
         for seed in (11, 12, 13):
             bench = await open_log(disk, seed=seed)
             told.append([bench.log.recovered(stream) for stream in bench.log.streams()])
@@ -121,7 +121,7 @@ async def test_w5_after_a_failed_sync_the_log_is_dead() -> None:
     disk = SimDisk()
     bench = await open_log(disk)
     await bench.settled()
-    disk.medium.health.sync_errors = 1
+    disk.state.health.sync_errors = 1
     await bench.commit(A, b"x")
 
     assert len(bench.crashes) == 1
@@ -196,7 +196,7 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
         bench.log.on_quarantine(stream, told.append)
     bench.send(B, b"spoilt" * 100)
     await bench.commit(C, b"beside it" * 100)
-    content = disk.medium.image()[SEGMENT]
+    content = disk.state.image()[SEGMENT]
     place = _frames(content, B)[0].at + at
     file = disk.open(SEGMENT)
     file.write_at(place, [bytes([content[place] ^ 1])])
@@ -212,7 +212,7 @@ async def test_w6_damage_found_while_copying_forward_quarantines_its_stream_at_o
     assert B not in bench.log.status().pinning
     assert bench.log.status().lap_oldest > 1  # What B lost does not hold its segment any longer.
     (kept,) = bench.log.status().quarantine_files
-    assert b"spoilt" * 95 in disk.medium.image()[f"{DIRECTORY}/{kept}"]
+    assert b"spoilt" * 95 in disk.state.image()[f"{DIRECTORY}/{kept}"]
     with pytest.raises(StreamQuarantined):
         bench.send(B, b"more")
     await bench.commit(A, b"goes on")
@@ -260,16 +260,16 @@ async def test_w7_damaged_bytes_are_set_aside_before_anything_writes_over_them()
     for seed in (2, 3):
         async with opened(disk, seed=seed):
             pass
-    kept = [content for name, content in disk.medium.image().items() if "quarantine-" in name]
+    kept = [content for name, content in disk.state.image().items() if "quarantine-" in name]
     block = at // BLOCK_BYTES * BLOCK_BYTES
-    assert sum(disk.medium.image()[SEGMENT][block : block + BLOCK_BYTES] in content for content in kept) == 1
+    assert sum(disk.state.image()[SEGMENT][block : block + BLOCK_BYTES] in content for content in kept) == 1
 
 
 async def test_w8_a_disk_that_fills_up_leaves_a_log_that_reads_and_goes_on() -> None:
     """ENOSPC at any call: what was acknowledged is there, and appends go on when there is space again."""
     for quota in range(70_000, 400_000, 13_000):
         disk = SimDisk()
-        disk.medium.quota_bytes = quota
+        disk.state.quota_bytes = quota
         try:
             bench = await open_log(disk)
         except OSError:
@@ -285,8 +285,8 @@ async def test_w8_a_disk_that_fills_up_leaves_a_log_that_reads_and_goes_on() -> 
             await asyncio.sleep(0)
         promised = len(bench.acknowledged)
         await abandon(bench)
-        disk.medium.locks.clear()
-        disk.medium.quota_bytes = 1 << 40
+        disk.state.locks.clear()
+        disk.state.quota_bytes = 1 << 40
         async with opened(disk, seed=2) as bench:
             assert len((await bench.found(A)).records) >= promised
             await bench.settled()  # The pool is filled up to its size first.
@@ -299,7 +299,7 @@ async def test_w9_short_writes_never_make_a_record_of_half_its_bytes() -> None:
     bench = await open_log(disk)
     await bench.settled()
     for n in range(10):
-        disk.medium.health.short_writes = 2
+        disk.state.health.short_writes = 2
         await bench.commit(A, bytes([n]) * 7000)
     await abandon(bench)
     async with opened(after_power_cut(disk), seed=2) as bench:
@@ -311,11 +311,11 @@ async def test_another_version_is_refused_untouched(version: int, word: str) -> 
     """A program that does not know the format must not repair it."""
     image = await _three_streams()
     header = SegmentHeader(version, 77, 64 << 10).pack()
-    disk = SimDisk(Medium.of({**image, SEGMENT: header + image[SEGMENT][BLOCK_BYTES:]}))
-    before = disk.medium.image()
+    disk = SimDisk(DiskState.of({**image, SEGMENT: header + image[SEGMENT][BLOCK_BYTES:]}))
+    before = disk.state.image()
     with pytest.raises(ConfigError, match=word):
         await open_log(disk, seed=2)
-    assert disk.medium.image() == before
+    assert disk.state.image() == before
 
 
 async def test_a_segment_of_another_log_is_refused_untouched() -> None:
@@ -323,17 +323,17 @@ async def test_a_segment_of_another_log_is_refused_untouched() -> None:
     image = await _three_streams()
     foreign = f"{DIRECTORY}/segment-00000009.wal"
     disk = SimDisk(
-        Medium.of({**image, foreign: SegmentHeader(VERSION, 77, 64 << 10).pack() + bytes(60 << 10)})
+        DiskState.of({**image, foreign: SegmentHeader(VERSION, 77, 64 << 10).pack() + bytes(60 << 10)})
     )
-    before = disk.medium.image()
+    before = disk.state.image()
     with pytest.raises(ConfigError, match="several logs"):
         await open_log(disk, seed=2)
-    assert disk.medium.image() == before
+    assert disk.state.image() == before
 
 
 async def test_a_directory_with_other_files_is_refused() -> None:
     """A log has a directory of its own."""
-    disk = SimDisk(Medium.of({f"{DIRECTORY}/notes.txt": b"mine"}))
+    disk = SimDisk(DiskState.of({f"{DIRECTORY}/notes.txt": b"mine"}))
     with pytest.raises(ConfigError, match=r"notes\.txt"):
         await open_log(disk)
 
@@ -362,7 +362,7 @@ async def _earlier() -> dict[str, bytes]:
     disk = SimDisk()
     bench = await open_log(disk)
     await abandon(bench)
-    return disk.medium.image()
+    return disk.state.image()
 
 
 _EARLIER = asyncio.run(_earlier())

@@ -8,11 +8,11 @@ import pytest
 
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import Throttled
-from broadsheet.sim.crashstates import crash_states, record
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
 from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, Row, RowFlag
 from broadsheet.wal.tale import Tale
+from simulator.crashstates import crash_states, record
+from simulator.disk import SimDisk
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -134,13 +134,13 @@ async def test_a_restart_of_a_full_log_does_not_open_the_reserve_to_appends() ->
         await bench.settled()
     await abandon(bench)
     for seed in range(2, 5):
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
         bench = await open_log(disk, config=TIGHT, seed=seed)
         await bench.settled()
         with pytest.raises(LogFull):
             bench.send(A, bytes(100))
         await abandon(bench)
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     async with opened(disk, config=TIGHT, seed=99) as bench:
         bench.log.append(B, [b"checkpoint"], relief=True, done=lambda: None)
         bench.log.trim(A, Offset(taken))
@@ -229,11 +229,11 @@ async def test_the_error_of_a_full_log_names_the_true_cause() -> None:
     disk = SimDisk()
     bench = await open_log(disk, config=TIGHT)
     await bench.settled()
-    disk.medium.quota_bytes = 0
+    disk.state.quota_bytes = 0
     await fill(bench, A)
     with pytest.raises(LogFull, match=r"the disk has no space for another; .* Free space"):
         bench.send(A, bytes(12_000))
-    disk.medium.quota_bytes = 1 << 40
+    disk.state.quota_bytes = 1 << 40
     await bench.log.close()
 
 
@@ -246,7 +246,7 @@ async def _with_a_damaged_record(*, config: WALConfig = TIGHT, size: int = 700) 
     bench.send(B, b"B" * size)
     bench.send(C, b"C" * 500)
     await bench.commit(B, b"b" * size)
-    (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > size]
+    (place, *_) = [r for r in record_ranges(disk.state.image()) if r.end - r.begin > size]
     file = disk.open(SEGMENT)
     file.write_at(place.begin + FRAME_BYTES + ENTRY_BYTES + 8, [b"?"])
     file.sync()
@@ -279,7 +279,7 @@ async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> N
     with pytest.raises(StreamQuarantined):
         bench.send(B, b"more")
     bench.log.check()
-    kept = [content for name, content in disk.medium.image().items() if "quarantine-" in name]
+    kept = [content for name, content in disk.state.image().items() if "quarantine-" in name]
     assert any(b"B" * 8 + b"?" + b"B" * (size - 9) in content for content in kept), (
         "set aside, not deleted (W7)"
     )
@@ -302,11 +302,11 @@ async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end
     disk = SimDisk()
     bench = await open_log(disk, config=TIGHT)
     await bench.commit(B, b"lost")
-    disk.medium.health.read_errors = 10_000
+    disk.state.health.read_errors = 10_000
     await roll_on(bench, 8)
     assert bench.crashes == []
     assert bench.log.is_quarantined(B)
-    disk.medium.health.read_errors = 0
+    disk.state.health.read_errors = 0
     await roll_on(bench, 20)
     await abandon(bench)
 
@@ -314,7 +314,7 @@ async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end
 async def test_damage_that_cannot_be_set_aside_pins_its_segment_until_there_is_space() -> None:
     """W7 on a full disk: no bytes go before they are kept, nothing ends, and it is tried again."""
     disk, bench = await _with_a_damaged_record()
-    disk.medium.quota_bytes = 0
+    disk.state.quota_bytes = 0
     before = bench.log.status().lap_oldest
     for _ in range(200):
         try:
@@ -325,7 +325,7 @@ async def test_damage_that_cannot_be_set_aside_pins_its_segment_until_there_is_s
     assert bench.log.status().lap_oldest == before
     assert bench.log.is_quarantined(B)
     assert bench.crashes == []
-    disk.medium.quota_bytes = 1 << 40
+    disk.state.quota_bytes = 1 << 40
     await until(bench, lambda: bench.log.status().lap_oldest > before)
     assert bench.log.status().quarantine_files
     await roll_on(bench, 20)
@@ -359,7 +359,7 @@ async def test_no_crash_while_damage_is_set_aside_hides_it_or_loses_anything_els
     bench.send(C, b"C" * 500)
     await bench.commit(B, b"b" * 700)
     await bench.vouched()
-    (place, *_) = [r for r in record_ranges(disk.medium.image()) if r.end - r.begin > 700]
+    (place, *_) = [r for r in record_ranges(disk.state.image()) if r.end - r.begin > 700]
     file = disk.open(SEGMENT)
     file.write_at(place.begin + FRAME_BYTES + ENTRY_BYTES + 8, [b"?"])
     file.sync()

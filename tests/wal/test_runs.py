@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Generation, LogStreamId, Offset, Term
 from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, Trimmed
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull, Run, StreamQuarantined, WALConfig
 from broadsheet.wal.format import Row
 from broadsheet.wal.scan import frames
 from broadsheet.wal.tale import Held, Tale
+from simulator.disk import SimDisk
 from tests.wal.harness import SMALL, A, B, Bench, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import noise
 
@@ -221,7 +221,7 @@ async def test_many_entries_are_one_append() -> None:
             for _ in range(10_000):
                 bench.send_many(A, *[bytes(100)] * 100)
         assert bench.log.next_offset(A) % 100 == 0
-    image = disk.medium.image()["wal/segment-00000000.wal"]
+    image = disk.state.image()["wal/segment-00000000.wal"]
     first = [f.header.entries for f in frames(image, 4096, len(image), lambda _: True, is_after_hole=True)]
     assert first[1] == 100
 
@@ -261,7 +261,7 @@ async def test_damage_found_by_a_reader_quarantines_its_stream() -> None:
     await bench.commit(A, b"sound", b"spoilt" * 10, b"behind")
     await bench.commit(B, b"beside it")
     segment = "wal/segment-00000000.wal"
-    at = disk.medium.image()[segment].index(b"spoilt")
+    at = disk.state.image()[segment].index(b"spoilt")
     file = disk.open(segment)
     file.write_at(at, [b"S"])
     file.sync()
@@ -274,7 +274,7 @@ async def test_damage_found_by_a_reader_quarantines_its_stream() -> None:
     assert told == [A]
     assert bench.log.is_quarantined(A)
     assert not bench.log.is_quarantined(B)
-    assert b"Spoilt" in b"".join(c for name, c in disk.medium.image().items() if "quarantine" in name)
+    assert b"Spoilt" in b"".join(c for name, c in disk.state.image().items() if "quarantine" in name)
     assert len(bench.log.status().quarantine_files) == 1
     await abandon(bench)
 

@@ -10,11 +10,11 @@ import pytest
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Trimmed
-from broadsheet.sim.disk import SimDisk, SimFile
 from broadsheet.wal import Log, LogFull, copying
 from broadsheet.wal.opening import JOIN_GAP_BYTES, set_aside
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import QUARANTINE_PREFIX, Segments
+from simulator.disk import SimDisk, SimFile
 from tests.wal.harness import A, B, C, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import read_image
 from tests.wal.test_relief import SEGMENT, _with_a_damaged_record, roll_on
@@ -43,7 +43,7 @@ async def test_a_full_disk_that_cannot_keep_what_is_damaged_leaks_no_file(
 
     monkeypatch.setattr(SimFile, "__init__", counted)
     monkeypatch.setattr(SimFile, "close", closed)
-    disk.medium.quota_bytes = 0
+    disk.state.quota_bytes = 0
     for _ in range(100):
         try:
             await bench.commit(A, bytes(8000))
@@ -52,7 +52,7 @@ async def test_a_full_disk_that_cannot_keep_what_is_damaged_leaks_no_file(
         bench.log.trim(A, bench.log.next_offset(A))
     assert bench.log.is_quarantined(B)
     assert not is_open
-    disk.medium.quota_bytes = 1 << 40
+    disk.state.quota_bytes = 1 << 40
     await abandon(bench)
 
 
@@ -66,7 +66,7 @@ async def test_bytes_that_a_killed_start_has_set_aside_are_durable_before_the_ne
         await bench.commit(B, b"damaged" * 700)
         await bench.commit(C, b"c")
     disk = after_power_cut(disk)
-    at = disk.medium.image()[SEGMENT].index(b"damaged" * 600)
+    at = disk.state.image()[SEGMENT].index(b"damaged" * 600)
     file = disk.open(SEGMENT)
     file.write_at(at + 100, [b"?"])
     file.sync()
@@ -81,11 +81,11 @@ async def test_bytes_that_a_killed_start_has_set_aside_are_durable_before_the_ne
         patch.setattr(SimFile, "sync", killed)
         with pytest.raises(KilledError):
             await open_log(disk, seed=2)
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     bench = await open_log(disk, seed=3)
     assert bench.log.is_quarantined(B)
     await abandon(bench)
-    kept = [content for name, content in after_power_cut(disk).medium.image().items() if "quarantine" in name]
+    kept = [content for name, content in after_power_cut(disk).state.image().items() if "quarantine" in name]
     assert any(b"damaged" * 500 in content for content in kept)
 
 
@@ -101,7 +101,7 @@ def test_many_damaged_runs_of_a_segment_are_set_aside_in_few_files() -> None:
 
     made = set_aside(segments, [far, *places])
 
-    image = disk.medium.image()
+    image = disk.state.image()
     assert sorted(len(image[f"wal/{name}"]) for name in made) == [1000, places[-1].end - places[0].begin]
     assert set_aside(segments, [far, *places]) == [], "the second start makes none"
 
@@ -180,12 +180,12 @@ async def test_a_damaged_first_batch_of_the_oldest_segment_hides_no_stream_and_i
     await bench.commit(A, b"acknowledged" * 1100)
     assert log.status().lap_oldest == 2, "the record stands in the first batch of the oldest segment"
     await log.close()
-    image = disk.medium.image()
+    image = disk.state.image()
     name = next(each for each, content in image.items() if b"acknowledged" in content)
     damaged = bytearray(image[name])
     damaged[4096:8192] = bytes(4096)
 
-    bench = await open_log(SimDisk(after_power_cut(disk).medium.of({**image, name: bytes(damaged)})), seed=2)
+    bench = await open_log(SimDisk(after_power_cut(disk).state.of({**image, name: bytes(damaged)})), seed=2)
 
     found = await bench.found(A)
     assert found.is_quarantined, "a later batch vouches for it: that is damage"
@@ -206,22 +206,22 @@ async def test_a_reset_whose_frame_a_power_cut_took_has_voided_nothing() -> None
     at = bench.send(A, b"a" * 5000)
     await bench.settled()
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     torn = bytearray(image[SEGMENT])
     begin = torn.index(b"b" * 5000) // 4096 * 4096 + 4096  # What the first block of the batch is followed by.
     torn[begin : torn.index(b"a" * 5000) + 5000] = bytes(torn.index(b"a" * 5000) + 5000 - begin)
     assert at == 50
 
     for seed in (2, 3):
-        disk = SimDisk(disk.medium.of({**image, SEGMENT: bytes(torn)})) if seed == 2 else disk
+        disk = SimDisk(disk.state.of({**image, SEGMENT: bytes(torn)})) if seed == 2 else disk
         bench = await open_log(disk, seed=seed)
         found = await bench.found(A)
         assert payloads(found.records) == [b"one", b"two"]
         assert (found.first_offset, found.next_offset) == (0, 2)
         assert not found.is_quarantined
         await abandon(bench)
-        disk.medium.locks.clear()
-    assert LogStreamId(A) in read_image(disk.medium.image())
+        disk.state.locks.clear()
+    assert LogStreamId(A) in read_image(disk.state.image())
 
 
 def test_what_was_half_set_aside_is_set_aside_again() -> None:
@@ -237,7 +237,7 @@ def test_what_was_half_set_aside_is_set_aside_again() -> None:
     disk.open(f"wal/{name}").write_at(0, [bytes(700)])
 
     assert set_aside(segments, [place]) == [name]
-    assert disk.medium.image()[f"wal/{name}"] == b"damaged" * 100
+    assert disk.state.image()[f"wal/{name}"] == b"damaged" * 100
 
 
 async def test_a_header_that_was_repaired_is_durable_when_the_log_is_open() -> None:
@@ -247,12 +247,12 @@ async def test_a_header_that_was_repaired_is_durable_when_the_log_is_open() -> N
         for n in range(20):  # The head goes on in another file, whose syncs do not cover this one.
             await bench.commit(A, bytes([n]) * 5000)
         assert bench.log.pool.laps[bench.log.pool.head].index != 0
-    good = after_power_cut(disk).medium.image()[SEGMENT][:4096]
+    good = after_power_cut(disk).state.image()[SEGMENT][:4096]
     disk = after_power_cut(disk)
     file = disk.open(SEGMENT)
     file.write_at(8, [b"????"])
     file.sync()
     bench = await open_log(disk, seed=2)
 
-    assert after_power_cut(disk).medium.image()[SEGMENT][:4096] == good
+    assert after_power_cut(disk).state.image()[SEGMENT][:4096] == good
     await abandon(bench)

@@ -11,13 +11,13 @@ import pytest
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError
-from broadsheet.sim.crashstates import crash_states
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Medium, Tape
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path, pack, unpack
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.segments import segment_name
+from simulator.crashstates import crash_states
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState, Tape
 from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, payloads
 from tests.wal.histories import TINY, noise
 from tests.wal.test_crash_states import replayed
@@ -52,7 +52,7 @@ async def written(*, laps: int = 1) -> tuple[Image, str, int]:
 
 def image_of(disk: SimDisk) -> Image:
     """As the page cache has it."""
-    return {name: bytes(inode.view) for name, inode in disk.medium.files.items()}
+    return {name: bytes(inode.view) for name, inode in disk.state.files.items()}
 
 
 def cut(image: Image, name: str, size: int) -> Image:
@@ -65,7 +65,7 @@ def without(image: Image, name: str) -> Image:
 
 def flags(image: Image) -> dict[int, bool]:
     """What looking at it tells: the streams, and whether each is quarantined; of `LATE` also if gone."""
-    with inspected(SimDisk(Medium.of(image)), DIRECTORY) as log:
+    with inspected(SimDisk(DiskState.of(image)), DIRECTORY) as log:
         told = {int(s): bool(v.flags & RowFlag.QUARANTINED) for s in log.streams() if (v := log.verdict(s))}
         return {int(LATE): log.lacks_streams} | told
 
@@ -97,7 +97,7 @@ async def test_what_a_shorter_segment_held_is_never_taken_for_never_written(what
     image = cut(whole, name, left) if left >= 0 else without(whole, name)
     told = flags(image)
     assert all(told.values()), told
-    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk = SimDisk(DiskState.of(image, ("wal",)))
     for seed in (5, 6, 7):
         bench = await open_log(disk, config=TINY, seed=seed)
         for stream in (A, B, LATE):
@@ -107,14 +107,14 @@ async def test_what_a_shorter_segment_held_is_never_taken_for_never_written(what
             assert is_known == bench.log.is_quarantined(stream)
             assert is_known != bench.log.is_unknown(stream)
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
     bench = await open_log(disk, config=TINY, seed=8)
     for stream in (A, B, LATE):
         log = bench.log
         log.reset(stream, Offset(50), Generation(log.generation(stream) + 1), lambda: None)
         await bench.commit(stream, b"repaired")
     await abandon(bench)
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     bench = await open_log(disk, config=TINY, seed=9)
     for stream in (A, B, LATE):
         told_after = await bench.found(stream)
@@ -125,7 +125,7 @@ async def test_what_a_shorter_segment_held_is_never_taken_for_never_written(what
 async def test_what_is_left_of_a_batch_that_was_cut_in_two_is_handed_to_its_domain() -> None:
     """A record that still stands there whole may be all that proves the spool's bytes."""
     whole, name, at = await written()
-    disk = SimDisk(Medium.of(cut(whole, name, at + 4000), ("wal",)))
+    disk = SimDisk(DiskState.of(cut(whole, name, at + 4000), ("wal",)))
     bench = await open_log(disk, config=TINY, seed=5)
     found = bench.log.recovered(LATE)
     await abandon(bench)
@@ -145,7 +145,7 @@ async def test_what_stands_behind_the_end_of_a_segment_is_not_looked_at(laps: in
     whole, name, _ = await written(laps=laps)
     image = {each: content + more if each.endswith(".wal") else content for each, content in whole.items()}
     assert flags(image) == flags(whole)
-    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk = SimDisk(DiskState.of(image, ("wal",)))
     bench = await open_log(disk, config=TINY, seed=5)
     for n in range(12):
         await bench.commit(B, noise(n, 7000))
@@ -179,7 +179,7 @@ async def test_damage_to_the_extents_alone_harms_nobody(what: str) -> None:
     }
     image = {**whole, extents: changed[what]} if what in changed else without(whole, extents)
     assert flags(image) == flags(whole)
-    disk = SimDisk(Medium.of(image, ("wal",)))
+    disk = SimDisk(DiskState.of(image, ("wal",)))
     bench = await open_log(disk, config=TINY, seed=5)
     await abandon(bench)
     after = image_of(disk)
@@ -197,7 +197,7 @@ async def test_the_extents_of_another_log_are_refused() -> None:
     foreign = pack(Told(12345, 9, {0: 32 << 10}))
     image = {**whole, extents_path(DIRECTORY): foreign + bytes(SLOT_BYTES)}
     with pytest.raises(ConfigError, match="several logs"):
-        await open_log(SimDisk(Medium.of(image, ("wal",))), config=TINY)
+        await open_log(SimDisk(DiskState.of(image, ("wal",))), config=TINY)
 
 
 async def test_newer_extents_are_refused() -> None:
@@ -215,7 +215,7 @@ async def test_a_start_that_is_cut_before_it_has_written_the_extents_tells_the_s
 ) -> None:
     """W3: its boot batch is there, and nobody was told of anything."""
     whole, name, at = await written(laps=laps)
-    disk = SimDisk(Medium.of(cut(whole, name, at), ("wal",)))
+    disk = SimDisk(DiskState.of(cut(whole, name, at), ("wal",)))
     before = image_of(disk)[extents_path(DIRECTORY)]
     bench = await open_log(disk, config=TINY, seed=5)
     await abandon(bench)
@@ -234,9 +234,9 @@ async def test_power_that_fails_while_a_shorter_log_starts_loses_no_suspicion(wh
     "segments 0 and 3 both claim lap 4: one is a copy of the other; move the copy away".
     """
     whole, name, at = await written(laps=laps)
-    disk = SimDisk(Medium.of(cut(whole, name, LEFT[what](at)), ("wal",)))
-    tape = disk.medium.tape = Tape()
-    for each in disk.medium.files:
+    disk = SimDisk(DiskState.of(cut(whole, name, LEFT[what](at)), ("wal",)))
+    tape = disk.state.tape = Tape()
+    for each in disk.state.files:
         replayed(tape, disk, each)
     tape.mark("there")
     bench = await open_log(disk, config=TINY, seed=5)

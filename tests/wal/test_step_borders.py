@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.scan import STEP_BYTES
+from simulator.disk import SimDisk
 from tests.wal.harness import SMALL, A, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import noise
 

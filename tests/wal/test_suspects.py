@@ -2,9 +2,9 @@
 
 import pytest
 
-from broadsheet.sim.disk import SimDisk
-from broadsheet.sim.medium import Write
 from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES
+from simulator.disk import SimDisk
+from simulator.disk_state import Write
 from tests.wal.harness import A, B, abandon, open_log, opened, payloads
 
 FIRST, SECOND, THIRD = b"first-record", b"second-record", b"third-record"
@@ -24,15 +24,15 @@ async def written(*, in_one_batch: bool) -> SimDisk:
             await bench.commit(A, payload)
             await bench.commit(B, payload[::-1])
     await abandon(bench)
-    disk.medium.locks.clear()
+    disk.state.locks.clear()
     return disk
 
 
 def flip(disk: SimDisk, payload: bytes) -> None:
     """One bit of a payload."""
-    for name, inode in disk.medium.files.items():
+    for name, inode in disk.state.files.items():
         if name.endswith(".wal") and (at := bytes(inode.view).find(payload)) >= 0:
-            disk.medium.change(inode, Write(at, bytes((payload[0] ^ 1,))))
+            disk.state.change(inode, Write(at, bytes((payload[0] ^ 1,))))
             return
     raise AssertionError(f"{payload!r} is nowhere")
 
@@ -67,9 +67,9 @@ async def test_a_healthy_stream_has_no_suspects() -> None:
 async def test_bytes_behind_a_damaged_frame_header_are_told_to_the_stream_that_lost_them() -> None:
     """Nothing was told of such a record, so its domain could prove nothing by it."""
     disk = await written(in_one_batch=False)
-    for name, inode in disk.medium.files.items():
+    for name, inode in disk.state.files.items():
         if name.endswith(".wal") and (at := bytes(inode.view).find(THIRD)) >= 0:
-            disk.medium.change(inode, Write(at - ENTRY_BYTES - FRAME_BYTES, b"X"))
+            disk.state.change(inode, Write(at - ENTRY_BYTES - FRAME_BYTES, b"X"))
 
     async with opened(disk, seed=2) as bench:
         found = await bench.found(A)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.base.types import LogStreamId, Offset
-from broadsheet.sim.crashstates import crash_states
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal.format import ROW
 from broadsheet.wal.stream import Table
+from simulator.crashstates import crash_states
+from simulator.disk import SimDisk
 from tests.wal.harness import SMALL, A, B, after_power_cut, opened
 from tests.wal.histories import TINY, History, noise
 

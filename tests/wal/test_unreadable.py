@@ -7,11 +7,11 @@ import pytest
 
 from broadsheet.base.time import Duration
 from broadsheet.base.types import LogStreamId
-from broadsheet.sim.disk import SimDisk, SimFile
-from broadsheet.sim.medium import Medium
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.record import LogFull
+from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log
 from tests.wal.histories import noise
 from tests.wal.one_stream import ROOMY
@@ -69,7 +69,7 @@ async def test_an_unreadable_sector_anywhere_is_damage_of_its_streams_and_stops_
         if not name.endswith((".wal", "extents")):
             continue
         for block in range(-(-len(content.rstrip(b"\0")) // BLOCK_BYTES) + 1):
-            disk = SimDisk(Medium.of(image, ("wal",)))
+            disk = SimDisk(DiskState.of(image, ("wal",)))
             bad.clear()
             bad[name, block] = None
             states = []
@@ -87,7 +87,7 @@ async def test_an_unreadable_sector_anywhere_is_damage_of_its_streams_and_stops_
                     states.append(is_told)
                 await bench.commit(D, b"appends go on")
                 await abandon(bench)
-                disk.medium.locks.clear()
+                disk.state.locks.clear()
             flagged += any(states)
             assert states[:3] == states[3:], f"{name} {block}: the second start tells another story"
             assert block or not any(states), f"{name}: the header of a file stops streams"
@@ -135,8 +135,8 @@ async def test_damage_on_a_full_disk_stays_where_it_is_until_there_is_space(wher
     damaged = bytearray(content)
     damaged[at] ^= 1
     image[name] = bytes(damaged)
-    disk = SimDisk(Medium.of(image, ("wal",)))
-    disk.medium.quota_bytes = disk.medium.used()
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
     for seed in (5, 6):
         bench = await open_log(disk, config=ROOMY, seed=seed)
         assert bench.log.is_quarantined(A) == ("record" in where), "behind a header each frame proves itself"
@@ -154,8 +154,8 @@ async def test_damage_on_a_full_disk_stays_where_it_is_until_there_is_space(wher
         assert image_of(disk)[name][block : block + BLOCK_BYTES] == damaged[block : block + BLOCK_BYTES]
         assert bench.crashes == []
         await abandon(bench)
-        disk.medium.locks.clear()
-    disk.medium.quota_bytes = 1 << 40
+        disk.state.locks.clear()
+    disk.state.quota_bytes = 1 << 40
     bench = await open_log(disk, config=ROOMY, seed=7)
     assert not bench.log.status().is_out_of_space
     assert any("quarantine-" in each for each in image_of(disk))
@@ -173,15 +173,15 @@ async def test_a_torn_batch_on_a_full_disk_is_not_written_over() -> None:
     name = next(name for name, content in image.items() if b"torn" in content)
     at = image[name].rindex(b"WBat")
     image[name] = image[name][:at] + b"?" + image[name][at + 1 :]
-    disk = SimDisk(Medium.of(image, ("wal",)))
-    disk.medium.quota_bytes = disk.medium.used()
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
     for seed in (5, 6):
         bench = await open_log(disk, config=ROOMY, seed=seed)
         assert bench.log.recovered(A).tail_cut
         await bench.commit(B, b"appends go on")
         assert image_of(disk)[name][at : at + 4096] == image[name][at : at + 4096]
         await abandon(bench)
-        disk.medium.locks.clear()
+        disk.state.locks.clear()
 
 
 async def test_a_free_segment_with_a_damaged_header_is_not_used_before_that_is_kept() -> None:
@@ -189,8 +189,8 @@ async def test_a_free_segment_with_a_damaged_header_is_not_used_before_that_is_k
     image, _ = await written()
     name = max(name for name in image if name.endswith(".wal"))
     image[name] = bytes([image[name][0] ^ 1]) + image[name][1:]
-    disk = SimDisk(Medium.of(image, ("wal",)))
-    disk.medium.quota_bytes = disk.medium.used()
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
     bench = await open_log(disk, config=ROOMY, seed=5)
     assert not bench.log.status().quarantined
     for n in range(300):
@@ -208,14 +208,14 @@ async def test_a_live_log_sets_damage_aside_as_soon_as_a_full_disk_has_space() -
     image, held = await written()
     name = next(name for name, content in image.items() if held[A][2] in content)
     image[name] = image[name].replace(held[A][2], b"?" + held[A][2][1:])
-    disk = SimDisk(Medium.of(image, ("wal",)))
-    disk.medium.quota_bytes = disk.medium.used()
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
     bench = await open_log(
         disk, config=msgspec.structs.replace(ROOMY, retry_delay=Duration(1_000_000)), seed=5
     )
     assert bench.log.status().is_out_of_space
     assert not bench.log.status().quarantine_files
-    disk.medium.quota_bytes = 1 << 40
+    disk.state.quota_bytes = 1 << 40
     for _ in range(2000):
         if not bench.log.status().is_out_of_space:
             break

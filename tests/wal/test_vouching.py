@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from broadsheet.base.time import Duration
-from broadsheet.sim.disk import SimDisk
 from broadsheet.wal import LogFull
 from broadsheet.wal.format import BATCH_MAGIC, RowFlag
 from broadsheet.wal.recovery import survey
 from broadsheet.wal.scan import Content
+from simulator.disk import SimDisk
 from tests.support.bitflips import Range
 from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, open_log, opened, vouching
 from tests.wal.histories import noise, read_image
@@ -77,7 +77,7 @@ async def _three(*, is_vouched: bool) -> dict[str, bytes]:
     if is_vouched:
         await bench.vouched()
     await abandon(bench)
-    return disk.medium.image()
+    return disk.state.image()
 
 
 async def test_every_flipped_byte_of_a_vouched_batch_is_corruption_never_a_cut() -> None:
@@ -177,7 +177,7 @@ async def test_close_vouches_for_what_was_pending_when_it_began() -> None:
     bench = await open_log(disk, config=NEVER)
     bench.send(A, b"last words")
     await bench.log.close()
-    image = disk.medium.image()
+    image = disk.state.image()
     (found,) = record_ranges(image)
     content = bytearray(image[SEGMENT])
     content[found.end - 9] ^= 1
@@ -193,7 +193,7 @@ async def test_a_full_log_vouches_too() -> None:
             await bench.commit(A, bytes(8000))
     await bench.vouched()
     await abandon(bench)
-    image = disk.medium.image()
+    image = disk.state.image()
     last = read_image(image)[A].places[-1]
     laps = {name: survey(0, Content.of(image[name]), name).lap for name in image if name.endswith(".wal")}
     (segment,) = [name for name, lap in laps.items() if lap == last.lap]

@@ -12,8 +12,6 @@ from broadsheet.base.machine import Event
 from broadsheet.base.time import SECOND, Instant
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
-from broadsheet.sim.fuzz_server import LIMITS
-from broadsheet.sim.fuzz_sessions import good_session, mutated
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import render_rows
 from broadsheet.wire.connection import Kind, Phase
@@ -31,6 +29,8 @@ from broadsheet.wire.events import (
 )
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.listener import ListenerConnection
+from simulator.fuzz_server import LIMITS
+from simulator.fuzz_sessions import good_session, mutated
 
 START = Instant(0)
 

@@ -1,7 +1,7 @@
 """Malformed sessions leave the server up, serving and bounded."""
 
-from broadsheet.sim.fuzz import SESSIONS_CI, fuzz
-from broadsheet.sim.fuzz_sessions import mutated
+from simulator.fuzz import SESSIONS_CI, fuzz
+from simulator.fuzz_sessions import mutated
 
 
 def test_five_thousand_malformed_sessions_leave_the_node_up_and_bounded() -> None:

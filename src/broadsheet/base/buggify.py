@@ -1,8 +1,8 @@
 """Buggify: places where a simulation may do the unlikely but legal thing (FoundationDB's word).
 
-Only hosts, services and simulated ports ask; machines never do. The sites: `sim/objects.py` (a store that
-refuses, fails, is slow, or loses its answer), `sim/disk.py` and `sim/clock.py` (a thread, a timer, the end of
-a turn that is late), and where key space, metastore and journals append to their logs (no room). A production
+Only hosts, services and simulated ports ask; machines never do. The sites: the simulated store (which
+refuses, fails, is slow, or loses its answer), the simulated disk and clock (a thread, a timer, the end of a
+turn that is late), and where key space, metastore and journals append to their logs (no room). A production
 process never installs a chooser, and then the question costs one comparison.
 """
 

@@ -31,7 +31,6 @@ COMMANDS: Final = {
     "keyspace": "broadsheet.cli.keyspace",
     "config": "broadsheet.cli.config",
     "doctor": "broadsheet.cli.doctor",
-    "sim": "broadsheet.cli.sim",
     "bench": "broadsheet.cli.bench",
 }
 """Each module offers a Typer application `app`.
@@ -85,11 +84,11 @@ def _root(
     """Options before the command."""
 
 
-def main() -> None:
+def main(commands: typer.Typer = app) -> None:
     """Run the command line and exit."""
     _hold_standard_streams()
     try:
-        app()
+        commands()
     except BroadsheetError as error:
         print(f"broadsheet: {_kind(error)}: {error}", file=sys.stderr)
         sys.exit(_exit_status(error))

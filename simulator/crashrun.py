@@ -1,0 +1,120 @@
+"""A run of tier 3: seeded histories on one simulated disk, and the states that crashes and damage leave.
+
+Where tiers 1 and 2 end a process some ten times a seed and see one disk each time, this tier records what is
+written, makes thousands of disks that a power cut could have left of it, damages some, and has each judged
+by a model. One process writes, so nothing is sent and no client is cut off; the workload says what is done
+and what is judged. The same plan gives the same run. Source: ALICE, OSDI 2014.
+"""
+
+import gc
+from collections.abc import Callable, Coroutine
+from time import process_time
+from typing import Any, Final, TypeVar
+
+from broadsheet.base import buggify, marks
+from broadsheet.runtime import failpoints
+from broadsheet.runtime.checking import always
+from simulator.clock import NodeClock
+from simulator.coverage import Coverage
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
+from simulator.loop import make_loop
+from simulator.plan import Plan
+from simulator.run import Result, chooser, describe
+from simulator.trace import StoriesTraced, Trace
+from simulator.workload import CrashWorkload, Violation
+from simulator.world import Life, World
+
+LIFE_NS: Final = 3_600_000_000_000
+"""How long one life may take, in virtual time."""
+NODE: Final = "n1"
+
+T = TypeVar("T")
+
+
+class CrashRun:
+    """What a workload of tier 3 has at hand."""
+
+    def __init__(
+        self, plan: Plan, workload: CrashWorkload, show: Callable[[str], None] | None = None
+    ) -> None:
+        self.plan, self.workload = plan, workload
+        self.trace = Trace(show)
+        self.world = World(plan.seed, self.trace)
+        self.loop = make_loop(self.world)
+        self.clock = NodeClock(self.world, NODE)
+        self.coverage = Coverage()
+        self.acked = self.refused = self.judged = self.lives = 0
+
+    def perform(self, *, until: int | None = None) -> Result:
+        """Run the plan to its end. `until` is for the other tiers, whose runs have one time."""
+        began = process_time()
+        buggify.install(chooser(self.plan))
+        marks.install(lambda name: _count(self.coverage.marks, name))
+        failpoints.install(lambda name: _count(self.coverage.labels, name))
+        was_collecting = gc.isenabled()
+        gc.disable()  # Finalizers are events: they run when we say, not when memory says.
+        violation = None
+        try:
+            with always(), StoriesTraced(self.trace), self.loop.running():
+                self.workload.perform(self)
+        except Violation as error:
+            violation = f"{type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
+            violation = describe(error)
+        finally:
+            buggify.install(None)
+            marks.install(None)
+            failpoints.install(None)
+            self.coverage.add_steps(self.trace.transitions)
+            if was_collecting:
+                gc.enable()
+        counts = self.trace.counts
+        counts.faults = counts.faults_met = self.judged
+        return Result(
+            plan=self.plan,
+            digest=self.trace.digest(),
+            counts=counts,
+            acked=self.acked,
+            rejected=self.refused,
+            unknown=0,
+            virtual_ns=self.world.now,
+            cpu_seconds=process_time() - began,
+            violation=violation,
+            is_healed=violation is None,
+            coverage=self.coverage,
+        )
+
+    def live(self, disk_state: DiskState, work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]]) -> T:
+        """One life of the process on `disk_state`: until `work` returns, and then it is killed.
+
+        Raises:
+            Violation: it did not end.
+        """
+        self.lives += 1
+        life = Life(NODE, self.lives, self.clock)
+        disk = SimDisk(disk_state, life=life)
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        async def whole() -> None:
+            try:
+                results.append(await work(life, disk))
+            except Exception as error:  # noqa: BLE001 - raised below.
+                errors.append(error)
+            self.world.at(self.world.now, None, self.world.end, life)
+
+        self.world.soon(life, lambda: self.loop.create_task(whole()))
+        self.world.run(self.world.now + LIFE_NS, lambda: life.is_dead)
+        self.world.end(life)
+        if self.world.failure is not None:
+            raise self.world.failure
+        if errors:
+            raise errors[0]
+        if not results:
+            raise Violation(f"life {self.lives} waits for something that never comes")
+        return results[0]
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1

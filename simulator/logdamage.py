@@ -1,0 +1,65 @@
+"""Damage to a log at rest: a flipped bit, a lost sector, whole batches lost, and some of them at once.
+
+Bytes throughout. It says what it did, and how much of that a restart can tell. It does not judge.
+"""
+
+from random import Random
+from typing import Final
+
+from broadsheet.wal.format import BATCH_BYTES, ROW, aligned
+from simulator.disk_state import SECTOR
+from simulator.logimage import batches_of, read_image
+from simulator.logmodel import NO_DAMAGE, Damage
+
+MIN_BATCHES: Final = 3
+"""A disk with fewer is not damaged."""
+
+
+def damaged(
+    image: dict[str, bytes], random: Random, *, is_whole: bool = False
+) -> tuple[dict[str, bytes], Damage]:
+    """A disk with some of its bytes gone or wrong, and what that is.
+
+    Args:
+        is_whole: the power did not cut a write. Then several batches may be lost at once.
+
+    Not: batches lost behind which nothing whole stands. They leave no trace (docs/guarantees.md).
+    """
+    found = batches_of(image)
+    if len(found) < MIN_BATCHES:
+        return image, NO_DAMAGE
+    files = {name: bytearray(content) for name, content in image.items()}
+    last, chance = found[-1][1].batch, random.random()
+    lost: list[int] = []
+    what = []
+    if chance < 0.5:
+        name, header = found[random.randrange(len(found))]
+        if chance < 0.35:
+            at = header.at + random.randrange(header.length)
+            files[name][at] ^= 1 << random.randrange(8)
+            what.append(f"a bit flipped at {at} of {name}, in batch {header.batch}")
+        else:
+            first = int(header.batch == last)  # With header and frame gone it would leave no trace.
+            at = header.at + random.randrange(first, aligned(header.length) // SECTOR) * SECTOR
+            files[name][at : at + SECTOR] = bytes(SECTOR)
+            what.append(f"a lost sector at {at} of {name}, in batch {header.batch}")
+        is_last_hit = header.batch == last
+    else:
+        first, count = random.randrange(len(found) - 1), random.choice((1, 1, 2, 3)) if is_whole else 1
+        for name, header in found[first : min(first + count, len(found) - 1)]:
+            end = aligned(header.at + header.length)
+            files[name][header.at : end] = bytes(end - header.at)
+            lost.append(header.batch)
+        what.append(f"lost batches {lost}")
+        is_last_hit = False
+        name, header = found[-1]
+        frames = BATCH_BYTES + ROW.size * header.row_count
+        if chance > 0.8 and len(lost) == 1 and header.length > frames:
+            at = header.at + frames + random.randrange(header.length - frames)
+            files[name][at] ^= 1 << random.randrange(8)
+            is_last_hit = last - 1 not in lost
+            what.append(f"a bit flipped at {at} of {name}, in the last batch, {last}")
+    before = read_image(image) if len(lost) > 1 else {}
+    nameless = [stream for stream, kept in before.items() if all(each.batch in lost for each in kept.places)]
+    after = {name: bytes(content) for name, content in files.items()}
+    return after, Damage(", ".join(what), is_last_hit=is_last_hit, nameless=tuple(nameless))

@@ -1,0 +1,502 @@
+"""The wire by itself in tier 2: calls, streams and runs between real servers and clients over faulty links.
+
+Every request carries an id, and the nodes count what they do to it, however often they are restarted: what
+was answered happened once, what was refused never, what is unknown once at most (C1, C2). Answers must be
+those of the very request. Some requests are given up on purpose, by a cancel or for want of time, and some
+lose their token in the middle; nodes are stopped gracefully. Payloads exceed the first window, a turn's
+share, what accounts allow, what the links hold and what a read brings, so that back-pressure and torn frames
+are the rule. Source: C1, C2, C6; access.6.
+"""
+
+import asyncio
+from functools import partial
+from typing import ClassVar, Final
+from zlib import crc32
+
+import msgspec
+
+from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.capability import EVERYTHING, Capability
+from broadsheet.access.tokens import Tokens
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
+from broadsheet.base.types import NodeId
+from broadsheet.errors import BroadsheetError, Refused, Status
+from broadsheet.ports import Random, Timers
+from broadsheet.wire.client import ClientConnection, dial
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
+from broadsheet.wire.pool import Pool
+from broadsheet.wire.routed import RetryPolicy, Routed
+from broadsheet.wire.run import FrameRun
+from broadsheet.wire.server import Server
+from simulator.history import Operation, Outcome
+from simulator.plan import Budget, Fault, Kind, Plan
+from simulator.services import ServiceContext
+from simulator.workload import Run, ServiceWorkload, Violation
+from simulator.workloads.wire_checks import check_left, check_slots, hold
+from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper
+from simulator.workloads.wire_requests import Asked, Deeds, Told
+from simulator.world import Life
+
+NODES: Final = (NodeId("n1"), NodeId("n2"))
+TIMEOUT: Final = Duration(800 * MILLISECOND)
+LIMITS: Final = WireLimits(
+    frame_bytes_max=256 << 10,
+    body_bytes_max=64 << 10,
+    window_bytes=768 << 10,
+    streams_max=8,
+    in_flight_bytes_max=384 << 10,
+    node_in_flight_bytes_max=640 << 10,
+    reserve_bytes=32 << 10,
+    floor_bytes=16 << 10,
+    turn_units_max=48,
+    send_buffer_bytes_max=2 << 20,
+    keepalive_interval=Duration(300 * MILLISECOND),
+    dial_timeout=Duration(300 * MILLISECOND),
+    drain_timeout=Duration(500 * MILLISECOND),
+    write_timeout=Duration(600 * MILLISECOND),
+)
+"""Narrow budgets: every run meets the end of a share, of a window and of an account."""
+CLUSTER: Final = "sim"
+KEY: Final = b"a key of the simulated cluster.."
+LIFE: Final = Duration(400 * 3600 * SECOND)
+"""Of a token, before and after its client's clock: clocks jump by hours, which is not what is tested."""
+DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
+"""Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
+DEAF_EVERY: Final = 20
+PAYLOAD_MAX: Final = 250_000
+"""Fits a frame with its body, and is more than is copied where it outlives a read."""
+OTHER: Final = {NODES[0]: NODES[1], NODES[1]: NODES[0]}
+POLICY: Final = RetryPolicy(attempts_max=20)
+
+
+class _Log:
+    """A sink that takes runs, at once or after a while, and refuses every seventh.
+
+    It never waits for another run: while much is unanswered, no more of the connection is read.
+    """
+
+    def __init__(self, deeds: Deeds, asked: Asked, timers: Timers) -> None:
+        self._deeds, self._asked, self._timers = deeds, asked, timers
+        self._head = 0
+        self._held: list[FrameRun] = []
+
+    def on_run(self, run: FrameRun) -> None:
+        """Hold every other one for a while, or until the next."""
+        self._held.append(run)
+        if run.sequence % 2 or not self._asked.pause_ms:
+            self.on_end()
+        else:
+            self._timers.call_after(Duration(self._asked.pause_ms * MILLISECOND), self.on_end)
+
+    def on_end(self) -> None:
+        """Answer what is held."""
+        held, self._held = self._held, []
+        for run in held:
+            name = f"{self._asked.id}/{run.sequence}"
+            if run.sequence % 7 == 6:
+                run.reply(Status.THROTTLED, message="every seventh")
+                continue
+            self._deeds.did(name)
+            begin, self._head = self._head, self._head + run.size
+            run.reply(Status.OK, begin)
+
+
+class WireWorkload(ServiceWorkload):
+    """Two nodes without state, and clients that ask either."""
+
+    name: ClassVar[str] = "wire"
+    clients: ClassVar[int] = 4
+    scope: ClassVar[tuple[str, ...]] = ("wire",)
+    budget: ClassVar[Budget] = Budget(
+        kinds=(
+            Kind.KILL,
+            Kind.STOP,
+            Kind.POWER_CUT,
+            Kind.PARTITION,
+            Kind.CLOG,
+            Kind.RESET,
+            Kind.HALF_OPEN,
+            Kind.CLOCK_JUMP,
+        )
+    )
+    """No disk, so no fault of one, and no crash in it."""
+
+    def __init__(self) -> None:
+        self.deeds = Deeds()
+        self.crowd = CrowdServing(self.deeds)
+        self.kept = Keeper()
+        self.servers: dict[str, tuple[Life, Server]] = {}
+        self.callers: list[_Client] = []
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How hurried the clients are, how large the payloads, how slow the handlers."""
+        return {
+            "think_ms": draw.randrange(5, 40),
+            "payload_bytes": min(PAYLOAD_MAX, 1 << draw.randrange(8, 19)),
+            "streams_max": (2, 8, 64, 64)[draw.randrange(0, 4)],
+            "pause_ms": draw.randrange(0, 60),
+            "leave_every": 6,
+        }
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """Two, so that a route can move."""
+        return NODES
+
+    async def serve(self, context: ServiceContext, run: Run) -> None:
+        """A method of each shape."""
+        methods = [
+            _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
+            _row("sim.sum", 2, Shape.STREAM, self._sum, Capability.APPEND),
+            _row("sim.log", 3, Shape.RUN, partial(self._log, context), Capability.APPEND),
+            _row("sim.row", 4, Shape.UNARY, self.crowd.row, Capability.READ),
+            _row("sim.moved", 5, Shape.UNARY, partial(self._moved, context), Capability.READ),
+        ]
+        authorizer = Authorizer(_tokens(), time=context.ports.time)
+        ended: list[Server] = []
+
+        async def check_ended() -> None:
+            await asyncio.sleep(0)  # A task that has just ended is told of in the next turn.
+            for each in ended:
+                each.check_ended()
+
+        context.scope.defer(check_ended)  # Last of all: the server is closed, and its calls have ended.
+        server = Server(
+            context.ports,
+            context.scope.child("calls"),
+            methods,
+            authorizer=authorizer,
+            limits=_limits(run.plan.knobs),
+            cluster=CLUSTER,
+        )
+        self.servers[context.node] = (context.life, server)
+        await server.listen(context.address, is_insecure=True)
+        context.scope.defer(server.close)
+        ended.append(server)
+
+    async def client(self, context: ServiceContext, run: Run) -> None:
+        """Calls, uploads and runs, one at a time."""
+        client = _Client(context, run, self.deeds, self.kept)
+        self.callers.append(client)
+        await client.work()
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
+        """A node leaves now and then, and connections are lost, with much under way."""
+        return [
+            Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), kind, target, lasts * MILLISECOND)
+            for kind in (Kind.STOP, Kind.STOP, Kind.RESET, Kind.RESET)
+            for node in (NODES[draw.randrange(0, 2)],)
+            for target in ((node if kind is Kind.STOP else f"{node}|*"),)
+            for lasts in (draw.randrange(1, 300),)
+        ]
+
+    def watch(self, run: Run) -> None:
+        """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
+        for client in self.callers:
+            hold(client.pool.check)
+        for life, server in self.servers.values():
+            if not life.is_dead:
+                hold(server.check)
+                check_slots(server)
+
+    def verify(self, run: Run) -> None:
+        """Once, never, or once at most, as the client was told; and the answer was the request's own."""
+        for operation in run.history.operations:
+            count = self.deeds.counts.get(str(operation.key), 0)
+            _check(operation, count)
+        self.watch(run)
+        self.kept.look()
+        for life, server in self.servers.values():
+            if not life.is_dead:
+                hold(server.check_ended)
+                check_left(server)
+        for name, is_refused in self.deeds.given_up.items():
+            count = self.deeds.counts.get(name, 0)
+            if count > (0 if is_refused else 1):
+                raise Violation(
+                    f"{name}, given up by its client, was done {count} times; refused: {is_refused}"
+                )
+
+    def _moved(self, context: ServiceContext, call: Call, request: Asked, payload: memoryview) -> object:
+        now = context.ports.time.now()
+        return self.crowd.moved(
+            call, request, payload, other=context.address_of(OTHER[context.node]), now=now
+        )
+
+    def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
+        if not request.pause_ms:
+            self.deeds.did(request.id)
+            return Reply(_told(request, payload), (payload,))
+        return self._later(call, request, payload)
+
+    async def _later(self, _call: Call, request: Asked, payload: memoryview) -> Reply:
+        self.deeds.did(request.id)
+        self.kept.keep(payload)
+        await asyncio.sleep(request.pause_ms / 1000)
+        return Reply(_told(request, payload), (payload,))
+
+    async def _sum(self, _call: Call, request: Asked, stream: WireStream) -> Reply:
+        size = crc = 0
+        while (message := await stream.receive()) is not None:
+            self.kept.keep(message.payload)
+            await asyncio.sleep(request.pause_ms / 10_000)
+            size, crc = size + len(message.payload), crc32(message.payload, crc)
+            await stream.send(None, (message.payload,))
+        self.deeds.did(request.id)
+        return Reply(Told(request.id, size, crc))
+
+    def _log(self, context: ServiceContext, _call: Call, request: Asked) -> RunOpened:
+        return RunOpened(EMPTY, _Log(self.deeds, request, context.ports.timers))
+
+
+class _Client:
+    """One client and what it has asked."""
+
+    def __init__(self, context: ServiceContext, run: Run, deeds: Deeds, kept: Keeper) -> None:
+        self.context, self.run, self.knobs, self.deeds, self.kept = context, run, run.plan.knobs, deeds, kept
+        self.random = context.random("operations")
+        self.pool = Pool(context.ports, context.scope, limits=_limits(self.knobs), token=self._token)
+        self.routed = Routed(self.pool, [context.address_of(node) for node in NODES], policy=POLICY)
+        self.crowd = Crowd(context, run, self.routed, deeds, self.random)
+        self.serial = 0
+        self.deaf: list[asyncio.Future[None]] = []
+
+    async def work(self) -> None:
+        """Until the run is over."""
+        crowd = self.crowd
+        kinds = (
+            *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
+            *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
+        )
+        while not self.context.is_stopping:
+            self.serial += 1
+            pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
+            asked = Asked(f"{self.context.node}.{self.serial}", pause)
+            await kinds[self.random.randrange(0, len(kinds))](asked)
+            if self.serial % 7 == 0:
+                await self._renew()
+            if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
+                self.deaf.append(asyncio.ensure_future(self._be_deaf()))
+            if self.serial % self.knobs.get("leave_every", 1 << 30) == 0:  # Plans that are older have none.
+                await self._leave()
+            await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
+        await asyncio.gather(*self.deaf)
+        await self.pool.close()
+
+    async def _leave(self) -> None:
+        """Be gone while messages wait for a handler and runs for their answer: nothing of them may stay."""
+        address, name = self.context.address_of(NODES[0]), f"{self.context.node}.{self.serial}.left"
+        try:
+            connection = await dial(self.context.ports, address, token=self._token(), limits=LIMITS)
+            stream = await connection.open("sim.sum", Asked(f"{name}.up", 1000), timeout=TIMEOUT)
+            _, run = await connection.open_run("sim.log", Asked(name, 1000), reply=Empty, timeout=TIMEOUT)
+            for _ in range(4):
+                await asyncio.wait_for(stream.send(None, (b"left",)), 1.0)
+            answer = await asyncio.wait_for(run.submit([b"left behind"]), 1.0)
+        except (BroadsheetError, TimeoutError):
+            return
+        await asyncio.sleep(self.random.randrange(5, 50) / 1000)
+        connection.abort("it left")
+        await asyncio.wait([answer], timeout=1.0)
+
+    async def _be_deaf(self) -> None:
+        """Ask for much and read nothing of it: the node gives such a connection up, and all that it holds."""
+        address = self.context.address_of(NODES[self.serial % len(NODES)])
+        try:
+            connection = await dial(self.context.ports, address, token=self._token(), limits=DEAF)
+        except BroadsheetError:
+            return
+        if connection.transport is not None:
+            connection.transport.pause_reading()
+        name, payload = f"{self.context.node}.{self.serial}.deaf", bytes(LIMITS.frame_bytes_max // 2)
+        ask = partial(connection.call, "sim.echo", payload=(payload,), reply=Told)
+        calls = [asyncio.ensure_future(ask(Asked(f"{name}.{n}"))) for n in range(LIMITS.streams_max)]
+        await asyncio.wait(calls, timeout=3.0)
+        connection.abort("it was deaf")
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def _token(self, capabilities: Capability = EVERYTHING) -> str:
+        issued = WallTime(self.context.ports.time.wall() - LIFE)
+        return _tokens().sign(capabilities, now=issued, lifetime=Duration(2 * LIFE))
+
+    async def _renew(self, capabilities: Capability = EVERYTHING) -> ClientConnection | None:
+        """Show another token on the connection that is used, where it stands."""
+        try:
+            connection = await self.pool.connection(self.routed.address_for(""), within=TIMEOUT)
+        except BroadsheetError:
+            return None
+        if connection.is_usable:
+            connection.refresh_token(self._token(capabilities))
+        return connection
+
+    async def _give_up(self, asked: Asked) -> None:
+        """A few calls at once, of which some are cancelled, and some have no time."""
+        deeds, payload = self.deeds, self._payload()
+
+        async def one(name: str, timeout: Duration) -> None:
+            slow = Asked(name, 30)
+            deeds.given_up[name] = False
+            try:
+                await self.routed.call("sim.echo", slow, (payload,), reply=Told, timeout=timeout)
+            except Refused:
+                deeds.given_up[name] = True
+            except BroadsheetError:
+                pass  # Unknown: once at most.
+
+        calls = [
+            asyncio.ensure_future(
+                one(f"{asked.id}.{number}", Duration((12 + 400 * (number % 2)) * MILLISECOND))
+            )
+            for number in range(self.random.randrange(2, 12))
+        ]
+        await asyncio.sleep(self.random.randrange(0, 40) / 1000)
+        for call in calls[::3]:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _narrow(self, asked: Asked) -> None:
+        """Show a narrower token in the middle of an upload, and the wide one again."""
+        name = asked.id
+        self.deeds.given_up[name] = False
+        connection = await self._renew()
+        if connection is None:
+            return
+        try:
+            stream = await connection.open("sim.sum", asked, timeout=TIMEOUT)
+        except BroadsheetError:
+            return
+        try:
+            await asyncio.wait_for(stream.send(None, (b"before",)), 1.0)
+            if connection.is_usable:
+                connection.refresh_token(self._token(Capability.READ))
+            await stream.reply(Told)
+        except Refused:
+            self.deeds.given_up[name] = True
+        except (BroadsheetError, TimeoutError):
+            pass
+        finally:
+            stream.cancel()
+            await self._renew()
+
+    def _payload(self) -> bytes:
+        size = self.random.randrange(0, self.knobs["payload_bytes"])
+        return self.random.randrange(0, 1 << 32).to_bytes(4, "little") * (size // 4)
+
+    async def _call(self, asked: Asked) -> None:
+        operation = self.run.history.invoke(self.context.node, asked.id, "call")
+        payload = self._payload()
+        try:
+            told, rest = await self.routed.call("sim.echo", asked, (payload,), reply=Told, timeout=TIMEOUT)
+        except BroadsheetError as error:
+            self._ended(operation, error)
+        else:
+            self.run.history.ok(operation, told == _told(asked, payload) and rest == payload)
+            self.kept.keep(rest)
+
+    async def _upload(self, asked: Asked) -> None:
+        """Send and receive at once; the echoes must be what was sent, in order."""
+        operation = self.run.history.invoke(self.context.node, asked.id, "upload")
+        payloads = [self._payload() for _ in range(self.random.randrange(0, 12))]
+        try:
+            stream = await self.routed.open("sim.sum", asked, timeout=Duration(3 * TIMEOUT))
+        except BroadsheetError as error:
+            self._ended(operation, error)
+            return
+        echoes: list[bytes] = []
+
+        async def receive() -> None:
+            while (message := await stream.receive()) is not None:
+                echoes.append(bytes(message.payload))
+                self.kept.keep(message.payload)
+
+        receiver = asyncio.ensure_future(receive())
+        try:
+            for payload in payloads:
+                await stream.send(None, (payload,))
+            told = await stream.reply(Told)
+            await receiver
+        except BroadsheetError as error:
+            self._ended(operation, error)
+        else:
+            sent = b"".join(payloads)
+            self.run.history.ok(
+                operation, echoes == payloads and told == Told(asked.id, len(sent), crc32(sent))
+            )
+        finally:
+            stream.cancel()
+            await asyncio.gather(receiver, return_exceptions=True)
+
+    async def _append(self, asked: Asked) -> None:
+        """A few runs ahead of their answers; positions must be dense."""
+        try:
+            _, run = await self.routed.open_run("sim.log", asked, reply=Empty, timeout=TIMEOUT)
+        except BroadsheetError:
+            return
+        runs = [
+            [self._payload()[: PAYLOAD_MAX // 2] for _ in range(self.random.randrange(1, 3))]
+            for _ in range(4)
+        ]
+        sequence, answers = 0, []
+        for records in runs:
+            name = f"{asked.id}/{sequence}"
+            operation = self.run.history.invoke(self.context.node, name, "append")
+            sequence += len(records)
+            try:
+                answers.append((operation, records, await run.submit(records)))
+            except BroadsheetError as error:
+                self._ended(operation, error)
+        closing = asyncio.ensure_future(run.close())
+        head = 0
+        for operation, records, future in answers:
+            size = sum([len(record) for record in records])
+            try:
+                found = await asyncio.wait_for(future, 3.0)
+            except BroadsheetError as error:
+                self._ended(operation, error)
+            except TimeoutError:
+                self.run.history.lose(operation)
+            else:
+                self.run.history.ok(operation, (found.begin, found.end) == (head, head + size))
+                head += size
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+    def _ended(self, operation: Operation, error: BroadsheetError) -> None:
+        if isinstance(error, Refused):
+            self.run.history.reject(operation, type(error).__name__)
+        else:
+            self.run.history.lose(operation)
+
+
+def _limits(knobs: dict[str, int]) -> WireLimits:
+    """Narrow budgets, and as many streams as this run has."""
+    return msgspec.structs.replace(LIMITS, streams_max=knobs.get("streams_max", LIMITS.streams_max))
+
+
+def _told(asked: Asked, payload: bytes | memoryview) -> Told:
+    return Told(asked.id, len(payload), crc32(payload))
+
+
+def _tokens() -> Tokens:
+    return Tokens([KEY], audience=CLUSTER, lifetime_max=Duration(2 * LIFE))
+
+
+def _row(name: str, number: int, shape: Shape, handler: object, capability: Capability) -> Method:
+    return Method(
+        name, number=number, shape=shape, capability=capability, request=Asked, name_of=None,
+        handler=handler,  # type: ignore[arg-type]  # one row for every shape.
+    )  # fmt: skip
+
+
+def _check(operation: Operation, count: int) -> None:
+    least, most = 0, 1
+    if operation.outcome is Outcome.OK:
+        least = 1
+        if operation.result is not True:
+            raise Violation(f"{operation}: the answer is another request's")
+    elif operation.outcome is Outcome.REJECTED:
+        most = 0
+    if operation.name == "moved":  # Twice is as once.
+        most = 1_000 * most
+    if not least <= count <= most:
+        raise Violation(f"{operation}: done {count} times")

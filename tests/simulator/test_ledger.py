@@ -1,0 +1,176 @@
+"""The ledger sees a broken rule of ballots in the step that breaks it: no crash has to make it matter."""
+
+import pytest
+
+from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId, Token
+from broadsheet.control.core.acceptor import Memory, Persist, Persisted, Promise, Send, encoded
+from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Promised
+from broadsheet.control.core.operation import Answer, ChangeRequest, ReadRequest
+from broadsheet.control.core.value import (
+    NO_BALLOT,
+    Accepted,
+    Acceptor,
+    AcceptorSets,
+    Attempt,
+    Ballot,
+    Value,
+)
+from broadsheet.errors import Status
+from simulator.checkers.ledger import Ledger
+from simulator.workload import Violation
+from simulator.world import Life
+
+A, B, C, D = (Acceptor(NodeId(name), Incarnation(7)) for name in "abcd")
+SETS = AcceptorSets(old=(A, B, C))
+LIVES = {name: Life(name, 1) for name in "abcd"}
+
+
+def ballot(counter: int, node: str = "a") -> Ballot:
+    return Ballot(counter, NodeId(node), 1)
+
+
+def value(version: int, attempt: str, *, after: tuple[Attempt, ...] = (), sets: AcceptorSets = SETS) -> Value:
+    return Value(version, sets, (*after, Attempt(attempt, version)), (), attempt.encode())
+
+
+class Story:
+    """A ledger, and what the nodes do before it."""
+
+    def __init__(self, acceptors: tuple[Acceptor, ...] = (A, B, C)) -> None:
+        self.ledger = Ledger()
+        self.token = 0
+        for acceptor in acceptors:
+            self.ledger.booted(LIVES[acceptor.node], Memory(acceptor, NO_BALLOT, None))
+
+    def propose(self, at: Ballot, proposed: Value) -> None:
+        accept = Accept(at.node, at, A, proposed, NO_BALLOT, SETS)
+        self.ledger.step(LIVES[at.node], ReadRequest(RequestId(0)), [Send(A.node, accept)])
+
+    def write(self, acceptor: Acceptor, record: Memory | Promise, *, is_durable: bool = True) -> None:
+        self.token += 1
+        token = Token(self.token)
+        persist = Persist(token, Offset(token), encoded(record), is_whole=isinstance(record, Memory))
+        self.ledger.step(LIVES[acceptor.node], ReadRequest(RequestId(0)), [persist])
+        if is_durable:
+            self.ledger.step(LIVES[acceptor.node], Persisted(token), [])
+
+    def hold(self, at: Ballot, held: Value, *acceptors: Acceptor) -> None:
+        for acceptor in acceptors:
+            self.write(acceptor, Memory(acceptor, at, Accepted(at, held)))
+
+    def answer(
+        self, asked: ChangeRequest | ReadRequest, status: Status, version: int = 0, read: Value | None = None
+    ) -> None:
+        self.ledger.step(LIVES["a"], asked, [Answer(asked.request, status, version, read)])
+
+
+def change(attempt: str, expected: int = 0) -> ChangeRequest:
+    return ChangeRequest(RequestId(5), expected, attempt.encode(), attempt)
+
+
+def test_an_answer_before_its_record_is_durable_is_seen() -> None:
+    """Durable first (control.4), whether or not the node crashes in between."""
+    story, first = Story(), value(1, "x")
+    story.propose(ballot(1), first)
+    story.write(B, Memory(B, ballot(1), Accepted(ballot(1), first)), is_durable=False)
+
+    for message in (
+        AcceptedBallot(B, ballot(1)),
+        Promised(B, ballot(1), None),
+        Held(B, (1, 1), NO_BALLOT, ballot(1), None),
+    ):
+        with pytest.raises(Violation, match="not durable"):
+            story.ledger.step(LIVES["b"], ReadRequest(RequestId(1)), [Send(A.node, message)])
+
+    story.ledger.step(LIVES["b"], Persisted(Token(1)), [Send(A.node, AcceptedBallot(B, ballot(1)))])
+
+
+def test_a_life_that_forgot_what_it_told_is_seen() -> None:
+    """An acceptor that lost records and votes on could break two majorities' overlap (control.6)."""
+    story = Story()
+    story.write(B, Promise(ballot(3)))
+    story.ledger.step(LIVES["b"], Persisted(Token(9)), [Send(A.node, Promised(B, ballot(3), None))])
+
+    with pytest.raises(Violation, match="forgot"):
+        story.ledger.booted(Life("b", 2), Memory(B, ballot(2), None))
+    story.ledger.booted(Life("b", 2), Memory(Acceptor(NodeId("b"), Incarnation(8)), NO_BALLOT, None))
+
+
+def test_records_that_go_back_are_seen() -> None:
+    """A lower promise, or a value below a promise, is a broken promise."""
+    story, first = Story(), value(1, "x")
+    story.propose(ballot(2), first)
+    story.write(B, Promise(ballot(3)))
+
+    with pytest.raises(Violation, match="goes back"):
+        story.write(B, Memory(B, ballot(2), None))
+    with pytest.raises(Violation, match="after it promised"):
+        story.write(B, Memory(B, ballot(3), Accepted(ballot(2), first)))
+
+
+def test_two_values_of_one_ballot_are_seen() -> None:
+    """A ballot is the right to propose one value."""
+    story = Story()
+    story.propose(ballot(1), value(1, "x"))
+
+    with pytest.raises(Violation, match="two values"):
+        story.propose(ballot(1), value(1, "y"))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_proposal_that_does_not_build_on_what_is_chosen_is_seen(is_late: bool) -> None:
+    """P2c, in whichever order the two are seen."""
+    story, first, other = Story(), value(1, "x"), value(1, "y")
+    story.propose(ballot(1), first)
+    story.hold(ballot(1), first, A)
+    if is_late:
+        story.propose(ballot(2, "b"), other)
+        with pytest.raises(Violation, match="does not build on"):
+            story.hold(ballot(1), first, B)
+        return
+    story.hold(ballot(1), first, B)
+    story.propose(ballot(2, "b"), value(2, "z", after=first.attempts))
+
+    with pytest.raises(Violation, match="does not build on"):
+        story.propose(ballot(3, "b"), other)
+
+
+def test_half_of_an_even_set_chooses_nothing() -> None:
+    """The ledger counts for itself: what is judged may count wrong."""
+    sets = AcceptorSets(old=(A, B, C, D))
+    story, first = Story((A, B, C, D)), value(1, "x", sets=sets)
+    story.propose(ballot(1), first)
+    story.hold(ballot(1), first, A, B)
+
+    with pytest.raises(Violation, match="not chosen"):
+        story.answer(change("x"), Status.OK, 1)
+    story.hold(ballot(1), first, C)
+    story.answer(change("x"), Status.OK, 1)
+
+
+def test_a_no_that_was_no_answer_is_seen() -> None:
+    """What may still take effect is unknown; what was refused never takes effect."""
+    story, first = Story(), value(1, "x")
+    story.propose(ballot(1), first)
+
+    with pytest.raises(Violation, match="proposed it"):
+        story.answer(change("x"), Status.INSUFFICIENT_REPLICAS)
+    story.answer(change("x"), Status.UNEXPECTED_VERSION)
+    with pytest.raises(Violation, match="refused, and chosen"):
+        story.hold(ballot(1), first, A, B)
+
+
+def test_a_stale_read_and_an_attempt_used_twice_are_seen() -> None:
+    """A read is as new as what was chosen when it was asked; an attempt names one write."""
+    story, first = Story(), value(1, "x")
+    second = value(2, "y", after=first.attempts)
+    for at, each in ((ballot(1), first), (ballot(2), second)):
+        story.propose(at, each)
+        story.hold(at, each, A, B)
+
+    with pytest.raises(Violation, match="after 2"):
+        story.answer(ReadRequest(RequestId(3)), Status.OK, 1, first)
+    story.answer(ReadRequest(RequestId(3)), Status.OK, 2, second)
+    story.answer(change("y", expected=1), Status.OK, 2)
+    with pytest.raises(Violation, match="twice"):
+        story.answer(change("y", expected=2), Status.OK, 2)
