@@ -17,7 +17,7 @@ from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content, batches
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.stream import Place
-from broadsheet.wal.tale import Held, Point
+from broadsheet.wal.stream_replay import Held, Point
 
 DIRECTORY: Final = "wal"
 UNREADABLE: Final = b"what recovery took cannot be read"

@@ -15,7 +15,7 @@ from broadsheet.access.authorizer import Authorizer
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import NodeId
-from broadsheet.control.carrying import receive_document, send_document
+from broadsheet.control.codec import receive_document, send_document
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import Acceptor
 from broadsheet.control.majority import MajorityMetastore

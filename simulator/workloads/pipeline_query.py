@@ -47,7 +47,7 @@ from broadsheet.sink.core.driver_events import (
     StartAsked,
 )
 from broadsheet.sink.core.producers import Held
-from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.sink.core.records import BatchPlan, Fence
 from simulator.node_context import NodeContext
 from simulator.workload import Violation
 from simulator.workloads.pipeline_journals import Caller, Reply
@@ -133,7 +133,7 @@ class RunTask(msgspec.Struct, frozen=True):
     """A driver's order to a worker."""
 
     key: tuple[str, int, int]
-    plan: Plan
+    plan: BatchPlan
     batch: int
     rows: tuple[int, ...]
 
@@ -278,7 +278,7 @@ class DriverNode:
         self.is_started = False
         self.is_first = True
         """Whether the batch is the first of this START: its offsets may be logged already."""
-        self.plan: Plan | None = None
+        self.plan: BatchPlan | None = None
         self.tasks: dict[tuple[str, int, int], int] = {}
         self.done: dict[int, tuple[Intent, ...]] = {}
         self.attempts: dict[int, int] = {}
@@ -354,7 +354,7 @@ class DriverNode:
             self._next_batch()
         elif self.seen != self.query.restored:
             self._give_up()  # Its checkpoint is gone.
-        elif isinstance(effect.result, Plan):
+        elif isinstance(effect.result, BatchPlan):
             self.plan = effect.result
             self._run_tasks()
         else:

@@ -20,8 +20,8 @@ from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.refusing import RefusingJournals
 from broadsheet.journal.role import JournalsRole
+from broadsheet.journal.unavailable import UnavailableJournals
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.local.role import KeyspaceRole
 from broadsheet.observe.logs import Level, Logs
@@ -38,7 +38,7 @@ Roles = tuple[type[Role], ...]
 
 ALONE: Final[Roles] = (MetastoreRole, KeyspaceRole, JournalsRole, NativeDoor, HTTPDoor)
 """A node that is its whole cluster."""
-AMONG_PEERS: Final[Roles] = (MetastoreRole, RefusingJournals, NativeDoor, HTTPDoor)
+AMONG_PEERS: Final[Roles] = (MetastoreRole, UnavailableJournals, NativeDoor, HTTPDoor)
 """A node of several: journals come here once they are replicated."""
 
 LAG_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)

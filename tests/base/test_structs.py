@@ -13,7 +13,7 @@ import broadsheet
 GOLDEN = Path(__file__).parent / "golden" / "shapes.txt"
 NOT_OURS = tuple(f"broadsheet.{name}" for name in ("__main__", "bench", "cli", "demo", "spark"))
 """What has no format of its own, or imports what a node does without."""
-MUTABLE = ("journal.core.recovery.Plan", "journal.core.recovery.SpoolPlan")
+MUTABLE = ("journal.core.recovery.RecoveryPlan", "journal.core.recovery.SpoolPlan")
 """Collected step by step by the one function that makes them."""
 
 

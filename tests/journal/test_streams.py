@@ -75,7 +75,7 @@ async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, d
         assert disk.list(DIRECTORY) == []
         assert stream.stage is Stage.DONE
 
-    assert (replica.end, replica.spool.length, replica.uploads) == (0, 0, {})
+    assert (replica.end, replica.spool.length, replica.streamed_appends) == (0, 0, {})
     assert (replica.context.staging.count, replica.context.staging.length) == (0, 0)
 
 

@@ -111,7 +111,7 @@ MUTANTS = [
     planted(
         "reuse_whatever_was_acknowledged",
         "A worker uses its producer again although PLAN lists it with another clock.",
-        f"{RECORDS}:Plan.may_use",
+        f"{RECORDS}:BatchPlan.may_use",
         edited("(producer, acknowledged) in self.reusable", "producer in dict(self.reusable)"),
     ),
     planted(

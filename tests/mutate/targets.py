@@ -44,7 +44,7 @@ WIRE = "frame connection stream inbound serving running rows columns run runs ro
 TARGETS = (
     Target(
         "metastore",
-        ("control/core/*.py", "control/file.py", "control/majority.py", "control/carrying.py"),
+        ("control/core/*.py", "control/file.py", "control/majority.py", "control/codec.py"),
         ("tests/control/core", "tests/control/test_file.py", "tests/control"),
         (("metastore", 1, 20), ("metastore", 2, 4)),
     ),

@@ -40,7 +40,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.records import Fence, Plan, Record
+from broadsheet.sink.core.records import BatchPlan, Fence, Record
 
 OURS, PATIENCE = Fence("f1"), Duration(10 * SECOND)
 LOST = Unknown("the answer was lost")
@@ -246,7 +246,7 @@ def test_a_plan_lists_the_producers_of_its_own_fence_less_the_retired(desk: Desk
     finished = desk.one(ContentRead(read.call, commit.line() + retire.line()))
 
     assert finished == Finish(
-        Plan(fence=OURS, committed=3, query="q", reusable=((ProducerId(0), Clock(320)),))
+        BatchPlan(fence=OURS, committed=3, query="q", reusable=((ProducerId(0), Clock(320)),))
     )
 
 

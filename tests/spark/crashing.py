@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from broadsheet.sink.core.records import Plan
+from broadsheet.sink.core.records import BatchPlan
 from broadsheet.spark import commits, sink, source
 
 _armed = {"directory": ""}
@@ -112,7 +112,7 @@ class NaiveWriter(CrashingWriter):
     """The control: pending in the tasks, acknowledged in commit, and nothing remembers which batch was."""
 
     def __getstate__(self) -> dict[str, Any]:
-        self.plan = Plan(fence=self.fence, committed=-1, query="")
+        self.plan = BatchPlan(fence=self.fence, committed=-1, query="")
         return self.__dict__
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803

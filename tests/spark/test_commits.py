@@ -17,7 +17,7 @@ from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.uuid import producer_from
 from broadsheet.sink.core.producers import Held
-from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.sink import new_producer
@@ -87,11 +87,11 @@ def bench(node: Any) -> Iterator[Bench]:
         yield Bench(client.journals)
 
 
-def take(held: Held, plan: Plan) -> Publisher:
+def take(held: Held, plan: BatchPlan) -> Publisher:
     return held.take(plan, process=os.getpid(), new_producer=new_producer)
 
 
-def keep(held: Held, plan: Plan, publisher: Publisher, intents: list[Intent]) -> None:
+def keep(held: Held, plan: BatchPlan, publisher: Publisher, intents: list[Intent]) -> None:
     held.keep(plan, publisher, intents, process=os.getpid())
 
 

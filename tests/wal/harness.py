@@ -127,7 +127,7 @@ class Bench:
         for _ in range(10_000):
             await asyncio.sleep(0)
             log = self.log
-            is_busy = log._is_asked or (log._space._is_filling and not log._space.is_refused)
+            is_busy = log._is_asked or (log._reclaimer._is_filling and not log._reclaimer.is_refused)
             if log.is_dead or (log._idle.is_set() and not is_busy):
                 return
         raise AssertionError("the log does not come to rest")

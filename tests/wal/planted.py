@@ -8,15 +8,15 @@ import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
-from broadsheet.wal import copying, opening, recovery, scan, tale
+from broadsheet.wal import copying, opening, recovery, scan, stream_replay
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.extents import Extents
 from broadsheet.wal.format import BatchHeader, FrameHeader
 from broadsheet.wal.log import Log
 from broadsheet.wal.pool import Pool
+from broadsheet.wal.reclaimer import SegmentReclaimer
 from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
-from broadsheet.wal.space import Space
 from broadsheet.wal.stream import Place
 from simulator import logimage
 from simulator.disk import SimDisk, SimFile
@@ -60,18 +60,18 @@ def payload_not_checked(patch: pytest.MonkeyPatch) -> None:
 
 def chain_removed(patch: pytest.MonkeyPatch) -> None:
     """The links of a stream's runs are not compared: offsets without a gap are enough."""
-    walk = tale._walk
+    walk = stream_replay._walk
 
     def unlinked(
-        held: dict[int, tale.Held], first: int, start: tale.Point
-    ) -> tuple[tale.Point, list[tale.Held]]:
+        held: dict[int, stream_replay.Held], first: int, start: stream_replay.Point
+    ) -> tuple[stream_replay.Point, list[stream_replay.Held]]:
         point, chain = walk(held, first, start)
         while chain and (after := held.get(chain[-1].end)) is not None:
             chain.append(after)
-            point = tale.Point(after.end, after.generation, after.crc)
+            point = stream_replay.Point(after.end, after.generation, after.crc)
         return point, chain
 
-    patch.setattr(tale, "_walk", unlinked)
+    patch.setattr(stream_replay, "_walk", unlinked)
 
 
 def boot_frame_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def boot_frame_dropped(patch: pytest.MonkeyPatch) -> None:
         batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
         self._queue.append(batch)
         self._last = batch
-        self._space.begin()
+        self._reclaimer.begin()
 
     patch.setattr(Log, "_start", silent)
 
@@ -107,8 +107,8 @@ def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
             return (header.log_id, header.lap) == (self._log_id, lap)
 
         for frame in scan.frames(data, at, len(data), of_this_lap, is_after_hole=True):
-            tale_ = self._tales.get(frame.header.stream)
-            if frame.is_payload_whole and tale_ is not None and segment.lap == lap:
+            found = self._replays.get(frame.header.stream)
+            if frame.is_payload_whole and found is not None and segment.lap == lap:
                 self._apply(frame, data, 0)
         look(self, segment, at)
 
@@ -213,13 +213,13 @@ def reserve_open(patch: pytest.MonkeyPatch) -> None:
 
 def asked_once(patch: pytest.MonkeyPatch) -> None:
     """A flush that was asked for is not asked for again."""
-    request = Space._request
+    request = SegmentReclaimer._request
 
-    def once(self: Space, lap: int) -> None:
+    def once(self: SegmentReclaimer, lap: int) -> None:
         if not self._asked_count:
             request(self, lap)
 
-    patch.setattr(Space, "_request", once)
+    patch.setattr(SegmentReclaimer, "_request", once)
 
 
 def set_aside_skipped(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import time
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal import WALConfig
 from broadsheet.wal.copying import copy_forward
-from broadsheet.wal.space import ASKED_PER_TURN
+from broadsheet.wal.reclaimer import ASKED_PER_TURN
 from simulator.disk import SimDisk
 from tests.wal.harness import A, B, C, abandon, after_power_cut, open_log, opened, payloads
 

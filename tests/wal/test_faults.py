@@ -51,7 +51,7 @@ async def test_eio_ends_the_process_and_acknowledges_nothing_after_it(faults: Fa
     Source: log.16.
     """
     bench = await open_log(disk_of(faults))
-    await _until(lambda: not bench.log._space._is_filling, bench)
+    await _until(lambda: not bench.log._reclaimer._is_filling, bench)
     bench.send(A, b"durable")
     await _until(lambda: len(bench.acknowledged) == 1, bench)
     faults.set(Rule(op, error="EIO", path="*00000000.wal", times=1))
@@ -75,7 +75,7 @@ async def test_eio_ends_the_process_and_acknowledges_nothing_after_it(faults: Fa
 async def test_enospc_while_the_pool_grows_refuses_and_goes_on_when_space_returns(faults: FaultFS) -> None:
     """W8: a full disk refuses appends, with nothing written; when space returns they go on."""
     bench = await open_log(disk_of(faults))
-    await _until(lambda: not bench.log._space._is_filling, bench)
+    await _until(lambda: not bench.log._reclaimer._is_filling, bench)
     faults.set(Rule("create", error="ENOSPC"))
     sent = 0
     try:
@@ -102,7 +102,7 @@ async def test_enospc_while_the_pool_grows_refuses_and_goes_on_when_space_return
 async def test_enospc_of_a_batch_waits_in_place_and_short_writes_are_continued(faults: FaultFS) -> None:
     """W8, W9: a write that was refused or cut short is repeated whole; nothing is acknowledged meanwhile."""
     bench = await open_log(disk_of(faults))
-    await _until(lambda: not bench.log._space._is_filling, bench)
+    await _until(lambda: not bench.log._reclaimer._is_filling, bench)
     faults.set(
         Rule("write", error="ENOSPC", path="*00000000.wal", times=3),
         Rule("write", path="*00000000.wal", short=True),

@@ -9,7 +9,7 @@ from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, Kind
 from broadsheet.wal.quick import sound_runs
 from broadsheet.wal.recovery import held_of, of_batch
 from broadsheet.wal.scan import Content, batches, frames, is_chained
-from broadsheet.wal.tale import Held
+from broadsheet.wal.stream_replay import Held
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, A, B, C, opened, payloads

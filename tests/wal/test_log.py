@@ -353,7 +353,7 @@ async def test_a_dropped_stream_without_records_leaves_no_callback() -> None:
         bench.log.on_flush_request(A, lambda _: None)
         bench.log.drop(A)
 
-        assert bench.log._space.callbacks == {}
+        assert bench.log._reclaimer.callbacks == {}
 
 
 @pytest.mark.parametrize(
@@ -405,10 +405,10 @@ async def test_a_closed_log_asks_nobody_to_flush() -> None:
     with suppress(LogFull):
         for _ in range(100):
             await bench.commit(A, bytes(10_000))
-    assert bench.log._space._timer is not None
+    assert bench.log._reclaimer._timer is not None
     await bench.log.close()
 
-    assert bench.log._space._timer is None
+    assert bench.log._reclaimer._timer is None
 
 
 async def test_a_batch_fills_its_last_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +460,7 @@ async def test_a_dropped_stream_leaves_no_callback() -> None:
         bench.log.on_quarantine(A, lambda _: None)
         bench.log.drop(A)
 
-        assert bench.log._space.callbacks == {}
+        assert bench.log._reclaimer.callbacks == {}
         assert bench.log._on_quarantine == {}
 
 

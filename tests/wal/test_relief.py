@@ -10,7 +10,7 @@ from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import Throttled
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
 from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, Row, RowFlag
-from broadsheet.wal.tale import Tale
+from broadsheet.wal.stream_replay import StreamReplay
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from tests.wal.harness import (
@@ -77,7 +77,7 @@ async def test_a_full_log_heals_by_itself_when_load_ends() -> None:
 
         await until(bench, lambda: log.status().segment_free_count >= 2)
         await bench.commit(A, bytes(12_000))
-        await until(bench, lambda: not log._space._timer)
+        await until(bench, lambda: not log._reclaimer._timer)
         before = asked[0]
         await asyncio.sleep(0.03)
         assert asked[0] == before, "nobody is asked when there is room"
@@ -90,9 +90,9 @@ async def test_a_copy_that_is_refused_late_does_not_end_the_asking() -> None:
         bench.log.on_flush_request(A, asked.append)
         await fill(bench, A)
         await until(bench, lambda: asked)
-        bench.log._space._is_copying = True
+        bench.log._reclaimer._is_copying = True
         await asyncio.sleep(0.02)  # Longer than `retry_delay` doubles to.
-        bench.log._space._is_copying = False
+        bench.log._reclaimer._is_copying = False
         count = len(asked)
         await until(bench, lambda: len(asked) > count)
 
@@ -383,7 +383,7 @@ async def test_no_crash_while_damage_is_set_aside_hides_it_or_loses_anything_els
 
 def test_a_stream_that_only_the_last_batch_names_stays_quarantined_where_it_stood() -> None:
     """Its damaged record was set aside and its segment freed: that is no torn write."""
-    tale = Tale(B)
-    tale.row(Row(B, first=0, next=2, generation=1, crc=77, flags=RowFlag.QUARANTINED), 7)
-    verdict = tale.judge(7, is_suspect=False)
+    replay = StreamReplay(B)
+    replay.row(Row(B, first=0, next=2, generation=1, crc=77, flags=RowFlag.QUARANTINED), 7)
+    verdict = replay.judge(7, is_suspect=False)
     assert (verdict.flags, verdict.point.next) == (RowFlag.QUARANTINED, 2)

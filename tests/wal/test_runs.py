@@ -17,7 +17,7 @@ from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttl
 from broadsheet.wal import LogFull, Run, StreamQuarantined, WALConfig
 from broadsheet.wal.format import Row
 from broadsheet.wal.scan import frames
-from broadsheet.wal.tale import Held, Tale
+from broadsheet.wal.stream_replay import Held, StreamReplay
 from simulator.disk import SimDisk
 from tests.wal.harness import SMALL, A, B, Bench, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import noise
@@ -355,14 +355,14 @@ async def test_a_record_that_only_newer_larger_segments_hold_is_taken() -> None:
 def test_recovery_looks_at_each_trimmed_run_once() -> None:
     """It looked at all that were trimmed before, for each row: 190,000 records took a minute to open."""
     count = 120_000
-    tale = Tale(1)
+    replay = StreamReplay(1)
     begun = time.process_time()
     for n in range(count):
-        tale.run(Held(n, n + 1, 0, n, n + 1, 100, 1, 0, n))
+        replay.run(Held(n, n + 1, 0, n, n + 1, 100, 1, 0, n))
     for n in range(count):
-        tale.row(Row(1, n + 1, count, 0, count, 0), count)
+        replay.row(Row(1, n + 1, count, 0, count, 0), count)
     assert time.process_time() - begun < 5
-    assert not tale.held
+    assert not replay.held
 
 
 async def test_a_reader_never_returns_what_a_truncation_has_voided_meanwhile() -> None:

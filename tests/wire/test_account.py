@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from broadsheet.runtime.turn import Turn
 from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
+from broadsheet.wire.backpressure import Backpressure
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.pressure import Pressure
 from tests.wire.harness import LoopPorts, until
 
 LIMITS = WireLimits()
@@ -102,7 +102,7 @@ async def test_a_small_request_gets_through_whatever_the_others_hold() -> None:
     assert node.has_room(newcomer, LIMITS.floor_bytes)
 
 
-class Waits(Pressure):
+class Waits(Backpressure):
     """It waits for room, and nothing else."""
 
     def __init__(self, holding: Holding) -> None:

@@ -126,9 +126,9 @@ async def test_a_connection_that_is_held_back_is_not_given_up_by_its_caller() ->
         _, run = await client.open_run("test.append", Echo(), reply=Empty)
         sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for _ in range(4)]
         (server,) = w.server.connections.values()
-        await until(lambda: server.pressure.is_held)
+        await until(lambda: server.backpressure.is_held)
         await asyncio.sleep(0.6)
-        assert server.pressure.is_held
+        assert server.backpressure.is_held
         w.methods.log.release()
 
         assert [each.begin for each in await asyncio.gather(*sending)] == [n * 900_000 for n in range(4)]

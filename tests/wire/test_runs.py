@@ -132,7 +132,7 @@ async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_readin
             await asyncio.sleep(0.001)
         server = next(iter(w.server.connections.values()))
 
-        assert server.pressure.in_flight_bytes <= 3 << 20
+        assert server.backpressure.in_flight_bytes <= 3 << 20
         w.methods.log.release()
         places = [(await send).begin for send in sends]
         assert places == [n * 500_000 for n in range(40)]
@@ -379,7 +379,7 @@ async def test_runs_of_empty_records_are_bounded_while_nobody_answers_them() -> 
         _, run = await client.open_run("test.append", Echo(), reply=Empty)
         sending = [await run.submit([b""]) for _ in range(10_000)]
         (server,) = w.server.connections.values()
-        await until(lambda: server.pressure.is_held)
+        await until(lambda: server.backpressure.is_held)
 
         assert len(w.methods.log.held) <= (1 << 20) // RUN_BYTES + 1
         while not all(each.done() for each in sending):

@@ -126,7 +126,7 @@ async def test_those_who_wait_for_room_are_woken_in_order_and_only_while_they_fi
         sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for run in runs for _ in range(2)]
 
         def waiting() -> int:
-            held = [each.pressure for each in w.server.connections.values() if each.pressure.is_held]
+            held = [each.backpressure for each in w.server.connections.values() if each.backpressure.is_held]
             return sum([w.server.accounts.is_waiting(each) for each in held])
 
         await until(lambda: waiting() > 20 and w.methods.log.held)

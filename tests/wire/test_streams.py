@@ -309,7 +309,7 @@ async def test_a_busy_handler_has_a_narrow_window_where_its_caller_holds_much(is
             await stream.send(None, (bytes(5000),))
         (connection,) = w.server.connections.values()
         await until(lambda: w.server.accounts.queued_bytes == 10 * 5064)
-        await until(lambda: connection.pressure.in_flight_bytes >= len(calls) * (3 << 20))
+        await until(lambda: connection.backpressure.in_flight_bytes >= len(calls) * (3 << 20))
         w.methods.gate.set()
         await until(lambda: w.methods.done == 1)
 

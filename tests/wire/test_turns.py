@@ -267,7 +267,7 @@ async def test_runs_that_nobody_answers_do_not_starve_another_caller() -> None:
         hogs = [await w.client() for _ in range(10)]
         runs = [(await hog.open_run("test.append", Echo(), reply=Empty))[1] for hog in hogs]
         sending = [asyncio.ensure_future(run.send([bytes(900_000)])) for run in runs for _ in range(3)]
-        await until(lambda: any(each.pressure.is_held for each in w.server.connections.values()))
+        await until(lambda: any(each.backpressure.is_held for each in w.server.connections.values()))
         other = await w.client()
         for _ in range(10):
             async with asyncio.timeout(10):

@@ -58,7 +58,7 @@ class LabelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels: tuple[Label, ...] = ()
 
 
-class LabelSelector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SelectorClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Gazette's selector, as its JSON.
 
     An unknown field is refused here and below: to ignore a misspelt `include` would grant everything.
@@ -78,7 +78,7 @@ class Claims(msgspec.Struct, frozen=True):
     """Not valid before this."""
     sub: Subject = ""
     """Who it was given to. Tokens of one subject and grant share one account of the node."""
-    sel: LabelSelector = LabelSelector()
+    sel: SelectorClaim = SelectorClaim()
 
 
 class Tokens:

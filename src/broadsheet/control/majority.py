@@ -15,7 +15,7 @@ from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Event
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import Generation, LogStreamId, NodeId, Offset, RequestId
-from broadsheet.control.carrying import (
+from broadsheet.control.codec import (
     Carried,
     document_of,
     receive_document,

@@ -10,7 +10,7 @@ import msgspec
 
 from broadsheet.access.capability import Capability
 from broadsheet.base.types import Incarnation, NodeId
-from broadsheet.control.carrying import (
+from broadsheet.control.codec import (
     Carried,
     document_of,
     receive_document,

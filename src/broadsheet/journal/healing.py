@@ -69,7 +69,7 @@ class Healing:
                 return False  # The stream is reset: it holds nothing yet.
             replica.trouble = ""
             return True
-        if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.uploads.values()):
+        if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
             return False  # What was adopted before the damage was found is durable soon.
         spools = [*replica.closed, replica.spool]
         checkpoint = replica.checkpoint()

@@ -173,7 +173,7 @@ class Housekeeping:
         While a streaming append is put at the tail it does nothing: the record of that asks again.
         """
         replica = self._replica
-        is_owned = any(upload.is_placing for upload in replica.uploads.values())
+        is_owned = any(upload.is_placing for upload in replica.streamed_appends.values())
         is_busy = self._is_checkpointing or self.healing.is_active
         if is_busy or replica.is_closed or is_owned or replica.reason:
             return

@@ -24,7 +24,7 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.index import Index
-from broadsheet.journal.core.recovery import Plan, SpoolPlan
+from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
 from broadsheet.journal.keys import (
@@ -37,7 +37,7 @@ from broadsheet.journal.keys import (
 )
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss, reset_head
-from broadsheet.journal.replica import Opened
+from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.sealing import is_kept, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.journal.standing import Standing, begin_log, name_stream, stand
@@ -74,7 +74,7 @@ def directory_of(info: JournalInfo) -> str:
     return f"{SPOOL_DIRECTORY}/{info.create_revision:016x}"
 
 
-async def open_journal(context: Context, info: JournalInfo) -> Opened:
+async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     """Bring one journal up.
 
     A store that does not answer is not waited for: the log and both keys bound the head (ADR 0140).
@@ -124,7 +124,7 @@ async def open_journal(context: Context, info: JournalInfo) -> Opened:
         raise
     context.log.forget(stream)
     closed, spool = _split(spools, index.end if reason and index.end > plan.end else None)
-    return Opened(
+    return OpenedReplica(
         info=info,
         stream=stream,
         directory=directory,
@@ -174,7 +174,7 @@ def _split(
     return closed, SpoolFile(spool.file, read_only_from)
 
 
-def _awaited(plan: Plan, spools: Sequence[SpoolFile]) -> list[Fragment]:
+def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
     """What the plan has and no spool file: the store must have it, by whatever codec."""
     here = {spool.begin: None for spool in spools}
     return [
@@ -240,7 +240,7 @@ async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
 
 
 def _rebuild(
-    context: Context, directory: str, plan: Plan, index: Index, *, is_doubtful: bool, is_listed: bool
+    context: Context, directory: str, plan: RecoveryPlan, index: Index, *, is_doubtful: bool, is_listed: bool
 ) -> list[SpoolFile]:
     """Spool files as the plan says, the open one last. Blocking.
 
@@ -326,7 +326,7 @@ def _close(spools: Sequence[SpoolFile]) -> None:
         spool.close()
 
 
-def _close_stored(plan: Plan, fragments: Sequence[Fragment]) -> None:
+def _close_stored(plan: RecoveryPlan, fragments: Sequence[Fragment]) -> None:
     """Open another fragment where the store has the last one, and so its file may be gone.
 
     An append that is aborted closes a fragment without a record that says so.
@@ -342,7 +342,7 @@ def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:
     return any((f.begin, f.end, f.sum) == (plan.begin, plan.end, plan.sum) for f in fragments)
 
 
-def _missing(context: Context, info: JournalInfo, plan: Plan, index: Index, *, keys: Keys) -> str:
+def _missing(context: Context, info: JournalInfo, plan: RecoveryPlan, index: Index, *, keys: Keys) -> str:
     """Why the head may not be extended; empty where it may (journals.15)."""
     names = [(index.end, "the fragment store")]
     if keys.epoch is not None:
@@ -364,7 +364,7 @@ def _missing(context: Context, info: JournalInfo, plan: Plan, index: Index, *, k
     )
 
 
-def _registers(plan: Plan, keys: Keys) -> RegisterState | None:
+def _registers(plan: RecoveryPlan, keys: Keys) -> RegisterState | None:
     """Those of the head: the newer of the log's and the key's; None where they are lost (journals.12)."""
     if keys.registers is None:
         is_new = keys.epoch is None
@@ -375,7 +375,7 @@ def _registers(plan: Plan, keys: Keys) -> RegisterState | None:
 
 
 async def _begin_epoch(
-    context: Context, info: JournalInfo, plan: Plan, registers: RegisterState | None, keys: Keys
+    context: Context, info: JournalInfo, plan: RecoveryPlan, registers: RegisterState | None, keys: Keys
 ) -> Epoch:
     """Put both keys, before the first content byte of the epoch (journals.1)."""
     name = info.name

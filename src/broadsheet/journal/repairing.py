@@ -27,7 +27,7 @@ from broadsheet.journal.core.claims import (
     tells_no_other_registers,
 )
 from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
-from broadsheet.journal.core.recovery import Plan, SpoolPlan
+from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.sealing import PIECE_BYTES, spools_in
 from broadsheet.journal.spool_file import spool_name
@@ -60,7 +60,7 @@ class Witnesses(NamedTuple):
     """What the fragment store has."""
 
 
-def repair(disk: Disk, directory: str, plan: Plan, witnesses: Witnesses) -> bool:
+def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses) -> bool:
     """Extend `plan` by what the spool files have and the witnesses prove; whether that is all there was."""
     claims = witnesses.claims
     # A checkpoint may be of an end that appends before it in the log have passed already.
@@ -98,7 +98,7 @@ def repair(disk: Disk, directory: str, plan: Plan, witnesses: Witnesses) -> bool
     return is_whole
 
 
-def _extend(disk: Disk, directory: str, plan: Plan, taken: Sequence[Claim]) -> None:
+def _extend(disk: Disk, directory: str, plan: RecoveryPlan, taken: Sequence[Claim]) -> None:
     while True:
         spool = plan.spools[-1]
         proven = _proven(disk, directory, spool, taken)
@@ -114,7 +114,7 @@ def _extend(disk: Disk, directory: str, plan: Plan, taken: Sequence[Claim]) -> N
         plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
 
 
-def _is_told_whole(plan: Plan, last: bytes) -> bool:
+def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
     """Whether the stream's last record, decodable or not, tells of the plan's end."""
     spool = next((each for each in reversed(plan.spools) if each.end > each.begin), None)
     return tells(last, spool.sum) if spool is not None else tells_begin(last, plan.end)

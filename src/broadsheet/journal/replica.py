@@ -64,7 +64,7 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses space, or another open file; nothing changed, and what is there is sound."""
 
 
-class Opened:
+class OpenedReplica:
     """What the opening found and decided: a replica starts from it."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Opened:
 class Replica:
     """One open journal."""
 
-    def __init__(self, context: Context, opened: Opened) -> None:
+    def __init__(self, context: Context, opened: OpenedReplica) -> None:
         """Take up appends in the epoch that `opened` began."""
         self.context = context
         self.info, self.name = opened.info, opened.info.name
@@ -122,7 +122,7 @@ class Replica:
         self.log_registers = opened.registers  # Behind the last record that the log took.
         self.log_attempts = opened.attempts.copy()  # The same of attempts.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
-        self.uploads: dict[int, Upload] = {}
+        self.streamed_appends: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
         self.on_log_damaged: Callable[[], None] = lambda: None
@@ -376,8 +376,8 @@ class Replica:
         dropped = self._awaiting.clear()  # The pipeline takes what was adopted back as well.
         if saved is not None:
             self.spool.restore(saved)
-        elif effect.stream is not None and effect.stream in self.uploads:
-            self.uploads[effect.stream].undo()
+        elif effect.stream is not None and effect.stream in self.streamed_appends:
+            self.streamed_appends[effect.stream].undo()
         self.host.deliver(PersistRefused(token=effect.token, status=status))
         for each in dropped:
             if isinstance(each, Grant):  # It owns the tail until somebody says that it was not placed.
@@ -445,7 +445,7 @@ class Replica:
         passed("journal.registers.after_commit")
 
     def _stage(self, effect: Stage) -> None:
-        upload = self.uploads.get(effect.stream)
+        upload = self.streamed_appends.get(effect.stream)
         assert upload is not None, f"stream {effect.stream} was opened by nobody"
         upload.begin()
 
@@ -457,7 +457,7 @@ class Replica:
 
     def _give_tail(self, effect: Grant) -> bool:
         """Give the tail to a stream; False where no file can be opened for it now."""
-        upload = self.uploads.get(effect.stream)
+        upload = self.streamed_appends.get(effect.stream)
         try:
             if upload is None or self.trouble:
                 raise OSError(errno.ENOSPC, "refused, or gone")
@@ -475,7 +475,7 @@ class Replica:
         return True
 
     def _abort(self, effect: Abort) -> None:
-        upload = self.uploads.get(effect.stream)
+        upload = self.streamed_appends.get(effect.stream)
         if upload is not None:
             upload.abort(effect.status)
 

@@ -12,7 +12,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
 from broadsheet.journal.core.claims import Claims
-from broadsheet.journal.core.recovery import Plan
+from broadsheet.journal.core.recovery import RecoveryPlan
 from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.ports import Disk, File
@@ -97,7 +97,7 @@ def sync_files(disk: Disk, names: Iterable[str]) -> None:
             file.close()
 
 
-def set_aside(disk: Disk, directory: str, plan: Plan) -> list[str]:
+def set_aside(disk: Disk, directory: str, plan: RecoveryPlan) -> list[str]:
     """Move what stands above the plan's end into files of its own, and cut it off where it stood.
 
     Returns:
@@ -142,7 +142,9 @@ def copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, s
     return name
 
 
-def lost_of(disk: Disk, directory: str, plan: Plan, claims: Claims, *, length_max: int) -> tuple[Lost, ...]:
+def lost_of(
+    disk: Disk, directory: str, plan: RecoveryPlan, claims: Claims, *, length_max: int
+) -> tuple[Lost, ...]:
     """The spans above the plan's end that anything tells of: records, and bytes that stand in spool files.
 
     Args:

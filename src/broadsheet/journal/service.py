@@ -52,7 +52,7 @@ from broadsheet.journal.messages import (
 )
 from broadsheet.journal.reading import read
 from broadsheet.journal.receiving import receive
-from broadsheet.journal.refusals import refusal
+from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.streaming import StreamedAppend
@@ -172,7 +172,7 @@ class WireAppend:
             self._run.reply(status, begin, message=refusal(status, self._replica, begin))
 
 
-class RunSink:
+class AppendRunSink:
     """Takes the runs of one stream for one journal."""
 
     __slots__ = ("_bytes_max", "_replica")
@@ -296,7 +296,7 @@ class Service:
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Appends without a condition of their own, in runs."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
-        return RunOpened(body=replica.info, sink=RunSink(replica))
+        return RunOpened(body=replica.info, sink=AppendRunSink(replica))
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""

@@ -19,7 +19,7 @@ from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.claims import Claims, claims_of
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.records import decode, encode_checkpoint
-from broadsheet.journal.core.recovery import Plan, replay
+from broadsheet.journal.core.recovery import RecoveryPlan, replay
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
 from broadsheet.journal.messages import JournalInfo
@@ -33,7 +33,7 @@ from broadsheet.wal.record import Recovered
 class Standing(NamedTuple):
     """What the log, the seal and the spool files say of a journal, before anybody else is asked."""
 
-    plan: Plan
+    plan: RecoveryPlan
     reason: str
     """Why no content may be appended; empty where it may."""
     seal: Seal | None
@@ -129,7 +129,7 @@ def _in_order(found: Recovered) -> list[bytes]:
     return payloads
 
 
-def _attempts(plan: Plan, claims: Claims) -> Attempts:
+def _attempts(plan: RecoveryPlan, claims: Claims) -> Attempts:
     """Whose the appends were, as far as records tell that sums prove. Others may be missing."""
     told = [*plan.attempts.remembered(), *(each for claim in claims.claims for each in claim.attempts)]
     by_begin = {each.begin: each for each in told if each.begin < each.end <= plan.end}

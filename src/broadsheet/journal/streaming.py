@@ -26,7 +26,7 @@ from broadsheet.journal.core.pipeline_events import (
 )
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.messages import Commit
-from broadsheet.journal.refusals import refusal
+from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import NO_SPACE, Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
 from broadsheet.runtime.failpoints import passed
@@ -70,7 +70,7 @@ class StreamedAppend:
         self._spool: SpoolFile | None = None
         self._saved: Saved | None = None
         self._throttled = ""
-        replica.uploads[stream] = self
+        replica.streamed_appends[stream] = self
         replica.deliver(StreamOpened(stream=stream, run=self, condition=condition))
 
     @property
@@ -123,7 +123,7 @@ class StreamedAppend:
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
         """The pipeline's last word."""
         self.stage = Stage.DONE
-        self._replica.uploads.pop(self._stream, None)
+        self._replica.streamed_appends.pop(self._stream, None)
         self._staged.close()
         if not self.granted.done():
             self.granted.set_exception(self.refused(status))

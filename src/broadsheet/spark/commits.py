@@ -40,7 +40,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.records import Fence, Plan, Record, Standing, records_from, standing_of
+from broadsheet.sink.core.records import BatchPlan, Fence, Record, Standing, records_from, standing_of
 from broadsheet.spark.connection import Target, is_passing, patiently
 
 
@@ -67,14 +67,14 @@ class CommitJournal:
         assert isinstance(found, Standing), "START tells the standing"
         return found
 
-    def plan(self, fence: Fence) -> Plan:
+    def plan(self, fence: Fence) -> BatchPlan:
         """PLAN: what the tasks of the next batch must know.
 
         Raises:
             Fenced: another START came.
         """
         found = self._performed(fence, PlanAsked())
-        assert isinstance(found, Plan), "PLAN tells a plan"
+        assert isinstance(found, BatchPlan), "PLAN tells a plan"
         return found
 
     def commit(self, fence: Fence, *, batch: int, query: str, digest: str, intents: Sequence[Intent]) -> None:
@@ -107,7 +107,7 @@ class CommitJournal:
         content = patiently(lambda: self._content(now.at), self.target.patience_s)
         return records_from(content, now, journal=self.name)[0]
 
-    def _performed(self, fence: Fence, asked: Asked) -> Standing | Plan | None:
+    def _performed(self, fence: Fence, asked: Asked) -> Standing | BatchPlan | None:
         """Drive one operation to its end."""
         driver = Driver(self.name, fence, patience=Duration(round(self.target.patience_s * SECOND)))
         check = checker(driver.check)

@@ -34,7 +34,7 @@ from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.producers import Held
-from broadsheet.sink.core.records import Fence, Plan
+from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target, patiently
 from broadsheet.spark.encode import bodies, frames
@@ -237,7 +237,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             )
         if not self.is_exact and (self.fence or self.commit_journal):
             raise ConfigError("mode at-least-once has no commit journal: do not start it by `start`")
-        self.plan: Plan | None = None
+        self.plan: BatchPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """PLAN: what Spark pickles goes to the tasks of the next batch."""

@@ -20,7 +20,7 @@ from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import read_around, segment_index
 from broadsheet.wal.stream import Place
-from broadsheet.wal.tale import Held, Suspect, Verdict
+from broadsheet.wal.stream_replay import Held, Suspect, Verdict
 
 
 class FoundRecord(msgspec.Struct, frozen=True, gc=False):

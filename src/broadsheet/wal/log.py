@@ -4,8 +4,7 @@ Offsets count a stream's entries from 0; generations rise; bytes elsewhere. CLOS
 --close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. One batch is on its way
 while the next collects. What frees records (a truncation, a copy) unpins them only once it is durable
 itself. A write that was refused for want of space is repeated in place, whole; a failed one ends the
-process. One class owns all state of a log: what frees segments (`Space`) sees it through `Relieved`.
-Source: `docs/protocols/wal.md`.
+process. One class owns all state; `SegmentReclaimer` frees segments. Source: `docs/protocols/wal.md`.
 """
 
 import asyncio
@@ -47,9 +46,10 @@ from broadsheet.wal.format import (
     frame_bytes,
     position,
 )
-from broadsheet.wal.opening import Opened, open_blocking, set_aside
+from broadsheet.wal.opening import OpenedLog, open_blocking, set_aside
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.reading import Entry, read_places
+from broadsheet.wal.reclaimer import SegmentReclaimer
 from broadsheet.wal.record import (
     LogFull,
     LogStatus,
@@ -62,7 +62,6 @@ from broadsheet.wal.record import (
 )
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import NO_FILE, NO_SPACE
-from broadsheet.wal.space import Space
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.witness import Witness
 
@@ -138,7 +137,7 @@ class Log:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedLog,
         disk: Disk,
         directory: str,
         *,
@@ -177,7 +176,7 @@ class Log:
         self._idle = asyncio.Event()
         self._idle.set()
         self._witness = Witness(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
-        self._space = Space(self)
+        self._reclaimer = SegmentReclaimer(self)
         self._check = checker(self.check)
         self.is_same_boot = False
         self._opened_result = opened.result
@@ -640,7 +639,7 @@ class Log:
         self._ask()
 
     def _forget_callbacks(self, stream: LogStreamId) -> None:
-        self._space.forget(stream)
+        self._reclaimer.forget(stream)
         self._on_quarantine.pop(stream, None)
 
     def settle(self, stream: LogStreamId) -> None:
@@ -660,7 +659,7 @@ class Log:
         It should make what it can durable elsewhere and `trim`. Where it does not, its records are copied
         forward.
         """
-        self._space.callbacks[stream] = callback
+        self._reclaimer.callbacks[stream] = callback
 
     def on_quarantine(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
         """Call `callback`, on the loop, when damage to what `stream` holds is found while the log is open.
@@ -702,7 +701,7 @@ class Log:
             quarantined=[LogStreamId(s.stream) for s in flagged if s.is_quarantined],
             tail_cut=[LogStreamId(s.stream) for s in flagged if s.flags & RowFlag.TAIL_CUT],
             quarantine_files=list(self.quarantine_files),
-            is_out_of_space=self._is_out_of_space or self._space.is_refused or bool(self.segments.kept),
+            is_out_of_space=self._is_out_of_space or self._reclaimer.is_refused or bool(self.segments.kept),
         )
 
     async def close(self) -> None:
@@ -711,7 +710,7 @@ class Log:
             return
         self.is_closed = True
         self._witness.cancel()
-        self._space.close()
+        self._reclaimer.close()
         if not self.is_dead and not self._is_out_of_space:
             if self._queue:
                 self._ask()
@@ -753,7 +752,7 @@ class Log:
 
     # --- start --------------------------------------------------------------------------------------------
 
-    def _adopt(self, opened: Opened) -> None:
+    def _adopt(self, opened: OpenedLog) -> None:
         """Take over what recovery found."""
         result, filled, wanted = opened.result, self.segments.filled, self.segments.wanted
         if result is not None:
@@ -787,7 +786,8 @@ class Log:
                 batch.filled = 0  # Damaged bytes may stand where it would.
         if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
-                await self._space.first_segment(2 * BLOCK_BYTES + aligned(ROW.size * (len(self.states) + 1)))
+                rows = aligned(ROW.size * (len(self.states) + 1))
+                await self._reclaimer.first_segment(2 * BLOCK_BYTES + rows)
             self.pool.roll()
             batch = self._begin(
                 self.pool.head, BLOCK_BYTES, 1 if result is None else result.last.batch + 1, is_full=True
@@ -810,7 +810,7 @@ class Log:
             for each in self._remains
         ]
         await self.disk.run(self._accept_extents)
-        self._space.begin()
+        self._reclaimer.begin()
         if self._kept:
             self.tasks.spawn(self._set_aside(), name="set-aside")
 
@@ -827,7 +827,7 @@ class Log:
                     return
                 continue
             try:
-                await self._space.alone(self._accept_extents)
+                await self._reclaimer.alone(self._accept_extents)
             except OSError as error:
                 self.die(error)
                 return
@@ -843,7 +843,7 @@ class Log:
         for index in files:
             self.filled(index)
         self._advance_oldest()
-        self._space.grow()
+        self._reclaimer.grow()
 
     def _accept_extents(self) -> None:
         """Say how far the files are filled now: some may be shorter, or gone."""
@@ -939,14 +939,14 @@ class Log:
             raise TooLarge(f"a record of {length} bytes does not fit into a segment")
         fits = next((index for index in pool.free if pool.rooms[index] >= needed), None)
         if not pool.may_roll(is_relief=is_relief) or fits is None:
-            self._space.look()
+            self._reclaimer.look()
             if fits is None and pool.free:  # They are of a smaller configuration: it takes another one.
-                self._space.grow()
+                self._reclaimer.grow()
             raise self._full()
         pool.prefer(fits)
         pool.roll()
         hit("wal.rolled")
-        self._space.look()
+        self._reclaimer.look()
 
     def _full(self) -> LogFull:
         """Why there is no room, and what is done or can be done about it; found out in microseconds."""
@@ -958,7 +958,7 @@ class Log:
         used = f"the log of {self.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} free"
         streams = self.pinning(PINNING_TOLD_MAX)
         held = f"the oldest is held by streams {streams}" if pool.oldest < pool.head else "the head is full"
-        if self._space.is_refused:
+        if self._reclaimer.is_refused:
             return LogFull(
                 f"{used}, and the disk has no space for another; {held}. Free space, or wait until they flush"
             )
@@ -998,7 +998,7 @@ class Log:
         batch.add(stream, (kind, packed + run + LINK.pack(seed, seed), (), 0))
 
     def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
-        """Copy the run at `place` forward; False where it was given up meanwhile. For `Space`.
+        """Copy the run at `place` forward; False where it was given up meanwhile. For `SegmentReclaimer`.
 
         Args:
             header: of its frame.
@@ -1024,7 +1024,7 @@ class Log:
         return True
 
     def filled(self, index: int) -> None:
-        """A file grew: the head may go on in it, or the pool has another one. For `Space`."""
+        """A file grew: the head may go on in it, or the pool has another one. For `SegmentReclaimer`."""
         pool, end = self.pool, self.segments.filled[index]
         if index in pool.rooms:
             pool.rooms[index] = end
@@ -1056,7 +1056,7 @@ class Log:
             hit("wal.no_room_for_marker")  # Then the next batch, or the next start, says so.
 
     def lose(self, stream: int, lap: int) -> None:
-        """What `stream` has in `lap` was set aside: it pins nothing once that is durable. For `Space`."""
+        """What `stream` has in `lap` was set aside: it pins nothing once that is durable."""
         state = self.states.get(stream)
         if state is None or not state.is_quarantined or self.is_dead or self.is_closed:
             return  # It was reset, or dropped, meanwhile; or the next start finds it.
@@ -1071,7 +1071,7 @@ class Log:
         self._ask()
 
     def on_durable(self, done: Done) -> None:
-        """Call `done` when what was placed so far is durable. For `Space`."""
+        """Call `done` when what was placed so far is durable."""
         last = self._queue[-1] if self._queue else self._writing
         if last is not None:
             last.done.append(done)
@@ -1148,7 +1148,7 @@ class Log:
         passed("wal.batch.acknowledged")
         if self._check is not None:
             self._check()
-        self._space.look()
+        self._reclaimer.look()
         if self._oldest <= self._advertised:
             self._rest()
 

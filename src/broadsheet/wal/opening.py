@@ -34,7 +34,7 @@ JOIN_GAP_BYTES: Final = MIB
 """Damage that lies no further apart goes to one file."""
 
 
-class Opened:
+class OpenedLog:
     """What a start found."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Opened:
         self.quarantine_files: list[str] = []
 
 
-def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> Opened:
+def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
     """Everything of a start but the boot frame.
 
     Raises:
@@ -88,7 +88,7 @@ def _open_locked(
     *,
     lock: DiskLock,
     opened_files: list[File],
-) -> Opened:
+) -> OpenedLog:
     names = disk.list(directory)
     _refuse_foreign(directory, names)
     files: dict[int, File] = {}
@@ -120,7 +120,7 @@ def _open_locked(
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
     free = result.free if result else list(segments.files)
-    opened = Opened(lock, segments, result, free, lacks_streams=lacks_streams)
+    opened = OpenedLog(lock, segments, result, free, lacks_streams=lacks_streams)
     if result is None and lacks_streams:
         opened.remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
         damage = [each for each in opened.remains if _has_content(segments, each)]

@@ -20,7 +20,7 @@ from broadsheet.wal.format import (
     BatchHeader,
     Kind,
 )
-from broadsheet.wal.tale import Held
+from broadsheet.wal.stream_replay import Held
 
 KIND_RUN: Final = int(Kind.RUN)
 

@@ -9,7 +9,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset, Term
 from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.wal.format import ENTRY, ENTRY_BYTES, RowFlag
-from broadsheet.wal.tale import Suspect, Verdict
+from broadsheet.wal.stream_replay import Suspect, Verdict
 
 
 class LogFull(StoreUnhealthy):

@@ -47,7 +47,7 @@ from broadsheet.wal.scan import (
     rows,
     unread_frame,
 )
-from broadsheet.wal.tale import Held, Suspect, Tale, Verdict
+from broadsheet.wal.stream_replay import Held, StreamReplay, Suspect, Verdict
 
 NO_BATCH: Final = -1
 
@@ -112,7 +112,7 @@ class Recovery:
         """
         self._content, self._log_id, self._shorter = content, log_id, shorter
         self._lacks_streams = False
-        self._tales: dict[int, Tale] = {}
+        self._replays: dict[int, StreamReplay] = {}
         self._damage: list[Damage] = []
         self._last: BatchHeader | None = None
         self._chain: int | None = None
@@ -200,7 +200,7 @@ class Recovery:
         if (sound := sound_runs(data, header)) is not None:
             runs, self._chain = sound
             for stream, held in runs:
-                self._tale(stream).run(held)
+                self._replay(stream).run(held)
             whole, at = len(runs), end
         else:
             whole, at = 0, begin
@@ -229,8 +229,8 @@ class Recovery:
             self._suspect(frame, data)
         if header.flags & BatchFlag.FULL:
             named = dict.fromkeys(row.stream for row in said)
-            for stream in [stream for stream in self._tales if stream not in named]:
-                del self._tales[stream]
+            for stream in [stream for stream in self._replays if stream not in named]:
+                del self._replays[stream]
 
     def _notice_loss(self, header: BatchHeader) -> None:
         """Compare `header` with what came before it: batches may be missing, segments free."""
@@ -302,8 +302,8 @@ class Recovery:
         for frame in cut:
             if frame.header.kind != Kind.COPY and frame.header.stream != SYSTEM_STREAM:
                 hit("wal.recovery.tail_cut_behind")
-                tale = self._tale(frame.header.stream)
-                tale.flags |= RowFlag.TAIL_CUT
+                replay = self._replay(frame.header.stream)
+                replay.flags |= RowFlag.TAIL_CUT
                 self._suspect(frame, data)
         if cut:
             self._damage.append(Damage(segment.file, lap, at, aligned(at + cut[-1].end)))
@@ -319,18 +319,18 @@ class Recovery:
             self._lacks_streams = bool(flags & BootFlag.LACKS_STREAMS)
             return
         if header.kind == Kind.DROP:
-            self._tales.pop(header.stream, None)
+            self._replays.pop(header.stream, None)
             return
-        tale = self._tale(header.stream)
+        replay = self._replay(header.stream)
         match header.kind:
             case Kind.RUN:
-                tale.run(held_of(frame, base))
+                replay.run(held_of(frame, base))
             case Kind.COPY:
-                tale.copy(held_of(frame, base))
+                replay.copy(held_of(frame, base))
             case Kind.TRUNCATE:
-                tale.truncate(header)
+                replay.truncate(header)
             case Kind.RESET:
-                tale.reset(header)
+                replay.reset(header)
             case _:
                 raise ConfigError(f"a frame of kind {header.kind} is of a newer version. Nothing was changed")
 
@@ -338,9 +338,9 @@ class Recovery:
         """Keep a run that does not count: its domain may prove it by sums of its own."""
         if frame.header.kind in (Kind.RUN, Kind.COPY) and frame.header.stream != SYSTEM_STREAM:
             begin, end = frame.payload
-            if (tale := self._tales.get(frame.header.stream)) is not None:
+            if (replay := self._replays.get(frame.header.stream)) is not None:
                 header = frame.header
-                tale.damaged.append(
+                replay.damaged.append(
                     Suspect(
                         header.offset,
                         header.offset + header.entries,
@@ -355,33 +355,33 @@ class Recovery:
         if (unread := unread_frame(data, begin, end)) is None:
             return
         for row in said:
-            tale = self._tales.get(row.stream)
-            if tale is not None and tale.expect is not None and tale.expect.next < row.next:
-                tale.damaged.append(Suspect(tale.expect.next, row.next, row.generation, unread))
+            replay = self._replays.get(row.stream)
+            if replay is not None and replay.expect is not None and replay.expect.next < row.next:
+                replay.damaged.append(Suspect(replay.expect.next, row.next, row.generation, unread))
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags and row.flags & RowFlag.DROPPED:  # To ask an enumeration takes as long as the rest.
-            self._tales.pop(row.stream, None)
+            self._replays.pop(row.stream, None)
             return
-        self._tale(row.stream).row(row, batch)
+        self._replay(row.stream).row(row, batch)
 
-    def _tale(self, stream: int) -> Tale:
-        tale = self._tales.get(stream)
-        if tale is None:
-            tale = self._tales[stream] = Tale(stream)
-        return tale
+    def _replay(self, stream: int) -> StreamReplay:
+        replay = self._replays.get(stream)
+        if replay is None:
+            replay = self._replays[stream] = StreamReplay(stream)
+        return replay
 
     def _verdicts(self, laps: dict[int, int]) -> dict[int, Verdict]:
         assert self._last is not None
         verdicts: dict[int, Verdict] = {}
         # Behind a lost batch, which was durable, nobody knows what a cut would go back to.
         tail_batch = self._last.batch if self._after_loss != self._last.batch else NO_BATCH
-        for stream in sorted(self._tales):
-            tale = self._tales[stream]
-            told = tale.prior_seen if tale.touched == self._last.batch else tale.seen
+        for stream in sorted(self._replays):
+            replay = self._replays[stream]
+            told = replay.prior_seen if replay.touched == self._last.batch else replay.seen
             is_new = not told and self._full_before >= self._gap
-            is_suspect = tale.seen < self._gap or (told < self._gap and not is_new)
-            verdict = tale.judge(tail_batch, is_suspect=is_suspect, is_freed=self._is_freed)
+            is_suspect = replay.seen < self._gap or (told < self._gap and not is_new)
+            verdict = replay.judge(tail_batch, is_suspect=is_suspect, is_freed=self._is_freed)
             verdicts[stream] = verdict._replace(
                 suspects=[
                     each if isinstance(each, Suspect) else _read_back(each, self._content(laps[each.lap]))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from broadsheet.wal.format import ROW, STREAM, RowFlag
-from broadsheet.wal.tale import Verdict
+from broadsheet.wal.stream_replay import Verdict
 
 LOST: Final = 0
 """The lap of a run that was found damaged: it was set aside, and pins nothing."""

@@ -23,7 +23,7 @@ from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
 
 if TYPE_CHECKING:
-    from broadsheet.wire.pressure import Pressure
+    from broadsheet.wire.backpressure import Backpressure
 
 SHARE_OF_CONTROL: Final = 4
 """Control may use so many times what is left free: peers and operators first."""
@@ -92,7 +92,7 @@ class Accounts:
         self.used_bytes = self.task_count = self.queued_bytes = self.run_count = self.unread_bytes = 0
         self._turn = turn
         self.by_name: dict[str, Account] = {}
-        self._waiting: dict[Account, dict[Pressure, int]] = {}
+        self._waiting: dict[Account, dict[Backpressure, int]] = {}
         """Connections that wait for room, and for how many bytes."""
 
     def enter(self, name: str, *, is_control: bool, owned: Callable[[], Owned] | None = None) -> Holding:
@@ -201,22 +201,24 @@ class Accounts:
 
     # ------------------------------------------------------------------ those that wait
 
-    def wait(self, pressure: "Pressure", size: int = 0) -> None:
-        """Ease `pressure` when there is room for `size` bytes more. Again, it waits for another size."""
-        assert pressure.holding is not None, "who waits has greeted"
-        self._waiting.setdefault(pressure.holding.account, {})[pressure] = size
+    def wait(self, backpressure: "Backpressure", size: int = 0) -> None:
+        """Ease `backpressure` when there is room for `size` bytes more. Again, it waits for another size."""
+        assert backpressure.holding is not None, "who waits has greeted"
+        self._waiting.setdefault(backpressure.holding.account, {})[backpressure] = size
 
-    def forget(self, pressure: "Pressure") -> None:
+    def forget(self, backpressure: "Backpressure") -> None:
         """It waits no longer."""
-        if pressure.holding is None:
+        if backpressure.holding is None:
             return
-        line = self._waiting.get(pressure.holding.account)
-        if line is not None and line.pop(pressure, None) is not None and not line:
-            del self._waiting[pressure.holding.account]
+        line = self._waiting.get(backpressure.holding.account)
+        if line is not None and line.pop(backpressure, None) is not None and not line:
+            del self._waiting[backpressure.holding.account]
 
-    def is_waiting(self, pressure: "Pressure") -> bool:
+    def is_waiting(self, backpressure: "Backpressure") -> bool:
         """Whether it waits for room."""
-        return pressure.holding is not None and pressure in self._waiting.get(pressure.holding.account, ())
+        return backpressure.holding is not None and backpressure in self._waiting.get(
+            backpressure.holding.account, ()
+        )
 
     def _wake(self) -> None:
         """Ease those that fit, in order; the first of an account that does not keeps the others waiting.
@@ -225,13 +227,13 @@ class Accounts:
         """
         for account, line in list(self._waiting.items()):
             while line:
-                pressure, size = next(iter(line.items()))
-                if pressure.holding is not None and not self.has_room(pressure.holding, size):
+                backpressure, size = next(iter(line.items()))
+                if backpressure.holding is not None and not self.has_room(backpressure.holding, size):
                     break
-                del line[pressure]
+                del line[backpressure]
                 if not line:
                     del self._waiting[account]
-                pressure.ease()
+                backpressure.ease()
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -244,8 +246,8 @@ class Accounts:
             self._check(account)
         assert all(self._waiting.values()), "no empty line"
         for line in self._waiting.values():
-            for pressure in line:
-                assert pressure.is_held, "who waits for room is not read"
+            for backpressure in line:
+                assert backpressure.is_held, "who waits for room is not read"
 
     @staticmethod
     def _check(account: Account) -> None:

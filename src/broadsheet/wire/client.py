@@ -32,6 +32,7 @@ from broadsheet.wire import frame as f
 from broadsheet.wire.answers import decode, error_of
 from broadsheet.wire.caller import Caller, ClientStream
 from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts, large_slab_bytes
 from broadsheet.wire.dialler import DiallerConnection
 from broadsheet.wire.events import (
     AcknowledgedReceived,
@@ -47,9 +48,8 @@ from broadsheet.wire.events import (
 )
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.running import Acknowledged, RunCaller
-from broadsheet.wire.shell import Shell, WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
-from broadsheet.wire.waiting import Waiting
+from broadsheet.wire.stream_slots import StreamSlots
 
 __all__ = ["Acknowledged", "Caller", "ClientConnection", "ClientStream", "RunStream", "dial", "error_of"]
 
@@ -59,7 +59,7 @@ RunStream = RunCaller
 """A caller's end of a RUN stream: records out, acknowledgements in."""
 
 
-class ClientConnection(Shell):
+class ClientConnection(ConnectionProtocol):
     """One connection that we dialled."""
 
     base: DiallerConnection
@@ -77,7 +77,7 @@ class ClientConnection(Shell):
         self._streams: dict[int, ClientStream] = {}
         self._runs: dict[int, RunCaller] = {}
         self._unsent: dict[int, None] = {}
-        self._waiting = Waiting(self)
+        self._waiting = StreamSlots(self)
         self._away: GoAwayReceived | None = None
 
     @property

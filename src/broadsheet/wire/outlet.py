@@ -14,9 +14,9 @@ A promise is good for one turn. It holds no bytes. Source: ADR 0151.
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from broadsheet.wire.connection_protocol import WirePorts
     from broadsheet.wire.served import ServedStream
     from broadsheet.wire.serving import ServerConnection
-    from broadsheet.wire.shell import WirePorts
 
 TURN_BYTES: Final = 1 << 20
 """Of all streams together, and the rest of the message that goes beyond it."""

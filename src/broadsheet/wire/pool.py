@@ -12,8 +12,8 @@ from broadsheet.base.time import Duration, in_seconds
 from broadsheet.errors import BroadsheetError, Unreachable
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.client import ClientConnection, dial
+from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.shell import WirePorts, large_slab_bytes
 from broadsheet.wire.slab import SlabPool
 
 ADDRESSES_MAX: Final = 4096

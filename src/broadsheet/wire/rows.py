@@ -87,7 +87,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
         chunk = min(2 * chunk, CHUNK_MAX)
         if share is not None and done < count:
             share.units -= CHUNK_UNITS
-            if share.is_over or connection.pressure.is_held:
+            if share.is_over or connection.backpressure.is_held:
                 break
     rows.flush(done)
     connection.server.counts.calls += done - 1
@@ -151,7 +151,7 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
         number = (begin - first) // stride + 1
         rows.flush(number)  # This call has left the row.
         same, add_row, row = rows.form()
-        if share is not None and (share.units <= 0 or connection.pressure.is_held):
+        if share is not None and (share.units <= 0 or connection.backpressure.is_held):
             return number
     return last
 
@@ -161,7 +161,7 @@ def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Insta
     for number, stream in enumerate(event.streams.tolist()):
         if share is not None:
             share.units -= 2
-            if share.is_over or connection.pressure.is_held:
+            if share.is_over or connection.backpressure.is_held:
                 return _rest(event, number)
         at = number * stride
         request, payload = view[at + 24 : at + 16 + body], view[at + 16 + body : at + stride]

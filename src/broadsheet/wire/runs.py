@@ -139,7 +139,7 @@ class Runs:
         if stream not in connection.base.streams:
             opened.sink.on_end()  # The caller left before we were ready.
             return
-        accounts, holding = connection.server.accounts, connection.pressure.holding
+        accounts, holding = connection.server.accounts, connection.backpressure.holding
         assert holding is not None, "who asks has greeted"
         if not accounts.may_open(holding):
             opened.sink.on_end()
@@ -165,7 +165,7 @@ class Runs:
             keep = connection.keep
             parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
         run = Run(end, event, parts)
-        connection.pressure.take(run.held_bytes)
+        connection.backpressure.take(run.held_bytes)
         end.on_run(run)
 
     def on_finish(self, stream: int) -> None:
@@ -193,7 +193,7 @@ class Runs:
     def _pop(self, stream: int) -> RunEnd | None:
         end = self._ends.pop(stream, None)
         if end is not None:
-            holding = self._connection.pressure.holding
+            holding = self._connection.backpressure.holding
             assert holding is not None, "who opened it had greeted"
             self._connection.server.accounts.opened(holding, -1)
         return end
@@ -206,7 +206,7 @@ class Runs:
             connection.base.answer_run(end.stream, run.size, answer)
             self._close(end)
             connection.mark_dirty()
-        connection.pressure.give(run.held_bytes)  # Last: the connection may be read on in here.
+        connection.backpressure.give(run.held_bytes)  # Last: the connection may be read on in here.
 
     def _close(self, end: RunEnd) -> None:
         if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:

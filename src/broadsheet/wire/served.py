@@ -44,7 +44,7 @@ class ServedStream(StreamEnd):
     def window_bytes(self) -> int:
         """The whole window if the handler waits or there is room, else what every stream begins with."""
         wide = self.connection.limits.window_bytes
-        if self.is_waited_for or self.connection.pressure.may_widen(wide):
+        if self.is_waited_for or self.connection.backpressure.may_widen(wide):
             return wide
         hit("wire.narrow")
         return f.INITIAL_WINDOW_BYTES
@@ -57,7 +57,7 @@ class ServedStream(StreamEnd):
             return
         before = self.queued_bytes
         super().on_message(event)
-        self.connection.pressure.queued(self.queued_bytes - before)
+        self.connection.backpressure.queued(self.queued_bytes - before)
 
     def may_leave(self, size: int) -> bool:
         """Whether it may be sent in this turn, beside what the other streams of the server send."""
@@ -70,11 +70,11 @@ class ServedStream(StreamEnd):
 
     def on_taken(self, size: int) -> None:
         """The handler has it now."""
-        self.connection.pressure.queued(-size)
+        self.connection.backpressure.queued(-size)
 
     def close(self) -> None:
         """Nobody will take what is queued, or send."""
         self.connection.server.outlet.forget(self)
         self._queue.clear()
-        self.connection.pressure.queued(-self._queued_bytes)
+        self.connection.backpressure.queued(-self._queued_bytes)
         self._queued_bytes = 0

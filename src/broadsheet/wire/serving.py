@@ -27,8 +27,10 @@ from broadsheet.errors import (
 from broadsheet.ports import Transport
 from broadsheet.wire import frame as f
 from broadsheet.wire.admission import Asked, Refusal, admit
+from broadsheet.wire.backpressure import Backpressure
 from broadsheet.wire.columns import U32Column, render_rows
 from broadsheet.wire.connection import Phase
+from broadsheet.wire.connection_protocol import ConnectionProtocol
 from broadsheet.wire.events import (
     Broken,
     CallReceived,
@@ -46,14 +48,12 @@ from broadsheet.wire.events import (
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listener import ListenerConnection
 from broadsheet.wire.method import Call, Method, Reply, RunOpened, Shape
-from broadsheet.wire.pressure import Pressure
+from broadsheet.wire.request_tasks import RequestTasks
 from broadsheet.wire.rows import serve_calls
 from broadsheet.wire.runs import Runs
 from broadsheet.wire.served import ServedStream
-from broadsheet.wire.shell import Shell
 from broadsheet.wire.turns import REPLY_SHIFT, TOKEN_UNITS, Share
 from broadsheet.wire.witness import Witness
-from broadsheet.wire.works import Works
 
 if TYPE_CHECKING:
     from broadsheet.wire.server import Server
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 LOOKS: Final = Capability.LIST | Capability.READ  # What changes nothing.
 
 
-class ServerConnection(Shell):
+class ServerConnection(ConnectionProtocol):
     """One connection that was accepted."""
 
     base: ListenerConnection
@@ -91,8 +91,8 @@ class ServerConnection(Shell):
         self._is_reading = True
         self._torn_since = self.base.heard_at
         self._witness = Witness(self)
-        self.pressure = Pressure(self)
-        self.works = Works(self)
+        self.backpressure = Backpressure(self)
+        self.works = RequestTasks(self)
         self.streams: dict[int, ServedStream] = {}
         self.runs = Runs(self)
 
@@ -141,7 +141,7 @@ class ServerConnection(Shell):
         """Work on what was received, within `share`; whether there is more to be done."""
         now, inbound = self.ports.time.now(), self._inbound
         self.share = share
-        while not (share.is_over or self.pressure.is_held or self.base.phase is Phase.BROKEN):
+        while not (share.is_over or self.backpressure.is_held or self.base.phase is Phase.BROKEN):
             if self._pending:
                 self.base.events, self._pending = self._pending, []
                 self.take_events(now)
@@ -157,8 +157,8 @@ class ServerConnection(Shell):
                 break
         self.share = None
         self.settle()
-        self.pressure.expect(self._torn_bytes())
-        return not self.pressure.is_held and bool(
+        self.backpressure.expect(self._torn_bytes())
+        return not self.backpressure.is_held and bool(
             self._pending or (inbound.read < inbound.written and not self.base.is_torn)
         )
 
@@ -170,7 +170,7 @@ class ServerConnection(Shell):
 
     def check(self) -> None:
         """Assert the invariants."""
-        self.pressure.check()
+        self.backpressure.check()
         self.runs.check()
         self._witness.check()
 
@@ -182,7 +182,7 @@ class ServerConnection(Shell):
 
     def update_reading(self) -> None:
         """Be read, unless it waits for its turn or is held back."""
-        is_wanted = not (self.is_waiting or self.pressure.is_held)
+        is_wanted = not (self.is_waiting or self.backpressure.is_held)
         if is_wanted is self._is_reading or self.is_lost or self.transport is None or self.is_closing:
             return
         self._is_reading = is_wanted
@@ -216,7 +216,7 @@ class ServerConnection(Shell):
             if share is None:
                 continue
             share.units -= _UNITS.get(type(event), 1)
-            if share.is_over or self.pressure.is_held:
+            if share.is_over or self.backpressure.is_held:
                 self._pending = events[number + 1 :]
                 break
         if self.base.phase is Phase.BROKEN and self._pending:
@@ -228,19 +228,19 @@ class ServerConnection(Shell):
     def on_writable(self) -> None:
         """The socket takes bytes again, so there may be more answers."""
         self.server.outlet.resume(self)
-        self.pressure.count_unread()
-        self.pressure.ease()
+        self.backpressure.count_unread()
+        self.backpressure.ease()
 
     def pause_writing(self) -> None:
         """The peer does not read its answers: read no more requests."""
         super().pause_writing()
-        self.pressure.hold()
-        self.pressure.count_unread()
+        self.backpressure.hold()
+        self.backpressure.count_unread()
 
     def on_lost(self) -> None:
         """Cancel what runs, and let go of everything."""
         self.server.turns.forget(self)
-        self.pressure.forget()
+        self.backpressure.forget()
         self._pending = []
         self.works.cancel_all()
         for stream in list(self.streams.values()):  # Each is closed when its task has ended.
@@ -251,7 +251,7 @@ class ServerConnection(Shell):
 
     def on_flushed(self) -> None:
         """Count what waits for the peer; close once the last stream of a draining connection is answered."""
-        self.pressure.count_unread()
+        self.backpressure.count_unread()
         if self.base.phase is Phase.LEAVING and self.is_idle:
             hit("wire.drained")
             self.end("drained")
@@ -268,7 +268,7 @@ class ServerConnection(Shell):
         """End long streams whose token has expired; keep a held connection alive."""
         if not self._is_reading:
             self._torn_since = now
-            self.pressure.keep_alive(now)
+            self.backpressure.keep_alive(now)
         elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
             self.base.fail(Status.REMOTE_PROTOCOL, "a frame was begun and not sent whole in time")
             self.take_events(now)
@@ -311,7 +311,7 @@ class ServerConnection(Shell):
                 is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
                 peer = f"peer {hello.node}" if is_peer else ""
                 self.flow = self.principal.account or peer or self.source or self.flow
-                self.pressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
+                self.backpressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
                 if message := server.greeted(self):
                     self.base.fail(Status.THROTTLED, message)
                 else:

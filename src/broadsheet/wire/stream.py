@@ -17,16 +17,16 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError, TooLarge
 from broadsheet.wire import checked
 from broadsheet.wire import frame as f
+from broadsheet.wire.connection_protocol import ConnectionProtocol
 from broadsheet.wire.events import MessageReceived
 from broadsheet.wire.inbound import COPY_BYTES_MAX
 from broadsheet.wire.method import Message
-from broadsheet.wire.shell import Shell
 
 
 class StreamEnd:
     """One end of a STREAM."""
 
-    def __init__(self, shell: Shell, stream: int, *, window_bytes: int) -> None:
+    def __init__(self, shell: ConnectionProtocol, stream: int, *, window_bytes: int) -> None:
         """Take up `stream`, granting the peer `window_bytes` in all."""
         self.stream = stream
         self._shell, self._window_bytes = shell, window_bytes

@@ -25,8 +25,8 @@ from broadsheet.base.time import Instant
 from broadsheet.wire.limits import WireLimits
 
 if TYPE_CHECKING:
+    from broadsheet.wire.connection_protocol import WirePorts
     from broadsheet.wire.serving import ServerConnection
-    from broadsheet.wire.shell import WirePorts
 
 START_UNITS: Final = 32
 """To start a task: decode, authorize, and its first step."""

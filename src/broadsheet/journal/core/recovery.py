@@ -42,7 +42,7 @@ class SpoolPlan(msgspec.Struct):
         return at >= self.end
 
 
-class Plan(msgspec.Struct):
+class RecoveryPlan(msgspec.Struct):
     """What the log says of a journal."""
 
     epoch: Epoch
@@ -57,7 +57,7 @@ class Plan(msgspec.Struct):
     """Why records above `end` do not count, where there are such."""
 
 
-def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> Plan:
+def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
     """The state that `records`, in log order, lead to."""
     everything = list(records)
     base = _base(everything)
@@ -65,7 +65,9 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> Plan:
     spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append, base.end))
     known_from = base.end if base.attempts_from is None else base.attempts_from
     attempts = Attempts(base.attempts, known_from=known_from)
-    plan = Plan(epoch=base.epoch, end=base.end, registers=base.registers, spools=spools, attempts=attempts)
+    plan = RecoveryPlan(
+        epoch=base.epoch, end=base.end, registers=base.registers, spools=spools, attempts=attempts
+    )
     for record in everything:
         if not isinstance(record, Proposal) or record.end <= base.end:
             continue
@@ -94,7 +96,7 @@ def _base(records: list[Proposal | Checkpoint | Identity]) -> Checkpoint:
     )
 
 
-def _apply(plan: Plan, record: Proposal) -> None:
+def _apply(plan: RecoveryPlan, record: Proposal) -> None:
     spool = plan.spools[-1]
     if record.fragment_begin != spool.begin:
         spool.is_closed = True

@@ -16,7 +16,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import ByteOffset, Generation, JournalName
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
-from broadsheet.journal.core.recovery import Plan
+from broadsheet.journal.core.recovery import RecoveryPlan
 
 SEAL: Final = 16
 """First byte of a seal's file: version 1 of its format."""
@@ -80,7 +80,7 @@ def governs(seal: Seal, newest: Generation | None) -> bool:
     return newest is None or newest <= seal.generation
 
 
-def checkpoint_of(plan: Plan) -> Checkpoint:
+def checkpoint_of(plan: RecoveryPlan) -> Checkpoint:
     """The checkpoint that says what `plan` says."""
     last = plan.spools[-1]
     return Checkpoint(

@@ -60,8 +60,8 @@ from broadsheet.sink.core.driver_events import (
 from broadsheet.sink.core.records import (
     NO_BATCH,
     RECORD_BYTES_MAX,
+    BatchPlan,
     Fence,
-    Plan,
     Record,
     Standing,
     records_from,
@@ -90,7 +90,7 @@ class State(Enum):
     """Perhaps not for the first time."""
 
 
-Outcome = Standing | Plan | None
+Outcome = Standing | BatchPlan | None
 """What an operation tells: START and COMMIT the standing, PLAN a plan, ABORT nothing."""
 T = TypeVar("T")
 Steps = Generator[Call | None, Answer | None, T]
@@ -248,10 +248,10 @@ class Driver:
         """
         now = yield from self._ours()
         if now.at < 0:
-            return Plan(fence=self.fence, committed=now.batch, query=now.query)
+            return BatchPlan(fence=self.fence, committed=now.batch, query=now.query)
         newest, *later = yield from self._records(now)
         reusable = reusable_of(newest, later, self.fence)
-        return Plan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
+        return BatchPlan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
         """COMMIT.

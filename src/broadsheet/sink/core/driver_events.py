@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Duration
 from broadsheet.message.publisher import Intent
-from broadsheet.sink.core.records import Plan, Standing
+from broadsheet.sink.core.records import BatchPlan, Standing
 
 
 class StartAsked(Event, frozen=True):
@@ -130,7 +130,7 @@ class Report(Effect, frozen=True):
 class Finish(Effect, frozen=True, gc=True):
     """The operation is done."""
 
-    result: Standing | Plan | None
+    result: Standing | BatchPlan | None
 
 
 class Fail(Effect, frozen=True, gc=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from broadsheet.base.marks import hit
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import NO_CLOCK, ProducerId
-from broadsheet.sink.core.records import Plan
+from broadsheet.sink.core.records import BatchPlan
 
 
 class Held:
@@ -26,7 +26,7 @@ class Held:
         self.acknowledged = NO_CLOCK
         """The last clock of its intents; equal to what PLAN lists where they were committed."""
 
-    def take(self, plan: Plan, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
+    def take(self, plan: BatchPlan, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
         """The publisher for the next task, held no more: the last one where PLAN allows, else a new one.
 
         Args:
@@ -42,7 +42,7 @@ class Held:
             return old
         return Publisher(new_producer())
 
-    def keep(self, plan: Plan, publisher: Publisher, intents: Sequence[Intent], *, process: int) -> None:
+    def keep(self, plan: BatchPlan, publisher: Publisher, intents: Sequence[Intent], *, process: int) -> None:
         """Hold it until the next task, whose PLAN will know whether these intents were committed."""
         self.process, self.fence, self.publisher = process, plan.fence, publisher
         self.acknowledged = max((intent.clock for intent in intents), default=NO_CLOCK)

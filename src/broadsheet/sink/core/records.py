@@ -63,7 +63,7 @@ class Standing(msgspec.Struct, frozen=True):
         return {"author": self.author, "batch": str(self.batch), "query": self.query, "at": str(self.at)}
 
 
-class Plan(msgspec.Struct, frozen=True):
+class BatchPlan(msgspec.Struct, frozen=True):
     """What the tasks of a batch are told; small, and pickled into each."""
 
     fence: Fence

@@ -1,4 +1,4 @@
-"""Shell: the socket's side of a connection: slabs in, one write a turn out, one timer.
+"""The asyncio protocol: the socket's side of a connection: slabs in, one write a turn out, one timer.
 
 It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the
 server's and the client's. A peer that does not take what is queued to it is disconnected with the reason,
@@ -58,7 +58,7 @@ class WirePorts(Protocol):
         ...
 
 
-class Shell:
+class ConnectionProtocol:
     """A `ByteProtocol` around a connection's state."""
 
     def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:

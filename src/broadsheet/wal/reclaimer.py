@@ -33,7 +33,7 @@ RETRY_DOUBLINGS_MAX: Final = 3
 
 
 class Relieved(Copied, Protocol):
-    """What `Space` needs of the log that it gives room to: it reads the accounts, and asks for the rest."""
+    """What `SegmentReclaimer` needs of the log: it reads the accounts, and asks for the rest."""
 
     @property
     def config(self) -> WALConfig:
@@ -59,7 +59,7 @@ class Relieved(Copied, Protocol):
         ...
 
 
-class Space:
+class SegmentReclaimer:
     """What one log does to have room."""
 
     def __init__(self, log: Relieved) -> None:

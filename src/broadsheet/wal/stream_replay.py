@@ -1,4 +1,4 @@
-"""The tale of one stream, as the frames and rows of the log tell it, in the order of their writing.
+"""The replay of one stream from the frames and rows of the log, in the order of their writing.
 
 Every frame and row is verified and says where the stream stands after it (`expect`). Beside that stands
 what is *held*: the runs that were found whole. At the end `judge` compares: the held runs must link, by
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     """By offset, what was found behind the last run of `held`: some are whole, some fail their checksum."""
 
 
-class Tale:
+class StreamReplay:
     """One stream, while the log is read."""
 
     def __init__(self, stream: int) -> None:

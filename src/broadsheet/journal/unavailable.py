@@ -13,7 +13,7 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method, Reply
 
 
-class RefusingJournals:
+class UnavailableJournals:
     """The role `journals` of a node that has peers."""
 
     name = "journals"

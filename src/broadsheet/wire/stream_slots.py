@@ -1,4 +1,4 @@
-"""Waiting: the requests of a caller's connection that wait until a stream may be opened.
+"""Stream slots: the requests of a caller's connection that wait until a stream may be opened.
 
 First come, first served. A request that gives up was not sent, for sure.
 """
@@ -18,7 +18,7 @@ WAITING_MAX: Final = 65_536
 """Requests of one connection that wait for a stream."""
 
 
-class Waiting:
+class StreamSlots:
     """A queue for streams."""
 
     def __init__(self, connection: "ClientConnection") -> None:

@@ -1,4 +1,4 @@
-"""Pressure: request bytes that one connection has in flight, and whether it reads on.
+"""Backpressure: request bytes that one connection has in flight, and whether it reads on.
 
 Reading stops while too much is worked on, on this connection or in its caller's account, while the account
 has no room for the rest of a large frame that has begun, or while the peer does not read its answers; it goes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broadsheet.wire.serving import ServerConnection
 
 
-class Pressure:
+class Backpressure:
     """What one connection has in flight."""
 
     def __init__(self, connection: "ServerConnection") -> None:

@@ -1,4 +1,4 @@
-"""Works: the requests of one accepted connection that run as tasks.
+"""Request tasks: the requests of one accepted connection that run as tasks.
 
 A task ends with its answer, by its deadline, its caller's CANCEL or the connection's loss; in every case the
 stream ends with it, and its bytes are no longer in flight. Tasks belong to the server's scope. What a
@@ -31,7 +31,7 @@ class Work:
         self.timer: Timer | None = None
 
 
-class Works:
+class RequestTasks:
     """The tasks of one connection, by stream."""
 
     def __init__(self, connection: "ServerConnection") -> None:
@@ -81,7 +81,7 @@ class Works:
         size: int,
     ) -> None:
         connection = self._connection
-        accounts, holding = connection.server.accounts, connection.pressure.holding
+        accounts, holding = connection.server.accounts, connection.backpressure.holding
         assert holding is not None, "who asks has greeted"
         if connection.share is not None:
             connection.share.units -= START_UNITS
@@ -100,7 +100,7 @@ class Works:
             return
         accounts.started(holding)
         entry = self._works[stream] = Work(handler, size)
-        connection.pressure.take(size)
+        connection.backpressure.take(size)
         entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
         entry.task.add_done_callback(lambda _task: self._stopped(stream))
         if call.deadline is not None:
@@ -119,7 +119,7 @@ class Works:
     def _stopped(self, stream: int) -> None:
         """A task has ended, in whatever way."""
         entry = self._works.pop(stream)
-        holding = self._connection.pressure.holding
+        holding = self._connection.backpressure.holding
         assert holding is not None, "who asked had greeted"
         self._connection.server.accounts.stopped(holding)
         if entry.timer is not None:
@@ -127,7 +127,7 @@ class Works:
         if isinstance(entry.handler, Coroutine):
             entry.handler.close()  # Where the task was cancelled before its first step.
         self._connection.on_stopped(stream)
-        self._connection.pressure.give(entry.size)  # Last: the connection may be read on in here.
+        self._connection.backpressure.give(entry.size)  # Last: the connection may be read on in here.
 
     async def _answer(self, stream: int, work: Awaitable[Reply]) -> None:
         try:
