@@ -6,21 +6,17 @@ by a model. One process writes, so nothing is sent and no client is cut off; the
 and what is judged. The same plan gives the same run. Source: ALICE, OSDI 2014.
 """
 
-import gc
 from collections.abc import Callable, Coroutine
 from time import process_time
 from typing import Any, Final, TypeVar
 
-from broadsheet.base import buggify, marks
-from broadsheet.runtime import failpoints
-from broadsheet.runtime.checking import always
 from simulator.clock import NodeClock
 from simulator.coverage import Coverage
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.loop import make_loop
 from simulator.plan import Plan
-from simulator.run import Result, chooser, describe
+from simulator.run import Result, judged
 from simulator.trace import StoriesTraced, Trace
 from simulator.workload import CrashWorkload, Violation
 from simulator.world import Life, World
@@ -49,26 +45,12 @@ class CrashRun:
     def perform(self, *, until: int | None = None) -> Result:
         """Run the plan to its end. `until` is for the other tiers, whose runs have one time."""
         began = process_time()
-        buggify.install(chooser(self.plan))
-        marks.install(lambda name: _count(self.coverage.marks, name))
-        failpoints.install(lambda name: _count(self.coverage.labels, name))
-        was_collecting = gc.isenabled()
-        gc.disable()  # Finalizers are events: they run when we say, not when memory says.
-        violation = None
-        try:
-            with always(), StoriesTraced(self.trace), self.loop.running():
-                self.workload.perform(self)
-        except Violation as error:
-            violation = f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
-            violation = describe(error)
-        finally:
-            buggify.install(None)
-            marks.install(None)
-            failpoints.install(None)
-            self.coverage.add_steps(self.trace.transitions)
-            if was_collecting:
-                gc.enable()
+        with (
+            judged(self.plan, self.coverage, self.trace, passed=_counted) as verdict,
+            StoriesTraced(self.trace),
+            self.loop.running(),
+        ):
+            self.workload.perform(self)
         counts = self.trace.counts
         counts.faults = counts.faults_met = self.judged
         return Result(
@@ -80,8 +62,8 @@ class CrashRun:
             unknown=0,
             virtual_ns=self.world.now,
             cpu_seconds=process_time() - began,
-            violation=violation,
-            is_healed=violation is None,
+            violation=verdict.violation,
+            is_healed=verdict.violation is None,
             coverage=self.coverage,
         )
 
@@ -116,5 +98,8 @@ class CrashRun:
         return results[0]
 
 
-def _count(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
+def _counted(_kind: str, counts: dict[str, int]) -> Callable[[str], None]:
+    def count(name: str) -> None:
+        counts[name] = counts.get(name, 0) + 1
+
+    return count

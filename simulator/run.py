@@ -12,8 +12,8 @@ What differs between the tiers (how a node boots, how a client runs) is `Machine
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import process_time
 from typing import Final, Generic, TypeVar
 
@@ -154,29 +154,11 @@ class RunBase(ABC, Generic[W]):
     def perform(self, *, until: int | None = None) -> Result:
         """Run the plan to its end, or stop at world time `until` without a verdict."""
         began = process_time()
-        buggify.install(chooser(self.plan))
-        marks.install(self._passed("mark", self.coverage.marks))
-        failpoints.install(self._passed("label", self.coverage.labels))
-        was_collecting = gc.isenabled()
-        gc.disable()  # Finalizers are events: they run when we say, not when memory says.
-        violation = None
-        try:
-            with always(), self.around():
-                if until is None:
-                    self._phases()
-                else:
-                    self._safety(until)
-        except Violation as error:
-            violation = f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
-            violation = describe(error)
-        finally:
-            buggify.install(None)
-            marks.install(None)
-            failpoints.install(None)
-            self.coverage.add_steps(self.trace.transitions)
-            if was_collecting:
-                gc.enable()
+        with judged(self.plan, self.coverage, self.trace, passed=self._passed) as verdict, self.around():
+            if until is None:
+                self._phases()
+            else:
+                self._safety(until)
         return Result(
             plan=self.plan,
             digest=self.trace.digest(),
@@ -186,7 +168,7 @@ class RunBase(ABC, Generic[W]):
             unknown=self.history.unknown + self.history.open_count,
             virtual_ns=self.world.now,
             cpu_seconds=process_time() - began,
-            violation=violation,
+            violation=verdict.violation,
             is_healed=self.healed_at is not None,
             coverage=self.coverage,
         )
@@ -324,6 +306,47 @@ class MachineRun(RunBase[MachineWorkload]):
 
     def _client_seat(self, name: str) -> ClientContext:
         return self.client_seats[self.client_names.index(name)]
+
+
+class Verdict:
+    """What a run found; None: nothing."""
+
+    violation: str | None = None
+
+
+@contextmanager
+def judged(
+    plan: Plan,
+    coverage: Coverage,
+    trace: Trace,
+    *,
+    passed: Callable[[str, dict[str, int]], Callable[[str], None]],
+) -> Generator[Verdict, None, None]:
+    """Perform a plan inside: its `buggify` sites are on, marks, labels and steps are counted, all is checked.
+
+    Args:
+        passed: makes what counts passages of a `mark` or a `label` in a table.
+    """
+    verdict = Verdict()
+    buggify.install(chooser(plan))
+    marks.install(passed("mark", coverage.marks))
+    failpoints.install(passed("label", coverage.labels))
+    was_collecting = gc.isenabled()
+    gc.disable()  # Finalizers are events: they run when we say, not when memory says.
+    try:
+        with always():
+            yield verdict
+    except Violation as error:
+        verdict.violation = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever came out is a finding; the plan proves it.
+        verdict.violation = describe(error)
+    finally:
+        buggify.install(None)
+        marks.install(None)
+        failpoints.install(None)
+        coverage.add_steps(trace.transitions)
+        if was_collecting:
+            gc.enable()
 
 
 def chooser(plan: Plan) -> Callable[[str], bool] | None:
