@@ -165,7 +165,8 @@ async def test_runs_and_streams_are_routed_too() -> None:
 async def test_back_off_is_jittered_and_bounded() -> None:
     """Callers that failed together do not come back together."""
     async with world() as a, routed(a) as r:
-        pauses = [[r.pause(number) for _ in range(50)] for number in range(12)]
+        made = [r.backoff() for _ in range(50)]
+        pauses = [[each.next() for each in made] for _ in range(12)]
 
         assert all(0 <= pause <= QUICK.pause_max for each in pauses for pause in each)
         assert len(set(pauses[11])) > 40

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import (
     AlreadyExists,
@@ -34,15 +35,13 @@ from broadsheet.journal.messages import (
     SettleReply,
     SettleRequest,
 )
-from broadsheet.journal.requests import as_bytes
+from broadsheet.journal.requests import RETRY_MAX, RETRY_MIN, as_bytes
 from broadsheet.wire.client import Caller, ClientStream
 
 PIECE_BYTES: Final = 1 << 20
 """The most of one message."""
 GATHER_BYTES: Final = 64 << 10
 """Smaller pieces are sent together."""
-PAUSE_SECONDS_MIN: Final = 0.05
-PAUSE_SECONDS_MAX: Final = 2.0
 GRACE_SECONDS: Final = 1.0
 """How much longer than the node we wait for its last word about a stream."""
 
@@ -66,7 +65,7 @@ class Appending:
     async def append_pieces(self, request: AppendRequest, pieces: Sequence[Buffer], within: float) -> Commit:
         """Append content that is at hand; try again what took no effect, or cannot take effect twice."""
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + within, PAUSE_SECONDS_MIN
+        give_up, backoff = loop.time() + within, Backoff(RETRY_MIN, RETRY_MAX)
         lost: Unknown | None = None
         while True:
             try:
@@ -82,17 +81,16 @@ class Appending:
             except Refused as error:
                 if lost is None and not isinstance(error, Unreachable | ShuttingDown):
                     raise
-                if error.retry is Retry.NEVER or give_up - loop.time() <= pause:
+                if error.retry is Retry.NEVER or give_up - loop.time() <= in_seconds(backoff.pause):
                     if lost is None:
                         raise
                     raise Unknown(
                         f"journal {request.journal}: an earlier attempt may be appended; the last: {error}"
                     ) from error
-            if give_up - loop.time() <= pause:
+            if give_up - loop.time() <= in_seconds(backoff.pause):
                 assert lost is not None, "a refusal was raised"
                 raise lost
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            await asyncio.sleep(in_seconds(backoff.next()))
 
     async def append_source(self, request: AppendRequest, source: Source, within: float) -> Commit:
         """Append what an iterator yields; it is sent once."""

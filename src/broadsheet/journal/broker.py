@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import (
@@ -452,7 +453,7 @@ class Broker:
 
     async def _open(self, slot: Slot) -> None:
         """Open a journal, however often it takes."""
-        pause = OPEN_RETRY_MIN
+        backoff = Backoff(OPEN_RETRY_MIN, OPEN_RETRY_MAX)
         while not slot.opened.done():
             try:
                 async with self._opening.turn(slot.info.create_revision), slot.attempt:
@@ -462,10 +463,9 @@ class Broker:
             except (OSError, BroadsheetError) as error:
                 if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
                     self._context.spools.relieve()
-                    pause = OPEN_RETRY_MIN  # It passes as soon as other files were synced.
+                    backoff.reset()  # It passes as soon as other files were synced.
                 slot.trouble = str(error)
-                await asyncio.sleep(in_seconds(pause))
-                pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+                await asyncio.sleep(in_seconds(backoff.next()))
                 continue
             for attempt in slot.settled:
                 opened.attempts.settle(attempt)

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import (
     AlreadyExists,
@@ -41,8 +42,10 @@ from broadsheet.journal.messages import (
     ProducerIndexRequest,
     Registers,
 )
-from broadsheet.journal.reader import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Reader
+from broadsheet.journal.reader import Reader
 from broadsheet.journal.requests import (
+    RETRY_MAX,
+    RETRY_MIN,
     codec_of,
     condition_of,
     is_buffer,
@@ -303,15 +306,14 @@ class Journals:
             StoreUnhealthy: it was not open in time; says what it waits for.
         """
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + timeout, RETRY_SECONDS_MIN
+        give_up, backoff = loop.time() + timeout, Backoff(RETRY_MIN, RETRY_MAX)
         while (found := await self.status(name)).end is None:
-            if loop.time() + pause >= give_up:
+            if loop.time() + in_seconds(backoff.pause) >= give_up:
                 raise StoreUnhealthy(
                     f"journal {name} is being opened, and its end is not known:"
                     f" {found.reason or 'its turn has not come'}; try again later"
                 )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
+            await asyncio.sleep(in_seconds(backoff.next()))
         return found.end
 
     def read(

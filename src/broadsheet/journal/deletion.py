@@ -7,7 +7,8 @@ it is done; a start takes it up where it ended. Source: ADR 0064; `docs/protocol
 import asyncio
 from functools import partial
 
-from broadsheet.base.time import Duration, in_seconds
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import in_seconds
 from broadsheet.errors import BroadsheetError
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
@@ -20,7 +21,7 @@ from broadsheet.runtime.failpoints import passed
 async def finish_delete(context: Context, info: JournalInfo) -> None:
     """Remove the content of a journal, then its keys; goes on until it is done."""
     name = info.name
-    pause = OPEN_RETRY_MIN
+    backoff = Backoff(OPEN_RETRY_MIN, OPEN_RETRY_MAX)
     while True:
         try:
             await context.store(info.spec.fragment.store).delete_all(name)
@@ -35,8 +36,7 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
             )
             passed("journal.delete.after_keys")
         except (OSError, BroadsheetError):
-            await asyncio.sleep(in_seconds(pause))
-            pause = Duration(min(2 * pause, OPEN_RETRY_MAX))
+            await asyncio.sleep(in_seconds(backoff.next()))
         else:
             return
 

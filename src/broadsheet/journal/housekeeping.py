@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
+from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
@@ -273,18 +274,17 @@ class Housekeeping:
         return None
 
     async def _upload_all(self) -> None:
-        pause = self._context.config.upload_retry_min
+        config = self._context.config
+        backoff = Backoff(config.upload_retry_min, config.upload_retry_max)
         try:
             while not self._replica.is_closed and (spool := self._next_upload()) is not None:
                 async with self._uploading:
                     is_done = await self._upload(spool)
                 if is_done:
-                    pause = self._context.config.upload_retry_min
+                    backoff.reset()
                     continue
-                await asyncio.sleep(
-                    in_seconds(pause)
-                )  # Longer than a deletion has to wait, but for a dead store.
-                pause = Duration(min(2 * pause, self._context.config.upload_retry_max))
+                # Longer than a deletion has to wait, but for a dead store.
+                await asyncio.sleep(in_seconds(backoff.next()))
         finally:
             self._is_uploading = False
         self.checkpoint()

@@ -14,13 +14,14 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import in_seconds
 from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled, Unknown, Unreachable
 from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadRequest
+from broadsheet.journal.requests import RETRY_MAX, RETRY_MIN
 from broadsheet.wire.client import Caller
 
-RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 2.0
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
 """The node is away, or does not answer: nothing is wrong with the read."""
 
@@ -60,24 +61,24 @@ class Reader:
             BroadsheetError: the read was refused.
         """
         loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + self._patience, RETRY_SECONDS_MIN
+        give_up, backoff = loop.time() + self._patience, Backoff(RETRY_MIN, RETRY_MAX)
         while True:
             try:
                 async with aclosing(self._attempt(give_up)) as attempt:
                     async for chunk in attempt:
                         yield chunk
-                        give_up, pause = loop.time() + self._patience, RETRY_SECONDS_MIN
+                        give_up = loop.time() + self._patience
+                        backoff.reset()
             except TimeoutError as error:
                 raise self._gave_up("it owes an answer") from error
             except AWAY as error:
                 if self._is_connected:
                     give_up = loop.time() + self._patience  # It was there until now.
-                if loop.time() + pause >= give_up:
+                if loop.time() + in_seconds(backoff.pause) >= give_up:
                     raise self._gave_up(str(error)) from error
             else:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS_MAX)
+            await asyncio.sleep(in_seconds(backoff.next()))
 
     async def _attempt(self, give_up: float) -> AsyncGenerator[Chunk]:
         """What one stream gives.

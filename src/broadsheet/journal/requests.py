@@ -1,4 +1,4 @@
-"""Requests: from what a user passes to what the journal client sends. No state, no IO."""
+"""Requests: from what a user passes to what the journal client sends, and how often. No state, no IO."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from operator import index
@@ -6,11 +6,15 @@ from typing import Final
 
 import msgspec
 
+from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition, validate_condition
 
+RETRY_MIN: Final = Duration(50 * MILLISECOND)
+RETRY_MAX: Final = Duration(2 * SECOND)
+"""Pauses of a client whose node is away: the first one, and the longest."""
 SECONDS_BELOW: Final = 1e9
 """What a timeout is below: more is no number that can be sent."""
 

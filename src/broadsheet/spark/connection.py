@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.client_sync import SyncClient, SyncJournals, connect_sync, within
 from broadsheet.errors import (
     ConfigError,
@@ -28,8 +30,8 @@ from broadsheet.spark.options import Options
 T = TypeVar("T")
 PATIENCE_S = 120.0
 """How long a node may be away before a query fails; Spark then starts it again from its checkpoint."""
-_PAUSE_S = 0.05
-_PAUSE_MAX_S = 1.0
+_PAUSE_MIN: Final = Duration(50 * MILLISECOND)
+_PAUSE_MAX: Final = SECOND
 WHOLE: Final = ("open", "full")
 """States of a journal that has every byte that it acknowledged."""
 _clients: dict[tuple[int, str, str], SyncClient] = {}
@@ -74,12 +76,13 @@ class Patience:
     """How long one thing may still take: time that the node is away, or does not answer."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self._seconds, self._backoff = seconds, Backoff(_PAUSE_MIN, _PAUSE_MAX)
         self.renew()
 
     def renew(self) -> None:
         """Something came: begin again."""
-        self._give_up, self._pause = time.monotonic() + self._seconds, _PAUSE_S
+        self._give_up = time.monotonic() + self._seconds
+        self._backoff.reset()
         self._said: Exception | None = None
 
     def left(self) -> float:
@@ -94,13 +97,12 @@ class Patience:
         """
         if not is_passing(error):
             raise error
-        if self._pause >= self.left():
+        if in_seconds(self._backoff.pause) >= self.left():
             if isinstance(error, DeadlineExceeded) and self._said is not None:
                 raise self._said from error  # It says more than that the time is up.
             raise error
         self._said = error
-        time.sleep(self._pause)
-        self._pause = min(_PAUSE_MAX_S, 2 * self._pause)
+        time.sleep(in_seconds(self._backoff.next()))
 
 
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Refused, Retry, Unknown, Unreachable
@@ -150,14 +151,9 @@ class Routed:
         if self._addresses[self._next % len(self._addresses)] == address:
             self._next += 1
 
-    def pause(self, number: int) -> Duration:
-        """How long to wait before attempt `number`.
-
-        Full jitter, so that callers that failed together part.
-        """
-        policy = self.policy
-        ceiling = min(policy.pause_max, policy.pause_min << min(number, 20))
-        return Duration(int(ceiling * self._random.random()))
+    def backoff(self) -> Backoff:
+        """The pauses of one call."""
+        return Backoff(self.policy.pause_min, self.policy.pause_max, random=self._random)
 
 
 class _Attempts:
@@ -167,7 +163,8 @@ class _Attempts:
         self._routed, self._timeout, self._route, self._is_idempotent = routed, timeout, route, is_idempotent
         self._ends = Instant(routed.pool.ports.time.now() + timeout)
         self._address = routed.address_for(route)
-        self._count = self._pauses = self._hints = 0
+        self._count = self._hints = 0
+        self._backoff: Backoff | None = None
         self._undecided: Unknown | None = None
 
     def left(self) -> Duration:
@@ -207,11 +204,10 @@ class _Attempts:
             self._give_up(error)
         self._routed.turn_away_from(self._route, self._address)
         self._address = self._routed.address_for(self._route)
-        pause = self._routed.pause(self._pauses)
-        self._pauses += 1
-        if pause >= self.left():
+        self._backoff = self._backoff or self._routed.backoff()
+        if self._backoff.pause >= self.left():
             self._give_up(error)
-        await asyncio.sleep(in_seconds(pause))
+        await asyncio.sleep(in_seconds(self._backoff.next()))
 
     def _give_up(self, error: Refused | Unknown) -> None:
         """Raise `error`, unless an earlier attempt may have been applied: then nobody knows (C2)."""
