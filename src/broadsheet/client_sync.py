@@ -11,26 +11,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
 from broadsheet.errors import DeadlineExceeded, InvalidArgument
 from broadsheet.journal.appending import Upload
-from broadsheet.journal.client import TIMEOUT_SECONDS, Journals, ProducerIndex
+from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.messages import (
     Chunk,
     Commit,
-    FragmentInfo,
-    JournalInfo,
-    JournalStatus,
-    LossReply,
-    Registers,
 )
 from broadsheet.journal.requests import pieces_of
 from broadsheet.runtime.loop import loop_factory
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CHUNKS_AHEAD: Final = 8
@@ -61,70 +58,38 @@ def _unbounded() -> Iterator[None]:
         _give_up.reset(outer)
 
 
+def blocking(
+    method: Callable[Concatenate[Journals, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["SyncJournals", P], T]:
+    """The same method, which returns when it has ended."""
+
+    @wraps(method)
+    def blocked(self: "SyncJournals", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._wait(method(self._journals, *args, **kwargs))
+        return result
+
+    return blocked
+
+
 class SyncJournals:
     """`Journals`, blocking."""
 
     def __init__(self, journals: Journals, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._journals, self._wait = journals, wait
 
-    def create(
-        self,
-        name: str,
-        *,
-        fragment_length: int | None = None,
-        codec: str | None = None,
-        store: str | None = None,
-        flush_interval: float | None = None,
-        labels: Mapping[str, str] | None = None,
-        if_absent: bool = False,
-    ) -> JournalInfo:
-        """See `Journals.create`."""
-        made: JournalInfo = self._wait(
-            self._journals.create(
-                name,
-                fragment_length=fragment_length,
-                codec=codec,
-                store=store,
-                flush_interval=flush_interval,
-                labels=labels,
-                if_absent=if_absent,
-            )
-        )
-        return made
-
-    def delete(self, name: str) -> None:
-        """See `Journals.delete`."""
-        self._wait(self._journals.delete(name))
-
-    def list(self, prefix: str = "") -> Sequence[JournalInfo]:
-        """See `Journals.list`."""
-        found: Sequence[JournalInfo] = self._wait(self._journals.list(prefix))
-        return found
-
-    def get(self, name: str) -> JournalInfo:
-        """See `Journals.get`."""
-        found: JournalInfo = self._wait(self._journals.get(name))
-        return found
-
-    def reset_head(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
-        """See `Journals.reset_head`."""
-        told: LossReply = self._wait(self._journals.reset_head(name, head=head, may_act=may_act))
-        return told
-
-    def accept_loss(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
-        """See `Journals.accept_loss`."""
-        told: LossReply = self._wait(self._journals.accept_loss(name, head=head, may_act=may_act))
-        return told
-
-    def status(self, name: str) -> JournalStatus:
-        """See `Journals.status`."""
-        found: JournalStatus = self._wait(self._journals.status(name))
-        return found
-
-    def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
-        """See `Journals.end`."""
-        found: int = self._wait(self._journals.end(name, timeout=timeout))
-        return found
+    create = blocking(Journals.create)
+    delete = blocking(Journals.delete)
+    list = blocking(Journals.list)
+    get = blocking(Journals.get)
+    reset_head = blocking(Journals.reset_head)
+    accept_loss = blocking(Journals.accept_loss)
+    status = blocking(Journals.status)
+    end = blocking(Journals.end)
+    append_many = blocking(Journals.append_many)
+    registers = blocking(Journals.registers)
+    fragments = blocking(Journals.fragments)
+    producer_index = blocking(Journals.producer_index)
+    index_points = blocking(Journals.index_points)
 
     def append(
         self,
@@ -137,7 +102,10 @@ class SyncJournals:
         subtract: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """See `Journals.append`. Iterators run in the caller's thread: they may block, and use the client."""
+        """Append as `Journals.append` does.
+
+        Iterators run in the caller's thread: they may block, and use the client.
+        """
         condition: dict[str, Any] = {"offset": offset, "check": check, "union": union, "subtract": subtract}
         commit: Commit
         if pieces_of(content) is not None:
@@ -155,13 +123,6 @@ class SyncJournals:
             self._wait(_cancel(upload))
         return commit
 
-    def append_many(
-        self, name: str, contents: Sequence[Buffer], *, timeout: float | None = None
-    ) -> Sequence[Commit]:
-        """See `Journals.append_many`."""
-        commits: Sequence[Commit] = self._wait(self._journals.append_many(name, contents, timeout=timeout))
-        return commits
-
     def read(
         self,
         name: str,
@@ -171,7 +132,7 @@ class SyncJournals:
         block: bool = False,
         patience: float = TIMEOUT_SECONDS,
     ) -> Iterator[Chunk]:
-        """See `Journals.read`. Close the iterator (or exhaust it) to release its stream."""
+        """Read as `Journals.read` does. Close the iterator (or exhaust it) to release its stream."""
         chunks = self._journals.read(name, offset, end=end, block=block, patience=patience)
         most = 1 if block else CHUNKS_AHEAD  # A blocking read hands over what it has at once.
         try:
@@ -180,26 +141,6 @@ class SyncJournals:
         finally:
             with _unbounded():  # It only lets go, also where the time is up.
                 self._wait(chunks.aclose())
-
-    def registers(self, name: str) -> Registers:
-        """See `Journals.registers`."""
-        found: Registers = self._wait(self._journals.registers(name))
-        return found
-
-    def fragments(self, name: str) -> Sequence[FragmentInfo]:
-        """See `Journals.fragments`."""
-        found: Sequence[FragmentInfo] = self._wait(self._journals.fragments(name))
-        return found
-
-    def producer_index(self, name: str, offset: int) -> ProducerIndex:
-        """See `Journals.producer_index`."""
-        found: ProducerIndex = self._wait(self._journals.producer_index(name, offset))
-        return found
-
-    def index_points(self, name: str) -> Sequence[int]:
-        """See `Journals.index_points`."""
-        found: Sequence[int] = self._wait(self._journals.index_points(name))
-        return found
 
 
 async def _cancel(upload: Upload) -> None:
