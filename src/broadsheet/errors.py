@@ -78,10 +78,6 @@ class RemoteProtocolError(ProtocolError):
     status = Status.REMOTE_PROTOCOL
 
 
-class NotInEnsembleError(RemoteProtocolError):
-    """A message from a node that is not a member. Nothing changed."""
-
-
 class Refused(BroadsheetError):  # noqa: N818 - the field's word, and an expected outcome.
     """The request was understood and not done. State is unchanged, for certain."""
 

@@ -7,9 +7,8 @@ the KV.
 Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from broadsheet.base.time import Duration, Instant, WallTime
 from broadsheet.base.types import Buffer
@@ -356,24 +355,3 @@ class ObjectStore(Protocol):
     async def delete(self, name: str) -> None:
         """Remove an object; no error where it is absent."""
         ...
-
-
-class Closeable(Protocol):
-    """What a `with` or a shutdown closes."""
-
-    async def __aenter__(self) -> Self:
-        """Enter."""
-        ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close."""
-        ...
-
-
-Procedure = Callable[[], Awaitable[None]]
-"""A restartable to-do list: holds no protocol state and ends as exactly one event (code.1)."""

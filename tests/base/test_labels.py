@@ -42,7 +42,6 @@ def test_set_algebra_works_on_whole_names(one: LabelSet, other: LabelSet) -> Non
     results: list[tuple[Callable[[LabelSet], LabelSet], Oracle]] = [
         (one.union, ours | theirs),
         (one.subtract, {name: values for name, values in ours.items() if theirs.get(name) != values}),
-        (one.intersect, {name: values for name, values in ours.items() if theirs.get(name) == values}),
     ]
     for operation, expected in results:
         made = operation(other)

@@ -13,6 +13,7 @@ from broadsheet.base.types import Buffer, JournalName
 from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.listing import Listing
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import Stage, StreamedAppend
 from simulator.disk import SimDisk
@@ -131,12 +132,11 @@ async def test_pages_of_a_listing_make_the_whole_list(node: Running) -> None:
     for count in (1, 2, 3, 6, 7):
         found, after, more = [], "", True
         while more:
-            page, more = node.broker.list("list/", after=after, count_max=count)
+            page, more, after = node.broker.list(Listing("list/", after, count_max=count))
             assert len(page) == count or not more
             found += [info.name for info in page]
-            after = found[-1]
         assert found == names
-    assert node.broker.list("none/", after="", count_max=1) == ([], False)
+    assert node.broker.list(Listing("none/")) == ([], False, "")
 
 
 async def removed(node: Running) -> None:

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import Principal
+from broadsheet.base.labels import parse_selector
 from broadsheet.base.types import JournalName, Revision
 from broadsheet.journal.core.spec import JournalSpec, spec_key
-from broadsheet.journal.listing import CHUNK_COUNT, PAGE_BYTES_MAX, list_page, view_of
+from broadsheet.journal.listing import CHUNK_COUNT, LOOKED_AT_MAX, PAGE_BYTES_MAX, Listing, list_page, view_of
 from broadsheet.keyspace.core.map import OrderedMap
 from broadsheet.keyspace.core.transaction import KeyValue
 
@@ -47,10 +48,9 @@ def whole(space: OrderedMap, prefix: str, principal: Principal, count: int) -> l
     found: list[str] = []
     after, more = "", True
     while more:
-        page, more = list_page(space, prefix, after=after, count_max=count, view=view_of(principal))
+        page, more, after = list_page(space, Listing(prefix, after, count_max=count, view=view_of(principal)))
         assert 1 <= len(page) <= count or not more
         found += [info.name for info in page]
-        after = found[-1] if found else ""
     return found
 
 
@@ -86,7 +86,7 @@ def test_a_narrow_grant_looks_at_its_own() -> None:
 def test_a_page_of_everything_costs_its_own_length() -> None:
     """The first page of ten thousand journals must not cost what the whole list does."""
     space = journals(*[f"many/{number:04d}" for number in range(3000)])
-    page, more = list_page(space, "many/", after="many/1999", count_max=10, view=view_of(bearer(("",))))
+    page, more, _ = list_page(space, Listing("many/", "many/1999", count_max=10, view=view_of(bearer(("",)))))
 
     assert ([page[0].name, page[-1].name], more) == (["many/2000", "many/2009"], True)
     assert space.looked_at == CHUNK_COUNT
@@ -96,8 +96,28 @@ def test_a_page_fits_into_a_frame_whatever_the_labels_are() -> None:
     """Reproduced before: a hundred journals with long labels made every list above them fail as too large."""
     labels = {f"label-{number}": "v" * 1000 for number in range(250)}
     space = journals(*[f"bomb/{number}" for number in range(5)], labels=labels)
-    page, more = list_page(space, "", after="", count_max=100, view=view_of(bearer(("",))))
+    page, more, _ = list_page(space, Listing("", "", count_max=100, view=view_of(bearer(("",)))))
 
     assert (len(page), more) == (1, True)
     assert 2 * len(msgspec.json.encode(page[0].spec)) > PAGE_BYTES_MAX
     assert len(whole(space, "", bearer(("",)), 100)) == 5
+
+
+def test_a_selector_takes_by_labels_and_name_and_a_page_looks_at_no_more_than_its_bound() -> None:
+    """One that takes nothing must not hold the loop for ten thousand journals; the next page goes on."""
+    space = journals(*[f"j/{number:05d}" for number in range(LOOKED_AT_MAX)], labels={"topic": "clicks"})
+    tail = JournalSpec(JournalName("j/99999"), labels={"topic": "views"})
+    pair = KeyValue(spec_key(tail.name), msgspec.json.encode(tail), Revision(1), Revision(1))
+    space.apply([(pair.key, pair)])
+
+    def pages(text: str) -> list[tuple[list[str], bool]]:
+        selector = parse_selector(text)
+        found, more, after = list[tuple[list[str], bool]](), True, ""
+        while more:
+            page, more, after = list_page(space, Listing("j/", after, count_max=5, selector=selector))
+            found.append(([str(info.name) for info in page], more))
+        return found
+
+    assert pages("topic=views") == [([], True), (["j/99999"], False)]
+    assert pages("topic=clicks,name:prefix=j/0000")[0] == ([f"j/{n:05d}" for n in range(5)], True)
+    assert pages("!topic") == [([], True), ([], False)]

@@ -251,3 +251,19 @@ async def test_readers_who_take_nothing_hold_none_of_what_they_read(node: NodePr
 
     assert all(60_000 < size < f.INITIAL_WINDOW_BYTES for size in seen.values())
     assert after - before < 100 << 20, "600 readers at 256 KiB each were 150 MiB"
+
+
+async def test_journals_are_listed_by_their_labels(client: Client) -> None:
+    """The set of journals that one pipeline reads is not a prefix of names."""
+    await client.journals.create("labels/a", labels={"topic": "clicks", "env": "eu"})
+    await client.journals.create("labels/b", labels={"topic": "clicks"})
+    await client.journals.create("labels/c", labels={"topic": "views"})
+
+    async def listed(selector: str) -> list[str]:
+        return [info.name for info in await client.journals.list("labels/", selector=selector)]
+
+    assert await listed("topic=clicks") == ["labels/a", "labels/b"]
+    assert await listed("topic in (clicks, views), !env") == ["labels/b", "labels/c"]
+    assert await listed("name=labels/c") == ["labels/c"]
+    with pytest.raises(InvalidArgument, match="malformed from character 0 on: 'topic=clicks;env'"):
+        await listed("topic=clicks;env")

@@ -1,7 +1,7 @@
 """Loop lag is what a callback waits beyond its time."""
 
 from broadsheet.base.time import MILLISECOND, Duration, after
-from broadsheet.runtime.lag import INTERVAL, SLOW, LoopLag
+from broadsheet.runtime.lag import INTERVAL, LoopLag
 from tests.support.hand import HandClock
 
 
@@ -18,10 +18,6 @@ def test_a_callback_that_holds_the_loop_shows_as_lag() -> None:
 
     assert seen[-1] == 7 * MILLISECOND
     assert lag.worst() == 7 * MILLISECOND
-    assert lag.slow_count == 1
-    assert lag.quantile(0.5) == 0
-    assert lag.quantile(0.99) == 7 * MILLISECOND
-    assert SLOW == 5 * MILLISECOND
     lag.close()
     assert clock.pending() == []
 
@@ -31,4 +27,4 @@ def test_lag_without_a_sample_is_zero() -> None:
     clock = HandClock()
     lag = LoopLag(clock, clock, seen=lambda _: None)
 
-    assert lag.worst() == lag.quantile(0.99) == 0
+    assert lag.worst() == 0

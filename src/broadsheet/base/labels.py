@@ -67,11 +67,9 @@ class LabelSet(msgspec.Struct, frozen=True, array_like=True):
 
     def subtract(self, other: "LabelSet") -> "LabelSet":
         """This set without each name whose values are the very same in `other`."""
-        return self._where_equal(other, is_kept=False)
-
-    def intersect(self, other: "LabelSet") -> "LabelSet":
-        """This set's names whose values are the very same in `other`."""
-        return self._where_equal(other, is_kept=True)
+        theirs = dict(_grouped(other))
+        equal = {name: theirs.get(name) == values for name, values in _grouped(self)}
+        return LabelSet(tuple(label for label in self.labels if not equal[label.name]))
 
     def with_meta(self, name: str, value: str) -> "LabelSet":
         """This set with a label that is not stored, for matching: a journal's name, unlimited in length."""
@@ -94,11 +92,6 @@ class LabelSet(msgspec.Struct, frozen=True, array_like=True):
         for name, values in _grouped(self):
             if "" in values and len(values) > 1:
                 raise InvalidArgument(f"label {name!r} has the empty value beside others")
-
-    def _where_equal(self, other: "LabelSet", *, is_kept: bool) -> "LabelSet":
-        theirs = dict(_grouped(other))
-        equal = {name: theirs.get(name) == values for name, values in _grouped(self)}
-        return LabelSet(tuple(label for label in self.labels if equal[label.name] is is_kept))
 
 
 def label_set(pairs: Iterable[tuple[str, str]]) -> LabelSet:

@@ -74,13 +74,16 @@ def create(
 def list_(
     prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
     *,
+    selector: Annotated[
+        str, typer.Option(help="Only with these labels: `topic=clicks,env in (eu, us),!draft`.")
+    ] = "",
     address: Address = DEFAULT_ADDRESS,
     json: AsJSON = False,
 ) -> None:
     """List journals, by name."""
 
     async def work(client: Client) -> None:
-        infos = await client.journals.list(prefix)
+        infos = await client.journals.list(prefix, selector=selector)
         _print({"journals": infos}, json, "\n".join(info.name for info in infos))
 
     _run(address, work)

@@ -7,7 +7,7 @@ Source: journals.1, journals.5, journals.20; node.2.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -42,7 +42,7 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
-from broadsheet.journal.listing import EVERYTHING_SEEN, View, list_page
+from broadsheet.journal.listing import Listing, Page, list_page
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, LostSpan
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
@@ -322,11 +322,9 @@ class Broker:
             raise NotFound(f"journal {name} was deleted")
         return slot.housekeeping.indexing
 
-    def list(
-        self, prefix: str, *, after: str, count_max: int, view: View = EVERYTHING_SEEN
-    ) -> tuple[Sequence[JournalInfo], bool]:
-        """A page, by name, of the journals within `view`, and whether there are more of those."""
-        return list_page(self._context.keyspace, prefix, after=after, count_max=count_max, view=view)
+    def list(self, listing: Listing) -> Page:
+        """Some of the journals, by name."""
+        return list_page(self._context.keyspace, listing)
 
     def status(self, name: str, create_revision: Revision | None = None) -> JournalStatus:
         """Where a journal stands."""

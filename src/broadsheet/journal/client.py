@@ -159,12 +159,21 @@ class Journals:
         """
         await self._call("journal.delete", NameRequest(JournalName(name)), Empty)
 
-    async def list(self, prefix: str = "") -> Sequence[JournalInfo]:
-        """Every journal whose name starts with `prefix`, by name."""
+    async def list(self, prefix: str = "", *, selector: str = "") -> Sequence[JournalInfo]:
+        """Every journal whose name starts with `prefix`, by name.
+
+        Args:
+            selector: which labels they have, and have not: `topic=clicks,env in (eu, us),!draft`. Their name
+                is their label `name`; `NAME:prefix=VALUE` looks at the beginning of a value.
+
+        Raises:
+            InvalidArgument: the selector is malformed; says from which character on.
+        """
         found: list[JournalInfo] = []
         after = ""
         while True:
-            page = await self._ask("journal.list", ListRequest(prefix=prefix, after=after), ListReply)
+            request = ListRequest(prefix=prefix, after=after, selector=selector)
+            page = await self._ask("journal.list", request, ListReply)
             found += page.journals
             if not page.has_more:
                 return found

@@ -2,18 +2,19 @@
 
 A grant is a few names and prefixes, minus a few. The pages of the key space are read below those only, and
 excluded prefixes are leapt over, so that a narrow grant beside ten thousand journals looks at its own. A page
-ends at `count_max` journals or `PAGE_BYTES_MAX` bytes of specs, at a name that the caller may see. Names are
-compared as plain strings, in code-point order.
+ends at `count_max` journals, `PAGE_BYTES_MAX` bytes of specs or `LOOKED_AT_MAX` journals that a selector does
+not take, at a name that the caller may see. Names are compared as plain strings, in code-point order.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from broadsheet.access.claims import Principal
+from broadsheet.base.labels import META_NAME, LabelSelector, label_set
 from broadsheet.base.types import JournalName
-from broadsheet.journal.core.spec import spec_key
+from broadsheet.journal.core.spec import JournalSpec, spec_key
 from broadsheet.journal.keys import decode_info
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.keyspace.core.transaction import KeyValue
@@ -34,6 +35,8 @@ class Pairs(Protocol):
 PREFIX: Final = spec_key(JournalName(""))
 PAGE_BYTES_MAX: Final = 256 << 10
 """Of one page's specs, so that a reply fits into a frame whatever the labels are; one spec always goes."""
+LOOKED_AT_MAX: Final = 2_000
+"""Journals that one page looks at, whatever its selector takes of them."""
 CHUNK_COUNT: Final = 64
 """Keys that are read at once."""
 LAST: Final = "\U0010ffff"
@@ -70,9 +73,6 @@ class View(msgspec.Struct, frozen=True):
         return name if name in self.excluded_names else None
 
 
-EVERYTHING_SEEN: Final = View()
-
-
 def view_of(principal: Principal) -> View:
     """What `principal` may be shown."""
     within: list[str] = []
@@ -87,20 +87,52 @@ def view_of(principal: Principal) -> View:
     )
 
 
-def list_page(
-    keyspace: Pairs, prefix: str, *, after: str, count_max: int, view: View
-) -> tuple[Sequence[JournalInfo], bool]:
-    """A page, by name, of the journals above `after`, and whether there are more."""
+class Page(NamedTuple):
+    """Some of a list."""
+
+    journals: Sequence[JournalInfo]
+    has_more: bool
+    """Whether there may be more above `after`."""
+    after: str
+    """The last name that was looked at: the next page begins above it. Empty where there is none."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What to list."""
+
+    prefix: str = ""
+    after: str = ""
+    """Only names above it."""
+    count_max: int = 1_000
+    view: View = View()
+    """What the caller may see."""
+    selector: LabelSelector = LabelSelector()
+
+
+def list_page(keyspace: Pairs, listing: Listing) -> Page:
+    """A page, by name.
+
+    It may be short, or empty, and have more behind it, where the selector takes few.
+    """
     found: list[JournalInfo] = []
-    size = 0
-    for pair in _visible(keyspace, prefix, after, view):
-        if (info := decode_info(pair)).spec.is_deleting:
-            continue
-        size += len(pair.value)
-        if found and (len(found) == count_max or size > PAGE_BYTES_MAX):
-            return found, True
-        found.append(info)
-    return found, False
+    size, after = 0, listing.after
+    for looked_at, pair in enumerate(_visible(keyspace, listing.prefix, after, listing.view), 1):
+        info = decode_info(pair)
+        if not info.spec.is_deleting and _takes(listing.selector, info.spec):
+            size += len(pair.value)
+            if found and (len(found) == listing.count_max or size > PAGE_BYTES_MAX):
+                return Page(found, has_more=True, after=after)
+            found.append(info)
+        after = info.name
+        if looked_at == LOOKED_AT_MAX:
+            return Page(found, has_more=True, after=after)
+    return Page(found, has_more=False, after=found[-1].name if found else "")
+
+
+def _takes(selector: LabelSelector, spec: JournalSpec) -> bool:
+    if not (selector.include or selector.exclude):
+        return True
+    return selector.matches(label_set(spec.labels.items()).with_meta(META_NAME, spec.name))
 
 
 def _visible(keyspace: Pairs, prefix: str, after: str, view: View) -> Iterator[KeyValue]:

@@ -147,6 +147,8 @@ class ListRequest(msgspec.Struct, frozen=True):
     after: str = ""
     """Only names above this one: the next page."""
     count_max: int = 1_000
+    selector: str = ""
+    """Which labels they have, and have not; a journal's name is its label `name`. Empty: whatever."""
 
 
 class ListReply(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broadsheet.access.capability import Capability
+from broadsheet.base.labels import parse_selector
 from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import (
@@ -28,7 +29,7 @@ from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
-from broadsheet.journal.listing import view_of
+from broadsheet.journal.listing import Listing, view_of
 from broadsheet.journal.messages import (
     AppendRequest,
     Commit,
@@ -252,11 +253,15 @@ class Service:
 
     def list(self, call: Call, request: ListRequest, _payload: memoryview) -> Reply:
         """A page of the journals that the caller may see."""
-        most = min(max(1, request.count_max), LIST_MAX)
-        infos, has_more = self._broker.list(
-            request.prefix, after=request.after, count_max=most, view=view_of(call.principal)
+        listing = Listing(
+            prefix=request.prefix,
+            after=request.after,
+            count_max=min(max(1, request.count_max), LIST_MAX),
+            view=view_of(call.principal),
+            selector=parse_selector(request.selector),
         )
-        return Reply(ListReply(journals=[*infos], has_more=has_more, after=infos[-1].name if infos else ""))
+        page = self._broker.list(listing)
+        return Reply(ListReply(journals=[*page.journals], has_more=page.has_more, after=page.after))
 
     def get(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
         """One journal."""

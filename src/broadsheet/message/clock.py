@@ -22,11 +22,6 @@ def clock_at(wall: WallTime) -> Clock:
     return Clock((wall // 100 + UNIX_TO_GREGORIAN) << 4)
 
 
-def wall_at(clock: Clock) -> WallTime:
-    """When `clock` was, to 100 ns."""
-    return WallTime(((clock >> 4) - UNIX_TO_GREGORIAN) * 100)
-
-
 class ProducerClock:
     """What a publisher stamps its messages with."""
 

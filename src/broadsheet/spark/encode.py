@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from broadsheet.errors import ConfigError, InvalidArgument
 from broadsheet.message.clock import TICK
-from broadsheet.message.columns import Bytes, Clocks, Int, texts_of, uuids_of
+from broadsheet.message.columns import Bytes, Int, texts_of, uuids_of
 from broadsheet.message.framing import FRAME_BYTES_MAX, MAGIC, Framing, Kind, framed
 from broadsheet.message.uuid import TEXT_BYTES, UUID_BYTES, Clock, ProducerId
 
@@ -60,11 +60,6 @@ def frames(framing: Framing, column: pa.Array, producer: ProducerId, first: Cloc
         return _lines(framing, column, uuids)
     rows = zip(uuids, column.to_pylist(), strict=True)
     return b"".join([framed(framing, uuid.tobytes(), body) for uuid, body in rows])
-
-
-def clocks_of(first: Clock, count: int) -> Clocks:
-    """The clocks that `frames` uses."""
-    return np.uint64(first) + np.arange(count, dtype=np.uint64) * np.uint64(TICK)
 
 
 def _content(column: pa.Array) -> Bytes:
