@@ -8,7 +8,7 @@ from the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ from broadsheet.errors import Corrupt, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun, decode
-from broadsheet.message.spans import sequence
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
@@ -111,23 +110,27 @@ def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Itera
             rest += content
             continue
         base, after = index.offset, ByteOffset(int(frames.end[-1]))
-        yield from _block(index, frames, content, read, span, shape)
-        index = sequence(index, frames, start=after).after
+        index = yield from _block(index, frames, content, read, span, shape)
         rest += content[after - base :]
 
 
 def _block(  # noqa: PLR0917 - what one block is made of.
     index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape
-) -> Iterator[pa.RecordBatch]:
-    """The rows of the frames of one block, those included that were pending before it."""
+) -> Generator[pa.RecordBatch, None, ProducerIndex]:
+    """The rows of the frames of one block, those included that were pending before it, and what follows."""
     if shape.is_committed:
         found = committed(index, frames, content, read, span.begin, bytes_max=shape.replay_bytes_max)
-        for rows in found:
+        while True:
+            try:
+                rows = next(found)
+            except StopIteration as ended:
+                after: ProducerIndex = ended.value
+                return after
             yield from _batches(index.framing, rows, span, shape)
-        return
     chosen = frames.take((frames.end > span.begin) & frames.has_data & (frames.flags != Flag.ACK))
     shift = np.full(len(chosen.begin), -int(index.offset), np.int64)
     yield from _batches(index.framing, Rows(chosen, shift, np.frombuffer(content, np.uint8)), span, shape)
+    return begun(index.framing, ByteOffset(int(frames.end[-1])))  # Nobody asks who has committed.
 
 
 def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ a few MiB at a time. The rows are those of one sequencer, in its order, whatever
 offsets of the journal. Source: pipelines.5; paper "Message UUIDs".
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +32,11 @@ class Rows(NamedTuple):
 
 def committed(
     index: ProducerIndex, frames: Frames, content: bytes, read: Read, start: int, *, bytes_max: int
-) -> Iterator[Rows]:
+) -> Generator[Rows, None, ProducerIndex]:
     """What the frames of a block commit above `start`, with what was pending before the block.
+
+    Returns the producers' states behind the block. A block that commits nothing from before it is sequenced
+    once; else once more, with what it commits in front of it.
 
     Args:
         index: the producers' states at the block's begin.
@@ -42,10 +45,15 @@ def committed(
     """
     block, start = _Block(index, frames, content, read), max(start, int(index.offset))
     wanted = replays(index, frames, start)
+    if not wanted:
+        found = sequence(index, frames, start)
+        yield Rows(frames.take(found.rows), block.shift[found.rows], np.frombuffer(content, np.uint8))
+        return found.after
+    after = sequence(index, frames, start).after
     held = block.held(wanted, bytes_max)
     if held is not None:
         yield block.rows(len(frames.begin), start, wanted, held)
-        return
+        return after
     for group, size in _groups(wanted, block.pending_bytes(wanted), bytes_max):
         at = max(replay.at for replay in group.values())
         held = block.held(group, bytes_max) if size <= bytes_max else None
@@ -58,6 +66,7 @@ def committed(
             yield block.rows(at + 1, max(start, block.end_before(at)))
         start = int(frames.end[at])
     yield block.rows(len(frames.begin), start)
+    return after
 
 
 class _Block:
@@ -121,8 +130,6 @@ class _Block:
 
     def _earlier(self, wanted: Wanted) -> Iterator[tuple[Frames, bytes]]:
         """The frames of the wanted producers in front of the block, and their bytes, as they are read."""
-        if not wanted:
-            return
         producers = np.array(sorted(wanted), np.int64)
         begins = np.array([wanted[ProducerId(each)].begin for each in producers.tolist()], np.int64)
         at, rest = int(np.min(begins)), bytearray()
