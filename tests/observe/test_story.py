@@ -1,5 +1,7 @@
 """A story tells the last steps of a machine, and keeps no payload to do so."""
 
+import sys
+
 import pytest
 
 from broadsheet.base.machine import Effect, Event
@@ -63,3 +65,21 @@ def test_payload_is_told_by_its_length(payload: object, shown: str) -> None:
     story.tell(Instant(0), Moved(to="x", payload=payload), [])
 
     assert story.lines() == [f"0 Moved(to='x', payload={shown}) -> []"]
+
+
+def test_a_step_with_much_payload_is_kept_as_text_where_a_bound_is_named() -> None:
+    """256 steps of a metastore with a document of 8 MiB held 1.5 GiB, and nobody had asked for a story."""
+    story = Story("m", payload_bytes_max=100)
+    much, little = bytes(101), bytes(90)
+    before = sys.getrefcount(much)
+    story.tell(Instant(1), Moved(to="1", payload=(much,)), [Go(to="x")] * 9)
+    story.tell(Instant(2), Moved(to="2", payload=little), [])
+    story.refuse(Instant(3), Moved(to="3", payload=memoryview(much)), ValueError("no"))
+
+    assert sys.getrefcount(much) == before
+    effects = ", ".join(["Go(to='x')"] * 8)
+    assert story.lines() == [
+        f"1 Moved(to='1', payload=[<101 bytes>]) -> [{effects}, and 1 more]",
+        "2 Moved(to='2', payload=<90 bytes>) -> []",
+        "3 Moved(to='3', payload=<101 bytes>) refused: ValueError('no')",
+    ]

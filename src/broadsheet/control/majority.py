@@ -71,6 +71,8 @@ BEGIN_PAUSE: Final = Duration(100 * MILLISECOND)
 """How long `begin` waits before it reads again."""
 CALLS_PER_PEER_MAX: Final = 64
 """Messages on their way to one node; above, new ones are lost."""
+STORY_BYTES_MAX: Final = 4096
+"""A step of the machines that holds more is told without its document."""
 METHOD_OF: Final[Mapping[type[Event], str]] = {
     Prepare: "metastore.prepare",
     Accept: "metastore.accept",
@@ -124,7 +126,7 @@ class MajorityMetastore:
             time=time,
             timers=timers,
             crash=end,
-            story=Story("metastore.acceptor"),
+            story=Story("metastore.acceptor", payload_bytes_max=STORY_BYTES_MAX),
         )
         self.proposer_host: Host[ProposerEvent, ProposerEffect] = Host(
             proposer,
@@ -132,7 +134,7 @@ class MajorityMetastore:
             time=time,
             timers=timers,
             crash=end,
-            story=Story("metastore.proposer"),
+            story=Story("metastore.proposer", payload_bytes_max=STORY_BYTES_MAX),
         )
         log.on_flush_request(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))
         log.on_quarantine(stream, lambda _: self.acceptor_host.deliver(FlushAsked()))

@@ -1,11 +1,13 @@
 """The story of a machine: its last steps, for whoever asks why it is where it is (code.10).
 
 A ring. A step keeps the event and the effects themselves, which are frozen; where they carry payload,
-`lines` tells its length only, because slabs are recycled and a view would show other bytes by then.
+`lines` tells its length only, because slabs are recycled and a view would show other bytes by then. A machine
+whose events hold payload names a bound: a step above it is kept as text, for 256 steps with a document of
+8 MiB each would be gigabytes.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -18,15 +20,24 @@ PAYLOAD_SHOWN_MAX: Final = 64
 """Bytes of a `bytes` value that are shown; longer ones, and all views, are told by their length."""
 ITEMS_SHOWN_MAX: Final = 8
 
-_Step = tuple[Instant, Event, Sequence[Effect], object]
+_Step = tuple[Instant, object, Sequence[object], object]
 """When, what, what was wished, and the state after it. A plain tuple: a named one costs six times as much."""
 
 
 class Story:
     """A ring of the last steps."""
 
-    def __init__(self, name: str, *, steps_max: int = STORY_STEPS) -> None:
+    def __init__(
+        self, name: str, *, steps_max: int = STORY_STEPS, payload_bytes_max: int | None = None
+    ) -> None:
+        """Keep `steps_max` steps.
+
+        Args:
+            payload_bytes_max: a step that holds more bytes than this is kept as text; None where no event of
+                the machine holds payload, so that nobody needs to count it.
+        """
         self.name = name
+        self._payload_bytes_max = payload_bytes_max
         self._steps: deque[_Step] = deque(maxlen=steps_max)
         self._state: Callable[[], object] | None = None
         self._before: object = None
@@ -43,11 +54,11 @@ class Story:
 
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
         """Remember one step, and forget the oldest where the ring is full."""
-        self._steps.append((at, event, effects, self._state() if self._state is not None else None))
+        self._keep(at, event, effects, self._state() if self._state is not None else None)
 
     def refuse(self, at: Instant, event: Event, error: Exception) -> None:
         """Remember an illegal event, which changed nothing."""
-        self._steps.append((at, event, (), error))
+        self._keep(at, event, (), error)
 
     def lines(self) -> list[str]:
         """The steps as text, oldest first: instant, event, state before and after where known, effects."""
@@ -63,9 +74,47 @@ class Story:
             before = after
         return lines
 
+    def _keep(self, at: Instant, event: Event, effects: Sequence[Effect], after: object) -> None:
+        limit = self._payload_bytes_max
+        if limit is None or _payload_bytes((event, effects), limit) <= limit:
+            self._steps.append((at, event, effects, after))
+        else:
+            shown = [_Text(_shown(effect)) for effect in effects[:ITEMS_SHOWN_MAX]]
+            if len(effects) > len(shown):
+                shown.append(_Text(f"and {len(effects) - len(shown)} more"))
+            self._steps.append((at, _Text(_shown(event)), shown, after))
+
+
+class _Text(str):
+    """An event or an effect as a reader sees it: the thing itself is gone."""
+
+    __slots__ = ()
+
+
+def _payload_bytes(value: object, limit: int) -> int:
+    """Bytes of payload and text in `value`; where they exceed `limit`, some number above it."""
+    if isinstance(value, bytes | bytearray | str):
+        return len(value)
+    if isinstance(value, memoryview):
+        return value.nbytes
+    if isinstance(value, msgspec.Struct):
+        parts: Iterable[object] = (getattr(value, field) for field in value.__struct_fields__)
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:
+        return 0
+    held = 0
+    for part in parts:
+        held += 1 + _payload_bytes(part, limit - held)
+        if held > limit:
+            break
+    return held
+
 
 def _shown(value: object) -> str:
     """`value` for a reader: its fields by name, its payload by length."""
+    if isinstance(value, _Text):
+        return value
     if isinstance(value, memoryview):
         return f"<{value.nbytes} bytes>"
     if isinstance(value, bytes | bytearray) and len(value) > PAYLOAD_SHOWN_MAX:

@@ -61,6 +61,8 @@ STREAM: Final = LogStreamId(1)
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses space, or another open file; nothing changed, and it passes."""
+STORY_BYTES_MAX: Final = 4096
+"""A step of the store that holds more is told without its keys and values."""
 HEAL_RETRY: Final = Duration(50 * MILLISECOND)
 """Pause before another look, while a log that lost a record is begun anew."""
 HEALING: Final = "the key space's log lost an old record, and begins anew; try again later"
@@ -129,7 +131,7 @@ class LocalKeyspace:
             time=time,
             timers=timers,
             crash=lambda error, _: crash(error),
-            story=Story("keyspace"),
+            story=Story("keyspace", payload_bytes_max=STORY_BYTES_MAX),
         )
         scope.defer(self.close)
         log.on_flush_request(STREAM, lambda _: self.flush_asked())
