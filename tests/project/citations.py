@@ -31,7 +31,7 @@ TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 DECISION: Final = re.compile(r"\bADR (\d{4})\b")
 ELSEWHERE: Final = re.compile(
     r"\b(?:DESIGN|STYLE) \d|\breliability(?:\.md)? [0-9SWJKQFPC]\d?"
-    r"|\breference/(?:gazette|spark|performance|oxia|machi)"
+    r"|\breference/(?:gazette|spark(?!\.md)|performance|oxia|machi)"
 )
 """Documents that are not in the repository."""
 

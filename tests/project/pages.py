@@ -7,7 +7,7 @@ command line's own help, so that a setting or a command without a sentence shows
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -15,13 +15,23 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from typer.main import get_command
 
-from broadsheet.base.time import Duration
+from broadsheet.access import tokens
+from broadsheet.base import labels, names
+from broadsheet.base.time import SECOND, Duration
+from broadsheet.cli import append, cluster
 from broadsheet.cli.main import app
 from broadsheet.client import Client
 from broadsheet.config import Loaded
+from broadsheet.control.core import value
+from broadsheet.doors.http import door, exchange
 from broadsheet.errors import BY_STATUS, Refused, Status
 from broadsheet.journal.client import Journals
+from broadsheet.journal.core import registers, spec
+from broadsheet.message import framing
 from broadsheet.node import Settings
+from broadsheet.sink.core import records
+from broadsheet.spark import sink, source
+from broadsheet.spark.read import META, META_IS
 from tests.project.citations import citing, standing
 from tests.project.rules import ROOT
 
@@ -70,6 +80,28 @@ with the same methods that block, for programs without a loop. Both are context 
 [errors.md](errors.md).
 """
 
+SPARK_INTRODUCTION: Final = """# Spark
+
+Made from the tables of `broadsheet.spark` by `make docs`; do not edit.
+
+Names of options do not differ by case. One that is in none of these tables is refused, and so is a value that
+an option cannot have.
+[Exactly once with Spark](../concepts/exactly-once.md) says what they are for.
+"""
+
+LIMITS_INTRODUCTION: Final = """# Limits and names
+
+Made from the constants of the code by `make docs`; do not edit.
+
+These are fixed. Limits that a node's owner chooses are [settings](configuration.md). What is above a limit is
+refused before anything is changed, and the error says the limit.
+
+## Names
+
+A journal's name is a relative path such as `events/clicks`: segments of `A-Z a-z 0-9 - _ + . = %`, none of
+them empty, `.` or `..`, separated by `/`.
+"""
+
 TESTS_INTRODUCTION: Final = """# Rules and their tests
 
 Made from what tests and contracts cite by `make docs`; do not edit.
@@ -78,6 +110,33 @@ Rules of parts that are planned are left out.
 | rule | cited by |
 |---|---|
 """
+
+
+LIMITS: Final[Sequence[tuple[str, int | None, int]]] = (
+    ("characters of a journal's name", names.JOURNAL_NAME_MIN, names.JOURNAL_NAME_MAX),
+    ("characters of one of its segments", 1, names.SEGMENT_MAX),
+    ("labels of a journal, terms of a selector", None, labels.LABELS_MAX),
+    ("characters of a label's name", labels.NAME_MIN, labels.NAME_MAX),
+    ("characters of a label's value", None, labels.VALUE_MAX),
+    ("registers of a journal", None, registers.REGISTERS_MAX),
+    ("characters of a register's name", 1, registers.NAME_CHARS_MAX),
+    ("characters of a register's value", None, registers.VALUE_CHARS_MAX),
+    ("bytes of a fragment", spec.FRAGMENT_BYTES_MIN, spec.FRAGMENT_BYTES_MAX),
+    ("seconds of `flush_interval`", spec.FLUSH_INTERVAL_MIN // SECOND, spec.FLUSH_INTERVAL_MAX // SECOND),
+    ("bytes of a message of JSON lines or fixed framing", None, framing.FRAME_BYTES_MAX),
+    ("bytes of a line that `journals append --lines` sends", None, append.LINE_BYTES_MAX),
+    ("bytes of a COMMIT record of a Spark query", None, records.RECORD_BYTES_MAX),
+    ("bytes of a token", None, tokens.TOKEN_BYTES_MAX),
+    ("keys of a node", 1, tokens.KEY_COUNT_MAX),
+    ("seconds that a token is valid", None, tokens.LIFETIME_MAX // SECOND),
+    ("grants of a token", None, tokens.GRANT_COUNT_MAX),
+    ("connections of the HTTP door", None, door.CONNECTIONS_MAX),
+    ("bytes of a request at the HTTP door", None, exchange.REQUEST_BYTES_MAX),
+    ("nodes of `broadsheet up`", 1, cluster.NODES_MAX),
+    ("bytes of the metastore's document", None, value.DOCUMENT_BYTES_MAX),
+    ("acceptors of the metastore", 1, value.ACCEPTORS_MAX),
+)
+"""What, the least, the most."""
 
 
 def errors_page() -> str:
@@ -100,9 +159,9 @@ def configuration_page() -> str:
     """A table of settings for each section."""
     defaults = {each.name: each.value for each in Loaded(Settings(), {}).settings()}
     parts = [CONFIGURATION_INTRODUCTION]
-    for section, names in _sections(Settings, "", defaults):
+    for section, rows in _sections(Settings, "", defaults):
         parts.append(f"\n## `{section}`\n\n| setting | default | is |\n|---|---|---|\n")
-        parts += [f"| `{name}` | {_shown(value)} | {text} |\n" for name, value, text in names]
+        parts += [f"| `{name}` | {_shown(value)} | {text} |\n" for name, value, text in rows]
     return "".join(parts)
 
 
@@ -125,6 +184,39 @@ def python_page() -> str:
     return "".join(parts)
 
 
+def spark_page() -> str:
+    """Options of the source and of the sink, and the meta columns."""
+    parts = [SPARK_INTRODUCTION]
+    for title, rows in (("Options of the source", source.KNOWN), ("Options of the sink", sink.KNOWN)):
+        parts.append(f"\n## {title}\n\n| option | is |\n|---|---|\n")
+        parts += [f"| `{name}` | {_line(text)} |\n" for name, text in rows.items()]
+    parts.append("\n## Meta columns\n\n| column | type | is |\n|---|---|---|\n")
+    parts += [f"| `{name}` | {META[name]} | {_line(text)} |\n" for name, text in META_IS.items()]
+    return "".join(parts)
+
+
+def limits_page() -> str:
+    """Names, and the limits that nobody sets."""
+    reserved = (*names.RESERVED_SEGMENTS, names.PARTIAL_SEGMENT, spec.SIDE_DIRECTORY)
+    kept = ", ".join(f"`{each}`" for each in reserved)
+    parts = [
+        LIMITS_INTRODUCTION,
+        f"Its first segment is none of {kept}, which doors and stores keep for themselves.\n",
+        "\n## Limits\n\n| what | least | most |\n|---|---|---|\n",
+    ]
+    parts += [f"| {what} | {_amount(least)} | {_amount(most)} |\n" for what, least, most in LIMITS]
+    return "".join(parts)
+
+
+def _amount(limit: int | None) -> str:
+    if limit is None:
+        return "-"
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if limit >= 1 << shift and limit % (1 << shift) == 0:
+            return f"{limit:,} ({limit >> shift:,} {unit})"
+    return f"{limit:,}"
+
+
 def tests_page() -> str:
     """Which tests and contracts hold each rule."""
     rows = [
@@ -138,6 +230,8 @@ PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     REFERENCE / "configuration.md": configuration_page,
     REFERENCE / "commands.md": commands_page,
     REFERENCE / "python.md": python_page,
+    REFERENCE / "spark.md": spark_page,
+    REFERENCE / "limits.md": limits_page,
     ROOT / "docs" / "design" / "tests.md": tests_page,
 }
 

@@ -7,7 +7,8 @@ Units: seconds.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from broadsheet.base.backoff import Backoff
@@ -35,6 +36,17 @@ _PAUSE_MAX: Final = SECOND
 WHOLE: Final = ("open", "full")
 """States of a journal that has every byte that it acknowledged."""
 _clients: dict[tuple[int, str, str], SyncClient] = {}
+
+
+TARGET_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "address": "`host:port` of a node's native door; else `BROADSHEET_ADDRESS` of the environment.",
+        "token": "What the node asks callers for; else `BROADSHEET_TOKEN` of the environment.",
+        "patience": "Seconds that the node may be away, or owe an answer, before the query fails; "
+        f"{PATIENCE_S:g} by default.",
+    }
+)
+"""The options that name a node."""
 
 
 class Target(NamedTuple):

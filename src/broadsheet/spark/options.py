@@ -4,7 +4,7 @@ An option that nobody knows is a slip of the pen, and to ignore it would run ano
 was meant: it is refused, with the names that there are. Names do not differ by case. Source: pipelines.5.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from broadsheet.errors import ConfigError
 
@@ -14,7 +14,7 @@ BOOLEANS = {"true": True, "false": False}
 class Options:
     """The options of a source or of a sink."""
 
-    def __init__(self, raw: Mapping[str, str], known: Sequence[str], whose: str) -> None:
+    def __init__(self, raw: Mapping[str, str], known: Iterable[str], whose: str) -> None:
         """Take `raw`.
 
         Args:
@@ -27,7 +27,8 @@ class Options:
         self._raw = {name.lower(): value for name, value in raw.items()}
         self._known = {name.lower(): name for name in known}
         if strangers := sorted(name for name in self._raw if name not in self._known):
-            raise ConfigError(f"options {strangers} are none of the {whose}'s: {', '.join(sorted(known))}")
+            names = ", ".join(sorted(self._known.values()))
+            raise ConfigError(f"options {strangers} are none of the {whose}'s: {names}")
 
     def text(self, name: str, default: str = "") -> str:
         """Any text."""

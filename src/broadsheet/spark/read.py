@@ -35,6 +35,19 @@ META = {
     "flags": pa.int32(),
     "malformed": pa.bool_(),
 }
+META_IS = {
+    "value": "The message's bytes, without frame and UUID.",
+    "journal": "Where it is from.",
+    "offset": "Where its frame begins, in bytes of the journal.",
+    "end": "Where its frame ends.",
+    "uuid": "Its UUID as text; null where it has none.",
+    "producer": "Who sent it: 48 bits of the UUID.",
+    "clock": "When, by its producer's clock: 100 ns since 1582-10-15, times 16, plus a sequence number.",
+    "flags": "0: it commits by itself. 1: a later acknowledgement of its producer committed it.",
+    "malformed": "Whether it does not parse as the schema says; only option `malformed=keep` shows "
+    "such rows.",
+}
+"""What the columns are, for whoever reads them."""
 META_DDL = (
     "value BINARY, journal STRING, offset BIGINT, end BIGINT, uuid STRING, producer BIGINT, clock BIGINT, "
     "flags INT, "

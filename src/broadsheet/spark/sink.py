@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.producers import Held
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
-from broadsheet.spark.connection import Target, patiently
+from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import bodies, frames
 from broadsheet.spark.options import Options
 from broadsheet.spark.session import freeze_once
@@ -58,11 +59,24 @@ UNSTARTED = (
 
 BATCH_PROPERTY, QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.queryId"
 MODES = ("exactly-once", "at-least-once")
-KNOWN = (
-    "address", "token", "patience", "journal", "toJournals", "keyColumn", "createJournals", "mode",
-    "commitJournal", "fence", "checkpointLocation", "queryName",
-)  # fmt: skip
-"""The options of the sink. Spark adds the last two."""
+KNOWN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **TARGET_OPTIONS,
+        "journal": "The journal of all rows. Without it, each row's own is its column `journal`, or see "
+        "`toJournals`.",
+        "toJournals": "Names by comma: a row goes to the one that its key names (FNV-1a of the key's bytes, "
+        "modulo their number, in the order of their names).",
+        "keyColumn": "The column of that key. Stands together with `toJournals`.",
+        "createJournals": "Whether a journal that is not there is made: `true`, or `false` (the default).",
+        "mode": "`exactly-once` (the default), or `at-least-once`: messages that commit by "
+        "themselves, without a commit journal.",
+        "commitJournal": "The query's own journal of commits. `start` sets it.",
+        "fence": "Which run of the query this is. `start` sets it.",
+        "checkpointLocation": "Spark's own; the offsets of a commit are there. A path of this machine.",
+        "queryName": "Spark's own.",
+    }
+)
+"""The options of the sink."""
 _LOCAL = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
 """A checkpoint's path on this machine. Spark takes it as it is: `#`, `?` and `%` mean nothing in it."""
 

@@ -1,17 +1,16 @@
 """The data source `format("broadsheet")`: journals as rows, for batch and for streams.
 
 `latestOffset` and its kin run in one process beside the driver, `read` in the workers; a reader crosses by
-pickling, and what a task needs is in its partition. Arrow batches only. Options: address, token, journals
-(names by comma), schema (DDL of parsed columns; or `.schema(…)` with exactly the wanted columns), patience,
-startingOffsets, startingInsideFrame, maxBytesPerTrigger, maxReplayMemory, malformed, readCommitted, tasks.
-Source: pipelines.1-5.
+pickling, and what a task needs is in its partition. Arrow batches only. `.schema(…)` may name exactly the
+wanted columns instead of option `schema`. Source: pipelines.1-5.
 """
 
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -33,7 +32,7 @@ from pyspark.sql.types import StructType
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
-from broadsheet.spark.connection import Target, chunks, head, patiently
+from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
     Position,
     Positions,
@@ -50,10 +49,27 @@ from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
 from broadsheet.spark.session import freeze_once
 
-KNOWN = (
-    "address", "token", "patience", "journals", "schema", "startingOffsets", "startingInsideFrame",
-    "maxBytesPerTrigger", "maxReplayMemory", "malformed", "readCommitted", "tasks",
-)  # fmt: skip
+KNOWN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **TARGET_OPTIONS,
+        "journals": "Names by comma. Needed.",
+        "schema": "The parsed columns, as DDL; without it there are the meta columns alone.",
+        "startingOffsets": "Where a new query begins: `earliest` (the default), or JSON of byte offsets by "
+        "journal.",
+        "startingInsideFrame": "What to do with an offset inside a frame: `fail` (the default), or "
+        "`next`: begin at the next frame, with a warning.",
+        "maxBytesPerTrigger": "How many bytes one micro-batch reads, about; 0 (the default): all.",
+        "maxReplayMemory": "How many bytes of messages that were pending before a block are held at once; "
+        f"{REPLAY_BYTES_MAX} by default. Above it they are read again more often, in the "
+        "same order.",
+        "malformed": "What to do with a message that does not parse: `fail` (the default), `drop` with a "
+        "count, or `keep` as a row of nulls whose column `malformed` is true.",
+        "readCommitted": "`true` (the default): messages once they are acknowledged. "
+        "`false`: all, as they lie there.",
+        "tasks": "Into how many tasks a batch is cut at most; 0 (the default): one for each core of "
+        "the driver.",
+    }
+)
 """The options of the source."""
 
 
