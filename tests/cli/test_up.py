@@ -5,8 +5,11 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
+import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ import pytest
 from broadsheet import connect_sync
 from broadsheet.cli.cluster import PORTS, Cluster
 from broadsheet.cli.running import is_running, wait_until_ended
-from broadsheet.errors import Unsupported
+from broadsheet.errors import ConfigError, Unsupported
 from tests.cli.processes import (
     COMMAND,
     SECONDS_MAX,
@@ -130,6 +133,50 @@ def test_two_ups_at_a_time_end_nobodys_nodes(tmp_path: Path) -> None:
         for out, _ in told:
             assert [node["addresses"].keys() for node in json.loads(out)["nodes"]] == [PORTS.keys()] * 3
         assert all(is_running(root / node) for node in ("n1", "n2", "n3"))
+
+
+def test_two_who_make_a_cluster_in_one_directory_make_one(tmp_path: Path) -> None:
+    """Each wrote its own ports over the other's: both said so or said ready, and the nodes never met."""
+    for number in range(6):
+        root, begin = tmp_path / str(number), threading.Barrier(2)
+
+        def make(root: Path = root, begin: threading.Barrier = begin) -> Cluster:
+            begin.wait()
+            return Cluster.make(root, count=3, port_offset=0, has_any_port=True)
+
+        with ThreadPoolExecutor(2) as makers:
+            made = [future.result() for future in [makers.submit(make) for _ in range(2)]]
+
+        assert [each.nodes for each in made] == [("n1", "n2", "n3")] * 2
+        peers = [tomllib.loads((root / f"{n}.toml").read_text())["node"]["peers"] for n in made[0].nodes]
+        assert peers == [peers[0]] * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_cluster_whose_maker_was_killed_is_made_by_the_next_one(tmp_path: Path, count: int) -> None:
+    """The directory was called not Broadsheet's, by the command that had begun it."""
+    root = tmp_path / "c"
+    Cluster.make(root, count=3, port_offset=0, has_any_port=True)
+    (root / "cluster.json").rename(root / "cluster.json.new")
+    for number in range(count + 1, 4):
+        (root / f"n{number}.toml").unlink()
+    (root / f"n{count + 1}.toml.new").write_bytes(b"[no")
+
+    again = Cluster.make(root, count=2, port_offset=0, has_any_port=True)
+
+    assert Cluster.open(root).nodes == again.nodes == ("n1", "n2")
+    assert sorted(path.name for path in root.iterdir()) == ["cluster.json", "n1.toml", "n2.toml"]
+
+
+@pytest.mark.parametrize("names", [["n1.toml"], ["cluster.json.new", "thesis.tex"]])
+def test_what_no_maker_left_is_somebodys(tmp_path: Path, names: list[str]) -> None:
+    """A configuration that somebody wrote for `serve` must not be written over."""
+    for name in names:
+        (tmp_path / name).write_text("x")
+
+    with pytest.raises(ConfigError, match=f"it holds {names[-1]}"):
+        Cluster.make(tmp_path, count=1, port_offset=0, has_any_port=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_up_says_ready_only_when_a_node_that_another_up_starts_is_ready(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ Node i listens at the default ports plus 100 * i plus the offset (node.4). This 
 `up` starts processes that do, and must not wait for the same imports twice.
 """
 
+import fcntl
 import os
 import select
 import socket
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import randbelow
 from threading import Event
@@ -29,6 +31,9 @@ from broadsheet.errors import ConfigError
 from broadsheet.runtime.data_dir import FORMAT_FILE, LOCKED, prepare, sync_directory
 
 CLUSTER_FILE: Final = "cluster.json"
+UNFINISHED_FILE: Final = "cluster.json.new"
+"""The first file of a new cluster; it becomes `CLUSTER_FILE` when all the others are there."""
+NODE_FILES: Final = ("n[1-9].toml", "n[1-9].toml.new")
 CLUSTER_FORMAT: Final = 1
 NODES_MAX: Final = 9
 PORTS: Final = {"native": 6640, "http": 6680}
@@ -92,36 +97,47 @@ class Cluster:
 
     @classmethod
     def make(cls, root: Path, *, count: int, port_offset: int, has_any_port: bool) -> "Cluster":
-        """A new cluster in a new or empty directory.
+        """A new cluster in a new or empty directory, or in one where somebody was killed who made one.
+
+        Where another command makes one there at the same time, it is that one: of two that mix their files no
+        node would ever find the others.
 
         Raises:
             ConfigError: the directory holds something else, or a port is out of range or taken.
         """
         _must_not_be_of_one_node(root)
-        if root.is_dir() and (strangers := sorted(path.name for path in root.iterdir())):
-            raise ConfigError(
-                f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})"
-            )
+        _must_be_ours_or_empty(root)
         nodes = [f"n{number}" for number in range(1, count + 1)]
         addresses = {
             node: _addresses(number, port_offset=port_offset, has_any_port=has_any_port)
             for number, node in enumerate(nodes)
         }
-        for doors in addresses.values():
-            _must_be_free(doors)
+        try:
+            for doors in addresses.values():
+                _must_be_free(doors)
+        except ConfigError:
+            if not (root / CLUSTER_FILE).exists():  # Else its nodes have them already.
+                raise
         prepare(root)
         peers = {node: found["native"] for node, found in addresses.items()} if count > 1 else {}
         content = ClusterFile(format=CLUSTER_FORMAT, nodes=tuple(nodes))
-        try:
-            for node in nodes:
-                _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
-            # Last: without it nothing was made.
-            _write(root / CLUSTER_FILE, msgspec.json.encode(content) + b"\n")
-        except OSError as error:
-            raise ConfigError(
-                f"cannot make a cluster in {root}: {error.strerror or error}; make room, remove what is "
-                "there, and try again"
-            ) from error
+        with _alone_in(root):
+            if (root / CLUSTER_FILE).exists():
+                return cls.open(root)
+            _must_be_ours_or_empty(root)
+            try:
+                # First: what is beside it is nobody's but a maker's, who may be killed before the end.
+                _write_durably(root / UNFINISHED_FILE, msgspec.json.encode(content) + b"\n")
+                for left in _unfinished(root):
+                    left.unlink()
+                for node in nodes:
+                    _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
+                (root / UNFINISHED_FILE).replace(root / CLUSTER_FILE)  # Without it nothing was made.
+                sync_directory(root)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot make a cluster in {root}: {error.strerror or error}; make room, and try again"
+                ) from error
         return cls(root, nodes)
 
     def data_dir(self, node: str) -> Path:
@@ -283,6 +299,33 @@ def is_of_one_node(root: Path) -> bool:
     return (root / FORMAT_FILE).exists() and not (root / CLUSTER_FILE).exists()
 
 
+def _must_be_ours_or_empty(root: Path) -> None:
+    if not root.is_dir() or (root / CLUSTER_FILE).exists():
+        return
+    ours = {UNFINISHED_FILE, *(path.name for path in _unfinished(root))}
+    if strangers := sorted(path.name for path in root.iterdir() if path.name not in ours):
+        raise ConfigError(f"{root} is not Broadsheet's, and not empty (it holds {', '.join(strangers[:3])})")
+
+
+def _unfinished(root: Path) -> list[Path]:
+    """What somebody left who was killed while they made a cluster: no node has ever read it."""
+    if not (root / UNFINISHED_FILE).exists():
+        return []
+    return [path for pattern in NODE_FILES for path in root.glob(pattern)]
+
+
+@contextmanager
+def _alone_in(root: Path) -> Iterator[None]:
+    """Hold off others who would make a cluster there; where directories cannot be locked, nobody."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _must_not_be_of_one_node(root: Path) -> None:
     if is_of_one_node(root):
         raise ConfigError(
@@ -357,9 +400,14 @@ def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, and durable: without it the data of a node find no node after a power cut."""
     new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
+    _write_durably(new, content)
+    new.replace(path)
+    sync_directory(path.parent)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    new.replace(path)
     sync_directory(path.parent)

@@ -30,20 +30,21 @@ def up(
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
     """Start the nodes of a data directory, new or not; those that run already are left alone."""
-    if (data_dir / CLUSTER_FILE).exists():
-        cluster = Cluster.open(data_dir)
-        if nodes not in (None, len(cluster.nodes)):
-            raise ConfigError(
-                f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
-                "leave out --nodes, or name another directory"
-            )
-        if any_port or (port_offset and not cluster.has_offset(port_offset)):
-            raise ConfigError(
-                f"{data_dir} has its ports already, in {data_dir}/*.toml: edit them there, "
-                "or leave out --port-offset and --any-port"
-            )
-    else:
+    is_new = not (data_dir / CLUSTER_FILE).exists()
+    if is_new:
         cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)
+    else:
+        cluster = Cluster.open(data_dir)
+    if nodes not in (None, len(cluster.nodes)):
+        raise ConfigError(
+            f"{data_dir} is a cluster of {len(cluster.nodes)}, not {nodes}: "
+            "leave out --nodes, or name another directory"
+        )
+    if (any_port and not is_new) or (port_offset and not any_port and not cluster.has_offset(port_offset)):
+        raise ConfigError(
+            f"{data_dir} has its ports already, in {data_dir}/*.toml: edit them there, "
+            "or leave out --port-offset and --any-port"
+        )
     stop = _on_signal()
     started = cluster.start(is_detached=detach, stop=stop)
     _announce(cluster, is_json=json, is_detached=detach)
