@@ -1,11 +1,9 @@
 """The session: settings under which a Spark micro-batch costs milliseconds, not seconds.
 
-Unix-domain sockets between JVM and Python save 40 ms a task; a frozen heap saves the collection that a
-reused Python worker does after each task; the workers run this interpreter. Source: pipelines.13;
-measured.
+Unix-domain sockets between JVM and Python save 40 ms a task; the workers run this interpreter. Source:
+pipelines.13; measured.
 """
 
-import gc
 import os
 import sys
 import warnings
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-_state = {"frozen_pid": 0}
 
 
 def session(
@@ -67,11 +64,3 @@ def register(spark: "SparkSession") -> None:
             f"built",
             stacklevel=2,
         )
-
-
-def freeze_once() -> None:
-    """Take what this worker process has imported out of the garbage collector's sight, once."""
-    if _state["frozen_pid"] != os.getpid():
-        gc.collect()
-        gc.freeze()
-        _state["frozen_pid"] = os.getpid()

@@ -40,8 +40,7 @@ from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import bodies, frames
 from broadsheet.spark.options import Options
-from broadsheet.spark.session import freeze_once
-from broadsheet.spark.source import framing_of
+from broadsheet.spark.worker import framing_of, freeze_once
 
 APPEND_BYTES = 4 << 20
 """About how much one append carries."""

@@ -30,8 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from broadsheet.errors import ConfigError, LocalProtocolError
-from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.framing import Framing, Kind
+from broadsheet.message.framing import Framing
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
     Position,
@@ -47,7 +46,7 @@ from broadsheet.spark.offsets import (
 from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
-from broadsheet.spark.session import freeze_once
+from broadsheet.spark.worker import framing_of, freeze_once
 
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -206,11 +205,6 @@ class Sources:
 
     def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda loses it.
         return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
-
-
-def framing_of(labels: Mapping[str, str]) -> Framing:
-    """The framing that a journal's labels name; JSON lines where they name none."""
-    return Framing(kind=Kind(labels.get(FRAMING_LABEL, Kind.JSON_LINES.value)))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
