@@ -151,6 +151,29 @@ async def test_callers_of_one_address_share_a_dial() -> None:
         assert a.server.counts.accepted == 1
 
 
+async def test_a_caller_that_gives_up_takes_no_dial_from_another() -> None:
+    """The dial is everybody's who waits for it. No test noticed a missing shield."""
+    async with world() as a, routed(a) as r:
+        both = [asyncio.ensure_future(r.pool.connection(a.address)) for _ in range(2)]
+        await asyncio.sleep(0)
+        both[0].cancel()
+
+        assert (await both[1]).address == a.address
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_whoever_waits_for_a_dial_hears_that_the_client_was_closed(turns: int) -> None:
+    """A dial that was cancelled before its first step told nobody: who waited for it waited for ever."""
+    async with world() as a, routed(a) as r:
+        waiting = asyncio.ensure_future(r.pool.connection(a.address))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await r.pool._scope.close()
+
+        with pytest.raises(Unreachable, match="the client was closed while it dialled"):
+            await asyncio.wait_for(waiting, 5)
+
+
 async def test_runs_and_streams_are_routed_too() -> None:
     """The same addresses, the same patience."""
     async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:

@@ -68,7 +68,8 @@ class Pool:
         future = self._dials.get(address)
         if future is None:
             future = self._dials[address] = asyncio.get_running_loop().create_future()
-            self._scope.spawn(self._dial(address, future), name="dial")
+            task = self._scope.spawn(self._dial(address, future), name="dial")
+            task.add_done_callback(lambda _task: self._dialled(address, future))
         if within is None:
             return await asyncio.shield(future)
         try:
@@ -103,10 +104,6 @@ class Pool:
         except BroadsheetError as error:
             future.set_exception(error)
             future.exception()  # Whoever asked may be gone.
-        except asyncio.CancelledError:
-            future.set_exception(Unreachable(f"the client was closed while it dialled {address}"))
-            future.exception()
-            raise
         except Exception as error:
             future.set_exception(
                 error
@@ -116,8 +113,14 @@ class Pool:
         else:
             self._keep(address, made)
             future.set_result(made)
-        finally:
+
+    def _dialled(self, address: str, future: "asyncio.Future[ClientConnection]") -> None:
+        """The dial has ended; where it was cancelled before its first step, nothing of it has run."""
+        if self._dials.get(address) is future:
             del self._dials[address]
+        if not future.done():
+            future.set_exception(Unreachable(f"the client was closed while it dialled {address}"))
+            future.exception()  # Whoever asked may be gone.
 
     def _keep(self, address: str, made: ClientConnection) -> None:
         self._connections[address] = made
