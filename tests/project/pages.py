@@ -119,6 +119,7 @@ LIMITS: Final[Sequence[tuple[str, int | None, int]]] = (
     ("characters of a label's name", labels.NAME_MIN, labels.NAME_MAX),
     ("characters of a label's value", None, labels.VALUE_MAX),
     ("registers of a journal", None, registers.REGISTERS_MAX),
+    ("bytes of the registers of a journal together", None, registers.REGISTERS_BYTES_MAX),
     ("characters of a register's name", 1, registers.NAME_CHARS_MAX),
     ("characters of a register's value", None, registers.VALUE_CHARS_MAX),
     ("bytes of a fragment", spec.FRAGMENT_BYTES_MIN, spec.FRAGMENT_BYTES_MAX),

@@ -188,7 +188,7 @@ class Broker:
         key = spec_key(name)
         passed("journal.delete.before_mark")
         outcome = await self._context.keyspace.transact(
-            [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))]
+            [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
         )
         passed("journal.delete.after_mark")
         if not outcome.succeeded:

@@ -388,7 +388,7 @@ async def _begin_epoch(
     if registers is not None:
         puts.append(Put(registers_key(name), encode_registers(registers)))
     passed("journal.epoch.before_put")
-    outcome = await context.keyspace.transact(compares, puts)
+    outcome = await context.keyspace.transact(compares, puts, is_upkeep=True)
     passed("journal.epoch.after_put")
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its keys changed while it was opened; open it again")
@@ -410,6 +410,8 @@ async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: B
         CreateRevisionIs(spec_key(name), info.create_revision),
         ModRevisionIs(epoch_key(name), known),
     ]
-    outcome = await context.keyspace.transact(compares, [Put(epoch_key(name), encode_epoch(value))])
+    outcome = await context.keyspace.transact(
+        compares, [Put(epoch_key(name), encode_epoch(value))], is_upkeep=True
+    )
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its epoch key changed meanwhile; look again")

@@ -4,6 +4,7 @@ from typing import Final
 
 from broadsheet.base.time import SECOND
 from broadsheet.errors import Status
+from broadsheet.journal.core.registers import REGISTERS_BYTES_MAX, REGISTERS_MAX
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 
@@ -22,8 +23,8 @@ _MESSAGES: Final[dict[Status, str]] = {
     " {stall} s, and nothing was appended: gather the content first, or append it in smaller pieces",
     Status.CORRUPT: "what was staged of it was read back with another checksum, and nothing was appended",
     Status.INVALID_ARGUMENT: "registers change with content only",
-    Status.TOO_LARGE: "its content is above limits.append_bytes_max, {bytes_max} bytes, or it has too many "
-    "registers: split it",
+    Status.TOO_LARGE: "its content is above limits.append_bytes_max, {bytes_max} bytes: split it; or its"
+    " registers would be more than {registers_max}, or more than {registers_bytes_max} bytes together",
 }
 
 
@@ -43,6 +44,8 @@ def refusal(status: Status, replica: Replica, begin: int) -> str:
         remedy=accept_loss(replica.name),
         fullness=fullness,
         bytes_max=limits.append_bytes_max,
+        registers_max=REGISTERS_MAX,
+        registers_bytes_max=REGISTERS_BYTES_MAX,
         rate=limits.flow_bytes_per_second_min,
         stall=limits.flow_stall // SECOND,
     )

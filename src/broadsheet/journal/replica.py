@@ -433,7 +433,7 @@ class Replica:
         put = Put(registers_key(self.name), encode_registers(registers))
         passed("journal.registers.before_put")
         try:
-            outcome = await self.context.keyspace.transact([epoch], [put])
+            outcome = await self.context.keyspace.transact([epoch], [put], is_upkeep=True)
         except BroadsheetError:
             self.host.deliver(RegistersPut(version=registers.version, is_known=False))
             return

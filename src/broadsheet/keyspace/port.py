@@ -61,11 +61,17 @@ class Keyspace(Protocol):
         """
         ...
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, is_upkeep: bool = False
+    ) -> Outcome:
         """Do all `operations` in one revision where all `compares` hold, else none of them.
 
         When it returns, the outcome is durable and `revision` has reached it. A transaction that changes
         nothing (no operations, or only deletes of absent keys) takes no revision.
+
+        Args:
+            is_upkeep: it is of something that the map names already, or lets go of it. A full map refuses
+                what is new, and not that: else nobody could make room.
 
         Raises:
             InvalidArgument: an empty or malformed key, or a key in two operations. Nothing changed.

@@ -1,13 +1,21 @@
 """What unvouched records claim is all that they say of the spool, and no more."""
 
 import pytest
+from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Epoch
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.claims import Claims, claims_of
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint, encode_proposal
 from broadsheet.journal.core.recovery import SpoolPlan
-from broadsheet.journal.core.registers import REGISTERS_MAX, Condition, validate_condition
+from broadsheet.journal.core.registers import (
+    NO_REGISTERS,
+    REGISTERS_MAX,
+    VALUE_CHARS_MAX,
+    Condition,
+    is_within_limits,
+    validate_condition,
+)
 
 SUM, OTHER = bytes(range(20)), bytes(range(1, 21))
 
@@ -69,3 +77,11 @@ def test_as_many_registers_as_are_allowed_are_taken() -> None:
     validate_condition(Condition(union=dict.fromkeys(names[:-1], "v")))
     with pytest.raises(InvalidArgument, match=f"{REGISTERS_MAX + 1} registers in one request"):
         validate_condition(Condition(union=dict.fromkeys(names, "v")))
+
+
+def test_registers_of_many_bytes_are_as_bounded_as_many_registers() -> None:
+    """The key space keeps room for them: characters alone may be four bytes each."""
+    ascii_only = {f"r{n:063}": "v" * VALUE_CHARS_MAX for n in range(REGISTERS_MAX)}
+
+    assert is_within_limits(replace(NO_REGISTERS, values=ascii_only))
+    assert not is_within_limits(replace(NO_REGISTERS, values=ascii_only | {f"r{0:063}": "\u20ac" * 256}))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Offset, RequestId, Revision, Token
 from broadsheet.errors import Status
@@ -59,8 +61,10 @@ def step(machine: Store, event: StoreEvent) -> list[StoreEffect]:
     return effects
 
 
-def transact(n: int, operations: Sequence[Operation], compares: Sequence[Compare] = ()) -> TransactRequest:
-    return TransactRequest(RequestId(n), compares, operations)
+def transact(
+    n: int, operations: Sequence[Operation], compares: Sequence[Compare] = (), *, is_upkeep: bool = False
+) -> TransactRequest:
+    return TransactRequest(RequestId(n), compares, operations, is_upkeep=is_upkeep)
 
 
 def done(n: int, revision: int, *, succeeded: bool = True) -> Answer:
@@ -185,6 +189,22 @@ def test_a_bad_request_is_refused_by_name_and_changes_nothing() -> None:
         assert isinstance(answer, Answer)
         assert (answer.status, words in answer.message) == (status, True), answer
     assert machine.revision == 0
+
+
+def test_a_full_map_refuses_what_is_new_and_not_the_upkeep_of_what_is_there() -> None:
+    """The mark of a deletion makes a map greater: without a reserve nobody could make room."""
+    machine = store(msgspec.structs.replace(SMALL, map_reserve_bytes=100))
+    put_one(machine, 1, "a", bytes(510))
+    put_one(machine, 2, "b", bytes(511))
+
+    (answer,) = step(machine, transact(3, [Put("a", bytes(512))]))
+    assert isinstance(answer, Answer)
+    assert answer.status is Status.TOO_LARGE
+    (effect,) = step(machine, transact(4, [Put("c", bytes(100))], is_upkeep=True))
+    assert isinstance(effect, Persist)
+    (answer,) = step(machine, transact(5, [Put("d", b"")], is_upkeep=True))
+    assert isinstance(answer, Answer)
+    assert "map_reserve_bytes" in answer.message
 
 
 def test_the_map_has_a_limit_and_still_shrinks_at_it() -> None:

@@ -17,6 +17,8 @@ from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 REGISTERS_MAX: Final = 16
 NAME_CHARS_MAX: Final = 64
 VALUE_CHARS_MAX: Final = 256
+REGISTERS_BYTES_MAX: Final = REGISTERS_MAX * (NAME_CHARS_MAX + VALUE_CHARS_MAX)
+"""Of all names and values, as UTF-8: what the key space keeps room for (`map_reserve_bytes`)."""
 
 
 _Few: Final = msgspec.Meta(max_length=16 * REGISTERS_MAX)  # Far too many are refused before they are decoded.
@@ -110,5 +112,6 @@ def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> Regis
 
 
 def is_within_limits(state: RegisterState) -> bool:
-    """Whether a journal may have so many registers."""
-    return len(state.values) <= REGISTERS_MAX
+    """Whether a journal may have so many registers, and such long ones."""
+    held = sum(len(name.encode()) + len(value.encode()) for name, value in state.values.items())
+    return len(state.values) <= REGISTERS_MAX and held <= REGISTERS_BYTES_MAX

@@ -47,6 +47,8 @@ class TransactRequest(Event, frozen=True):
     request: RequestId
     compares: Sequence[Compare]
     operations: Sequence[Operation]
+    is_upkeep: bool = False
+    """It is of something that the map names already, or lets go of it: a full map does not refuse it."""
 
 
 class Persisted(Event, frozen=True):
@@ -202,8 +204,11 @@ class Store:
         if not changes:
             return self._answer_when_durable(event.request, succeeded=True)
         grown = self._head_bytes + sum(self._growth(key, pair) for key, pair in changes)
-        if grown > max(self.limits.map_bytes_max, self._head_bytes):
-            text = f"the map would hold {grown} bytes, above map_bytes_max {self.limits.map_bytes_max}"
+        most = self.limits.map_bytes_max + (self.limits.map_reserve_bytes if event.is_upkeep else 0)
+        if grown > max(most, self._head_bytes):
+            hit("keyspace.map_full")
+            of = " and map_reserve_bytes together" if event.is_upkeep else ""
+            text = f"the map would hold {grown} bytes, above map_bytes_max{of}, {most}: delete some journals"
             return [Answer(event.request, Status.TOO_LARGE, message=text)]
         self._head_bytes, self._head_revision = grown, revision
         self._head.update((key, (pair, revision)) for key, pair in changes)

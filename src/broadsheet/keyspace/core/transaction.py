@@ -97,6 +97,9 @@ class Limits(msgspec.Struct, frozen=True):
     """Keys and values of one transaction."""
     map_bytes_max: int = 64 << 20
     """Keys and values of the whole map, so that a snapshot of it fits into the log."""
+    map_reserve_bytes: int = 64 << 20
+    """What the upkeep of keys that are there may use above `map_bytes_max`: 10,000 journals have epochs and
+    the largest registers in it."""
     in_flight_max: int = 4096
     """Transactions that wait for the disk."""
 

@@ -169,7 +169,9 @@ class LocalKeyspace:
         """As `Keyspace.page`."""
         return self._store.shown.page(prefix, after=after, count_max=count_max)
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], *, is_upkeep: bool = False
+    ) -> Outcome:
         """As `Keyspace.transact`. A caller that is cancelled does not know the outcome."""
         if self._is_closed:
             raise ShuttingDown("the key space is closed: nothing was done")
@@ -177,7 +179,7 @@ class LocalKeyspace:
         self._next_request = RequestId(request + 1)
         waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiters[request] = waiter
-        self._host.deliver(TransactRequest(request, tuple(compares), tuple(operations)))
+        self._host.deliver(TransactRequest(request, tuple(compares), tuple(operations), is_upkeep=is_upkeep))
         try:
             return await waiter
         finally:
