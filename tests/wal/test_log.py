@@ -14,6 +14,7 @@ from broadsheet.wal import log as log_module
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.record import Run
 from simulator.disk import SimDisk, SimFile
+from simulator.disk_state import Write
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -502,3 +503,36 @@ def test_a_run_whose_entries_stand_elsewhere_is_corrupt() -> None:
     ):
         with pytest.raises(Corrupt):
             list(wrong.records())
+
+
+async def test_the_kernel_is_known_when_the_boot_frame_is_long_gone() -> None:
+    """journals.2: its segment is used again, and a kill -9 was taken for a power cut.
+
+    Then what a flipped bit hides of the newest batch is cut off and not kept.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk)
+    first = bench.log.status().lap_head
+    while bench.log.status().lap_oldest == first:
+        offset = await bench.commit(A, bytes(12 << 10))
+        bench.log.trim(A, Offset(offset + 1))
+        await bench.settled()
+    await abandon(bench)
+    async with opened(disk, seed=2) as again:
+        assert again.log.is_same_boot
+    async with opened(disk, seed=3, boot_id="kernel-2") as after:
+        assert not after.log.is_same_boot
+
+
+async def test_the_kernel_is_known_when_the_boot_frame_is_damaged() -> None:
+    """W6: one flipped bit in it made every kill a power cut."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(A, b"one")
+    await bench.commit(A, b"two")
+    await abandon(bench)
+    inode = next(inode for name, inode in disk.state.files.items() if name.endswith("00000000.wal"))
+    at = bytes(inode.view).index(b"kernel-1")
+    disk.state.change(inode, Write(at, b"K"))
+    async with opened(disk, seed=2) as again:
+        assert again.log.is_same_boot

@@ -209,6 +209,20 @@ BOOT: Final = Struct("<Q36sI")
 """Payload of a boot frame: nonce, kernel boot id, flags."""
 
 
+def boot_nonce(boot_id: bytes, drawn: int) -> int:
+    """The nonce of a start on the kernel of that boot id: every batch says so of which kernel it is.
+
+    Args:
+        drawn: 32 random bits.
+    """
+    return crc32c(boot_id) << 32 | drawn
+
+
+def is_of_kernel(nonce: int, boot_id: bytes) -> bool:
+    """Whether a start with that nonce was on the kernel of that boot id."""
+    return nonce >> 32 == crc32c(boot_id)
+
+
 class BootFlag(IntFlag):
     """What a start knows that no row of a stream says."""
 

@@ -43,7 +43,9 @@ from broadsheet.wal.format import (
     Kind,
     RowFlag,
     aligned,
+    boot_nonce,
     frame_bytes,
+    is_of_kernel,
     position,
 )
 from broadsheet.wal.opening import OpenedLog, open_blocking, set_aside
@@ -83,7 +85,7 @@ PACK_LINK: Final = LINK.pack
 class Log:
     """One physical log. Made by `open`; every method but `open` and `close` is synchronous, on the loop."""
 
-    is_same_boot: bool
+    is_same_boot: bool = False
     """Whether the kernel has not rebooted since the last process wrote to this log (journals.2)."""
 
     @classmethod
@@ -152,11 +154,10 @@ class Log:
         self.directory, self.config = directory, config
         self._record_bytes_max, self._pending_bytes_max = config.record_bytes_max, config.pending_bytes_max
         self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
-        self.tasks = tasks
-        self._lock, self.segments = opened.lock, opened.segments
+        self.tasks, self._lock, self.segments = tasks, opened.lock, opened.segments
         self.quarantine_files = opened.quarantine_files
-        self._boot = random.getrandbits(64)
         self._boot_id = time.boot_id().encode("ascii", "replace")[:36]
+        self._boot = boot_nonce(self._boot_id, random.getrandbits(32))
         self.pool = Pool(reserved=config.segments_reserved)
         self.states: dict[int, StreamState] = {}
         self._table = Table()
@@ -178,7 +179,6 @@ class Log:
         self._witness = Witness(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
         self._reclaimer = SegmentReclaimer(self)
         self._check = checker(self.check)
-        self.is_same_boot = False
         self._opened_result = opened.result
         self._remains, self._kept = opened.remains, opened.kept
         self.lacks_streams = opened.lacks_streams
@@ -767,7 +767,7 @@ class Log:
             self.durable_lap = self._oldest = self._advertised = result.last.lap
             self._oldest = self._told = self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
-            self.is_same_boot = result.boot_id == self._boot_id.decode()
+            self.is_same_boot = is_of_kernel(result.last.boot, self._boot_id)
         self.segments.kept = dict.fromkeys(each.file for each in opened.kept)
         for use in self.pool.laps.values():
             if use.index in self.segments.kept:

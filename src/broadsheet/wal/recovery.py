@@ -89,8 +89,6 @@ class Result(NamedTuple):
     free: list[int]
     """Files that may be written over."""
     damage: list[Damage]
-    boot_id: str
-    """The kernel's boot id when the log was last started."""
     lacks_streams: bool
     """Whether it may have held streams of which nothing is left, not even their names."""
     remains: list[Damage]
@@ -127,7 +125,6 @@ class Recovery:
         """The last batch says that segments are free, which the one before it did not."""
         self._full_before = NO_BATCH
         """The last batch before the last one that names every stream: others began later."""
-        self._boot_id = ""
 
     def run(self, found: list[Found]) -> Result:
         """Walk the log.
@@ -171,7 +168,6 @@ class Recovery:
             laps=laps,
             free=[segment.file for segment in found if segment.file not in laps.values()],
             damage=self._damage,
-            boot_id=self._boot_id,
             lacks_streams=self._lacks_streams,
             remains=remains,
         )
@@ -314,8 +310,7 @@ class Recovery:
         """Take over what a frame of `data`, which begins at `base` of its segment, says."""
         header = frame.header
         if header.kind == Kind.BOOT:
-            _, boot_id, flags = BOOT.unpack_from(data, frame.payload[0])
-            self._boot_id = boot_id.rstrip(b"\0").decode("ascii", "replace")
+            *_, flags = BOOT.unpack_from(data, frame.payload[0])
             self._lacks_streams = bool(flags & BootFlag.LACKS_STREAMS)
             return
         if header.kind == Kind.DROP:
