@@ -132,6 +132,21 @@ async def test_a_node_without_descriptors_refuses_and_lives_on(
     assert crashes == []
 
 
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+async def test_a_document_in_its_place_waits_for_a_descriptor_to_be_made_durable(
+    tmp_path: Path, crashes: list[BaseException], code: int
+) -> None:
+    """The directory is opened to be synced: without a descriptor for that one moment the node ended."""
+    disk = FaultyDisk(LocalDisk(tmp_path))
+    metastore = await opened(disk, crashes)
+    disk.plan(Fault("sync_dir", code, times=3))
+
+    assert (await metastore.compare_and_set(1, b"first")).version == 2
+    assert disk.faults.faults_hit == {"sync_dir": 3}
+    assert await metastore.read() == Versioned(b"first", 2)
+    assert crashes == []
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 async def test_a_start_serves_no_version_that_only_the_page_cache_has(
     is_full: bool, crashes: list[BaseException]

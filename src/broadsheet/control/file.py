@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.checksum import crc32c
+from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
 from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
@@ -26,6 +27,8 @@ from broadsheet.runtime.scope import Crash, to_the_end
 DIRECTORY: Final = "metastore"
 NAME: Final = "metastore/document"
 FORMAT: Final = 1
+DESCRIPTOR_RETRY: Final = Duration(50 * MILLISECOND)
+"""Pause before another look for a descriptor, where the new document is in its place and not durable yet."""
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -89,18 +92,24 @@ class FileMetastore:
                 raise StoreUnhealthy(text) from error
             self._crash(error)  # After a failed sync nothing may be assumed.
             raise
-        try:
-            await self._disk.run(lambda: _make_durable(self._disk))
-        except OSError as error:
-            self._crash(error)  # It is there, and may not be durable: the next start makes it so.
-            raise
+        while True:
+            try:
+                await self._disk.run(lambda: _make_durable(self._disk))
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:  # Nothing was synced, so no sync has failed.
+                    await asyncio.sleep(in_seconds(DESCRIPTOR_RETRY))
+                    continue
+                self._crash(error)  # It is there, and may not be durable: the next start makes it so.
+                raise
+            break
         self._current = following
         self._size.saw(len(following.document))
         return following
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_REFUSALS: Final = (*_FULL, errno.EMFILE, errno.ENFILE)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_REFUSALS: Final = (*_FULL, *_NO_DESCRIPTOR)
 """What was written went to the second file."""
 
 
