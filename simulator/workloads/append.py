@@ -2,9 +2,9 @@
 
 Clients append (small ones, in runs, streamed ones, at explicit offsets, with a register checked and set),
 read from the begin and from within, ask for registers, and compare. Half of the contents are messages of a
-publisher, in a journal that is framed: its stored producer indexes are compared with what its bytes say.
-R=1 with `fsynced`: the budget has crashes, power cuts and every refusal
-of the disk, no damage. Source: simulation.5; J1-J11.
+publisher, in a journal that is framed: its stored producer indexes are compared with what its bytes say. R=1
+with `fsynced`: the budget has crashes, power cuts and every refusal of the disk, no damage. Source:
+simulation.5; J1-J11.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """The data source with places at which a test kills, stalls or fails it, in whichever process passes there.
 
-Option `crashdir` names a directory that holds `plan.json`: {label, count, action}. Each passage of the
-label, in any process, adds a
-byte to a file of its name; the count-th one acts, once. Actions: `kill` (-9 to the JVM, the driver and
-this process), `stall` until
-the file `go` appears, `raise`.
+Option `crashdir` names a directory that holds `plan.json`: {label, count, action}. Each passage of the label,
+in any process, adds a byte to a file of its name; the count-th one acts, once. Actions: `kill` (-9 to the
+JVM, the driver and this process), `stall` until the file `go` appears, `raise`.
 """
 
 import json

@@ -9,8 +9,8 @@
 The kernel's page cache is bypassed (direct IO), so each write, read and sync of the process under test
 reaches the rules. With `write_back=True` the layer plays the page cache itself: what was not synced is lost
 at `reboot()`, and a sync that is answered with EIO leaves its pages clean: reads go on returning the lost
-bytes, and the next sync says 0, which is what ext4 does. Rules are tried in order; the
-first that matches and still has `times` left acts.
+bytes, and the next sync says 0, which is what ext4 does. Rules are tried in order; the first that matches and
+still has `times` left acts.
 
 Source: FAST'17 Ganesan (errfs).
 """

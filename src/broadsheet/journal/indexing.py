@@ -4,9 +4,8 @@ Offsets are bytes. Index points are frame boundaries: the last one at or below e
 every 16 MiB; and where the journal goes on behind a hole. Each index is made from the one before and the
 bytes between, carries its checksum, and is stored once under `<store>/.broadsheet/<journal>/` (journals.29).
 A restartable procedure: it begins at the newest index that the store has. Journals without a framing have no
-index. Content that does not parse ends it, with the reason; what was stored before stands.
-Source: journals.25, journals.29;
-message/producer_state.py.
+index. Content that does not parse ends it, with the reason; what was stored before stands. Source:
+journals.25, journals.29; message/producer_state.py.
 """
 
 import asyncio

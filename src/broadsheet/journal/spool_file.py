@@ -1,12 +1,9 @@
 """Spool file: one fragment while it is being built, and until the store has it.
 
 Offsets are journal bytes; the byte at `begin` stands at 0 of the file. EMPTY -> open -> closed -> removed, by
-its owner. Content is
-staged at `end` as it is adopted, or before that by a streaming append, which is undone by `restore`. Two sums
-are kept on the way:
-SHA-1 of the whole, which names the fragment, and crc32c of each block, by which every read is checked, so
-that a damaged page is refused and
-not served (W4).
+its owner. Content is staged at `end` as it is adopted, or before that by a streaming append, which is undone
+by `restore`. Two sums are kept on the way: SHA-1 of the whole, which names the fragment, and crc32c of each
+block, by which every read is checked, so that a damaged page is refused and not served (W4).
 
 It does not decide what is committed, and it is durable only where somebody synced it and the log says so.
 Source: journals.6, journals.14; W4.

@@ -1,12 +1,11 @@
 """What of a span of messages is committed, for all its messages at once.
 
 The same answer as `sequencer.Sequencer`, which says what is right; Hypothesis compares them. How: sort by
-producer, keeping journal order; cut each producer's messages into *runs* that end at an acknowledgement or
-at a committed OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that
+producer, keeping journal order; cut each producer's messages into *runs* that end at an acknowledgement or at
+a committed OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that
 message's clock; then everything else is a comparison with a running maximum inside a run. It reads nothing:
 messages that were pending before the first frame are asked for by `replays`. Units: offsets are the
-journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; pipelines.2;
-journals.29.
+journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; pipelines.2; journals.29.
 """
 
 from collections.abc import Iterable

@@ -86,9 +86,8 @@ class Host(Generic[E, F]):
         """Step the machine with the events of one read of one stream, all at one instant.
 
         Raises:
-            ProtocolError: one is illegal. Those before it are done; it and those after it are not, since
-                the stream
-                is to be dropped.
+            ProtocolError: one is illegal. Those before it are done; it and those after it are not, since the
+                stream is to be dropped.
         """
         if self._is_closed:
             return

@@ -5,10 +5,9 @@ the commit journal in the user's driver before Spark plans anything. `session` m
 which small batches are cheap, with a JVM from a wheel where the machine has none.
 
     spark = broadsheet.spark.session("clicks")
-    rows = spark.readStream.format("broadsheet").option("address", A).option("journals",
-    "clicks").schema(S).load()
-    query = broadsheet.spark.start(rows.writeStream.option("checkpointLocation", C), address=A,
-    commit_journal="commits/clicks")
+    rows = spark.readStream.format("broadsheet").options(address=A, journals="clicks").schema(S).load()
+    out = rows.writeStream.option("checkpointLocation", C)
+    query = broadsheet.spark.start(out, address=A, commit_journal="commits/clicks")
 
 Invariants: a message of a source is in exactly one micro-batch, the one whose span holds the last byte of
 its acknowledgement; a batch's output is committed by one append to the commit journal, and by nothing else.

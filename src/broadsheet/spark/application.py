@@ -70,8 +70,7 @@ def read_stream_options(
 
     Args:
         latest: begin at the ends that the journals have now. Keep the result beside the checkpoint: Spark
-        asks again
-            for the starting point when it is killed in its first batch, and it must get the same.
+            asks again for the starting point when it is killed in its first batch, and it must get the same.
         patience_s: how long the node, or a journal that is being opened, is waited for.
     """
     options = {"address": address, "token": token, "journals": ",".join(journals)}

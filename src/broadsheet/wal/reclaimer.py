@@ -82,8 +82,8 @@ class SegmentReclaimer:
     async def first_segment(self, room: int) -> None:
         """Have one segment at once, filled as far as a start waits for, and at least up to `room`.
 
-        What is written behind the filled part would be filled over. Never one
-        that is in use: the head, too, is shorter than it is to be where the disk was full.
+        What is written behind the filled part would be filled over. Never one that is in use: the head, too,
+        is shorter than it is to be where the disk was full.
         """
         log, segments = self._log, self._log.segments
 

@@ -4,8 +4,7 @@ Received bytes to runs, and answers to bytes by column. Sans-IO, and decides not
 
 Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by their
 table. A run of small records is copied out of the slab once, back to back (that is what is logged, and it
-frees the slab); large records are views. Measured: stride
-parsing is worth 1.2-5.5 times the loop.
+frees the slab); large records are views. Measured: stride parsing is worth 1.2-5.5 times the loop.
 """
 
 import struct
