@@ -42,6 +42,22 @@ def test_a_flusher_may_make_work_for_the_same_turn() -> None:
     assert ran == ["wire", "log"]
 
 
+def test_a_turn_may_be_ended_before_the_loop_comes_round() -> None:
+    """Who knows that nothing more comes has batch and answers leave now; nobody runs a second time."""
+    clock, ran = HandClock(), list[str]()
+    turn = Turn(clock)
+
+    turn.at_end(Rank.WIRE, lambda: ran.append("wire"))
+    turn.at_end(Rank.LOG, lambda: ran.append("log"))
+    turn.end()
+    assert ran == ["log", "wire"]
+    clock.turn()
+    turn.at_end(Rank.LOG, lambda: ran.append("next"))
+    clock.turn()
+
+    assert ran == ["log", "wire", "next"]
+
+
 def test_a_flusher_that_raises_ends_the_node_and_not_the_turns() -> None:
     """One error must not silence every later turn: without the end of a turn nothing is ever answered."""
     clock, ends, ran = HandClock(), list[BaseException](), list[str]()

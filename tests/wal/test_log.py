@@ -9,6 +9,7 @@ import pytest
 
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError, Throttled, TooLarge
+from broadsheet.runtime.turn import Rank
 from broadsheet.wal import LogFull, WALConfig
 from broadsheet.wal import log as log_module
 from broadsheet.wal.format import RowFlag
@@ -110,6 +111,46 @@ async def test_many_writers_are_told_in_slices_while_the_next_batch_is_written()
         assert [left for left, _ in told] == sorted((left for left, _ in told), reverse=True)
         for left in range(6):
             assert [writer for at, writer in told if at == left] == list(range(300))
+
+
+async def test_a_batch_that_waits_is_on_its_way_when_the_one_before_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop turn between the two may receive and sum a megabyte while the disk stands still (ADR 0190).
+
+    Who is told appends before that: its content is in the batch, too, and its answer has left.
+    """
+    turns, told = [0], list[str]()
+    spans: list[tuple[int, int]] = []
+    persist = SimFile.persist
+
+    async def noted(file: SimFile, at: int, parts: Sequence[Buffer]) -> None:
+        begun = turns[0]
+        await persist(file, at, parts)
+        spans.append((begun, turns[0]))
+
+    def tick() -> None:
+        turns[0] += 1
+        ticking[0] = loop.call_soon(tick)
+
+    monkeypatch.setattr(SimFile, "persist", noted)
+    loop = asyncio.get_running_loop()
+    ticking = [loop.call_soon(tick)]
+    async with opened(SimDisk()) as bench:
+        spans.clear()
+
+        def done() -> None:
+            told.append(f"{turns[0]} first")
+            bench.log._turn.at_end(Rank.WIRE, lambda: told.append(f"{turns[0]} answered"))
+            bench.log.append(A, [b"second"], done=lambda: None)
+
+        bench.log.append(A, [b"first"], done=done)
+        await bench.settled()
+
+        (_, durable), (following, _) = spans
+        assert told == [f"{durable} first", f"{durable} answered"]
+        assert following == durable
+    ticking[0].cancel()
 
 
 async def test_a_closed_log_has_told_everyone() -> None:

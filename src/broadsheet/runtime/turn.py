@@ -43,7 +43,11 @@ class Turn:
             self._armed = True
             self._timers.call_soon(self._end)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the turn now: whoever calls this knows that nothing more comes of what it brought.
+
+        The loop may receive and work on a megabyte before it comes to what was asked of its next turn.
+        """
         try:
             self._flush()
         except Exception as error:
@@ -51,9 +55,12 @@ class Turn:
                 raise
             self._crash(error)
         finally:
-            self._armed = False  # Else one error would silence every later turn.
             for dirty in self._dirty.values():
                 dirty.clear()
+
+    def _end(self) -> None:
+        self._armed = False  # First: else one error would silence every later turn.
+        self.end()
 
     def _flush(self) -> None:
         for _ in range(ROUNDS_MAX):

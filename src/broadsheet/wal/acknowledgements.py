@@ -43,21 +43,28 @@ class Acknowledgements:
         """The process is ending, and promises nothing more."""
         self._waiting.clear()
 
-    async def tell(self) -> None:
-        """Tell everyone, or leave it to who is telling already."""
-        if self._is_telling:
-            return
+    def tell(self) -> bool:
+        """Tell as many as a turn allows, unless somebody is telling; whether `tell_the_rest` must follow."""
+        if not self._is_telling:
+            self._tell_some()
+            return bool(self._waiting)
+        return False
+
+    async def tell_the_rest(self) -> None:
+        """Tell everyone who waits, in later turns."""
         self._is_telling = True
         try:
             while self._waiting:
-                ends = after(self._now(), TELL_TIME_MAX)
-                for count in range(TOLD_PER_TURN):
-                    if not self._waiting:  # One who is told may end the log, too.
-                        break
-                    if count and not count % TOLD_AT_ONCE and self._now() >= ends:
-                        break
-                    self._waiting.popleft()()
-                if self._waiting:
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                self._tell_some()
         finally:
             self._is_telling = False
+
+    def _tell_some(self) -> None:
+        ends = after(self._now(), TELL_TIME_MAX)
+        for count in range(TOLD_PER_TURN):
+            if not self._waiting:  # One who is told may end the log, too.
+                return
+            if count and not count % TOLD_AT_ONCE and self._now() >= ends:
+                return
+            self._waiting.popleft()()

@@ -70,8 +70,6 @@ from broadsheet.wal.witness import Witness
 Done = Callable[[], None]
 """Called on the loop once what was appended with it is durable; never if that does not happen."""
 
-PINNING_TOLD_MAX: Final = 8
-"""Streams that an error names."""
 COUNT_MAX: Final = (1 << 32) - 1
 READ_BYTES: Final = 1 << 20
 """Read back in one go by who recovers."""
@@ -902,7 +900,7 @@ class Log:
         if not last.is_sealed and last.room_for(stream, length, is_relief=is_relief):
             return last
         if self._is_out_of_space and not is_relief:
-            raise self._full()
+            raise self._reclaimer.full(is_out_of_space=self._is_out_of_space)
         # The first batch of a segment may be the only one that tells of a stream, so the second does, too.
         is_second = last.at == BLOCK_BYTES and (is_relief or self.pool.may_append())
         batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=is_second)
@@ -942,32 +940,11 @@ class Log:
             self._reclaimer.look()
             if fits is None and pool.free:  # They are of a smaller configuration: it takes another one.
                 self._reclaimer.grow()
-            raise self._full()
+            raise self._reclaimer.full(is_out_of_space=self._is_out_of_space)
         pool.prefer(fits)
         pool.roll()
         hit("wal.rolled")
         self._reclaimer.look()
-
-    def _full(self) -> LogFull:
-        """Why there is no room, and what is done or can be done about it; found out in microseconds."""
-        pool, config = self.pool, self.config
-        if self._is_out_of_space:
-            return LogFull(
-                f"the disk of {self.directory} has no space left. Free some; appends then go on by themselves"
-            )
-        used = f"the log of {self.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} free"
-        streams = self.pinning(PINNING_TOLD_MAX)
-        held = f"the oldest is held by streams {streams}" if pool.oldest < pool.head else "the head is full"
-        if self._reclaimer.is_refused:
-            return LogFull(
-                f"{used}, and the disk has no space for another; {held}. Free space, or wait until they flush"
-            )
-        if len(self.segments.files) < config.segments_max or self.segments.unfilled() is not None:
-            return LogFull(f"{used}; another one is being filled. Try again")
-        return LogFull(
-            f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
-            "Try again, or raise wal.segments_max"
-        )
 
     def pinning(self, count_max: int | None = None) -> list[int]:
         """The streams with records in the oldest segment; of many, `count_max`."""
@@ -1104,23 +1081,42 @@ class Log:
     def _flush(self) -> None:
         """Send the oldest waiting batch on its way, unless one is."""
         self._is_asked = False
+        if (following := self._take()) is not None:
+            self.tasks.spawn(self._write(*following), name="write")
+
+    def _take(self) -> tuple[Batch, Encoded] | None:
+        """The oldest waiting batch, sealed; None where one is on its way or none waits."""
         if self._writing is not None or self.is_dead:
-            return
+            return None
         if not self._queue and self._oldest > self._advertised and self._last is not None:
             self._mark_end()
         if not self._queue:
             self._rest()
-            return
-        batch = self._queue.popleft()
+            return None
+        batch = self._writing = self._queue.popleft()
         self._seal(batch)
         encoded = batch.encode(log_id=self.segments.log_id, durable=self._durable, chain=self._chain)
         batch.frames.clear()
         self._chain = encoded.chain
-        self._writing = batch
         self._idle.clear()
-        self.tasks.spawn(self._write(batch, encoded), name="write")
+        return batch, encoded
 
     async def _write(self, batch: Batch, encoded: Encoded) -> None:
+        """Write batch after batch: each begins, and answers leave, as soon as one is durable (ADR 0190)."""
+        while await self._persist(batch, encoded):
+            self._written(batch, encoded)
+            if self._acknowledgements.tell():
+                self.tasks.spawn(self._tell_the_rest(), name="tell")
+            else:
+                self._after_telling()
+            following = self._take()
+            self._turn.end()
+            if following is None:
+                return
+            batch, encoded = following
+
+    async def _persist(self, batch: Batch, encoded: Encoded) -> bool:
+        """Have a batch durable; False where nothing is promised any more."""
         file = self.segments.files[batch.index]
         begun = self._time.now()
         while True:
@@ -1131,20 +1127,25 @@ class Log:
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     self.die(error)
-                    return
+                    return False
                 hit("wal.write_refused")
                 self._is_out_of_space = True
                 if self.is_closed:
                     self._idle.set()  # Nobody waits for space at shutdown; what waits was not acknowledged.
-                    return
+                    return False
                 await asyncio.sleep(in_seconds(self.config.retry_delay))
         if self.is_dead:
-            return  # Another file failed meanwhile: the process is ending, and promises nothing more.
+            return False  # Another file failed meanwhile: the process is ending, and promises nothing more.
         self._is_out_of_space = False
         self._sync_ns = self._time.now() - begun
         passed("wal.batch.durable")
-        self._written(batch, encoded)
-        await self._acknowledgements.tell()
+        return True
+
+    async def _tell_the_rest(self) -> None:
+        await self._acknowledgements.tell_the_rest()
+        self._after_telling()
+
+    def _after_telling(self) -> None:
         passed("wal.batch.acknowledged")
         if self._check is not None:
             self._check()
@@ -1170,8 +1171,6 @@ class Log:
         self._witness.written(has_records=encoded.frame_count > 0 and self._batch_count > 1)
         self._acknowledgements.add(batch.done)
         batch.done = []
-        if self._queue:
-            self._ask()
 
     def _rest(self) -> None:
         """Be idle where nothing is left to write and nobody to be told."""

@@ -28,6 +28,8 @@ COPY_LOW: Final = 1
 """Below so many, do not wait for whoever was asked to flush."""
 ASKED_PER_TURN: Final = 16
 """Streams asked to flush in one turn of the loop: each may start a checkpoint."""
+PINNING_TOLD_MAX: Final = 8
+"""Streams that an error names."""
 RETRY_DOUBLINGS_MAX: Final = 3
 """Requests are repeated after `retry_delay`, then twice that, and so on: it doubles so often."""
 
@@ -48,6 +50,15 @@ class Relieved(Copied, Protocol):
     @property
     def durable_lap(self) -> int:
         """The lap of the last durable batch."""
+        ...
+
+    @property
+    def directory(self) -> str:
+        """Where it is."""
+        ...
+
+    def pinning(self, count_max: int | None = None) -> list[int]:
+        """The streams with records in the oldest segment."""
         ...
 
     def filled(self, index: int) -> None:
@@ -109,6 +120,27 @@ class SegmentReclaimer:
         self._target = max(self._target, len(self._log.segments.files))
         self._fill()
         self.look()
+
+    def full(self, *, is_out_of_space: bool) -> LogFull:
+        """Why there is no room, and what is done or can be done about it; found out in microseconds."""
+        log, pool, config = self._log, self._log.pool, self._log.config
+        if is_out_of_space:
+            return LogFull(
+                f"the disk of {log.directory} has no space left. Free some; appends then go on by themselves"
+            )
+        used = f"the log of {log.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} free"
+        streams = log.pinning(PINNING_TOLD_MAX)
+        held = f"the oldest is held by streams {streams}" if pool.oldest < pool.head else "the head is full"
+        if self.is_refused:
+            return LogFull(
+                f"{used}, and the disk has no space for another; {held}. Free space, or wait until they flush"
+            )
+        if len(log.segments.files) < config.segments_max or log.segments.unfilled() is not None:
+            return LogFull(f"{used}; another one is being filled. Try again")
+        return LogFull(
+            f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
+            "Try again, or raise wal.segments_max"
+        )
 
     def look(self) -> None:
         """A batch is durable, so room may have become short: ask, copy or grow."""
