@@ -277,3 +277,22 @@ async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() 
     async with running(disk, shelf, seed=2, crashes=crashes) as node:
         assert (await node.content())[1] == shown
     assert not crashes
+
+
+async def test_a_stream_that_is_given_up_in_the_turn_in_which_it_gets_the_tail_puts_nothing(
+    node: Running,
+) -> None:
+    """What is staged is dropped then: a copy of it was begun all the same, of a file that was closed."""
+    replica = await node.broker.replica(NAME)
+    stream = StreamedAppend(replica, 1, None)
+    await stream.granted
+    for at in range(0, len(LARGE), SLICE_BYTES):
+        stream.put(LARGE[at : at + SLICE_BYTES])
+    stream.finish()
+    assert stream.is_placing
+
+    stream.fail(Status.CANCELLED)
+
+    assert (await stream.answered)[0] is Status.CANCELLED
+    await _idle()
+    assert await append(replica, b"next") == (Status.OK, 0)

@@ -47,8 +47,8 @@ class Housekeeping:
         self._replica, self._context = replica, replica.context
         self._uploading = uploading
         self._is_uploading = self._is_checkpointing = self._is_indexing = False
-        self.indexing = Indexing(replica)
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.indexing = Indexing(replica, spawn=self._spawn)
         self._stored: list[str] = []  # Files whose content the store has, and the log may still name.
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
         replica.on_persisted = self.consider_checkpoint

@@ -3,19 +3,21 @@
 Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
 every 16 MiB; and where the journal goes on behind a hole. Each index is made from the one before and the
 bytes between, carries its checksum, and is stored once under `<store>/.broadsheet/<journal>/` (journals.29).
-A restartable procedure: it begins at the newest index that the store has. Journals without a framing have no
-index. Content that does not parse ends it, with the reason; what was stored before stands. Source:
-journals.25, journals.29; message/producer_state.py.
+A restartable procedure: it begins at the newest index that the store has and that is whole; a damaged one is
+passed over, for it says nothing that the one before and the journal's bytes do not say. Journals without a
+framing have no index. Content that does not parse ends it, with the reason; what was stored before stands.
+Source: journals.25, journals.29; message/producer_state.py.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, OffsetNotYetAvailable, Trimmed
+from broadsheet.errors import Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.reading import next_begin, read_chunk
@@ -49,9 +51,15 @@ def framing_of(spec: JournalSpec) -> Framing | None:
 class Indexing:
     """The producer index of one replica's journal."""
 
-    def __init__(self, replica: Replica) -> None:
-        """Index `replica`'s journal, where it has a framing."""
-        self._replica = replica
+    def __init__(
+        self, replica: Replica, *, spawn: Callable[[Coroutine[Any, Any, None], str], object]
+    ) -> None:
+        """Index `replica`'s journal, where it has a framing.
+
+        Args:
+            spawn: runs what writes to the store: a deletion waits for it, also where whoever asked has left.
+        """
+        self._replica, self._spawn = replica, spawn
         self._framing = framing_of(replica.info.spec)
         self._points: dict[ByteOffset, str] = {}  # Ascending, with the names of their files.
         self._index: ProducerIndex | None = None
@@ -87,18 +95,44 @@ class Indexing:
         """Every index point, ascending.
 
         Raises:
-            OSError: the store does not answer.
+            OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
         if self._framing is not None and self._index is None and not self.trouble:
-            await self.catch_up()
+            await self._carried()
         return list(self._points)
 
+    async def _carried(self) -> None:
+        """Catch up, to the end: where a reader leaves, a write goes on that a deletion must not overtake."""
+        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(error: Exception | None) -> None:
+            if caught_up.done():
+                return  # Whoever asked has left.
+            if error is None:
+                caught_up.set_result(None)
+            else:
+                caught_up.set_exception(error)
+
+        async def carry() -> None:
+            error: Exception | None = ShuttingDown(f"journal {self._replica.name} was closed")
+            try:
+                await self.catch_up()
+                error = None
+            except OSError as failed:
+                error = failed
+            finally:
+                end(error)
+
+        self._spawn(carry(), f"index.{self._replica.name}")
+        await caught_up
+
     async def at(self, offset: ByteOffset) -> tuple[ProducerIndexReply, bytes]:
-        """The index at the last point at or below `offset`; an empty one at 0 where there is none.
+        """The index at the last whole point at or below `offset`; an empty one at 0 where there is none.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
             Corrupt: the journal's begin was deleted, and its index is missing or damaged (journals.29).
+            ShuttingDown: the journal was closed meanwhile.
             OSError: the store does not answer.
         """
         replica = self._replica
@@ -107,19 +141,26 @@ class Indexing:
                 f"journal {replica.name}: offset {offset} is above the committed end {replica.end}"
             )
         below = [point for point in await self.points() if point <= offset]
-        if below:
-            stored = await self._get(self._points[below[-1]])
-            return ProducerIndexReply(offset=below[-1], previous=below[-2] if below[1:] else None), stored
+        damage = ""
+        while below:
+            point = below.pop()
+            try:
+                stored = await self._get(self._points[point])
+            except Corrupt as error:
+                hit("journal.index_passed_over")
+                damage = f" ({error})"
+                continue
+            return ProducerIndexReply(offset=point, previous=below[-1] if below else None), stored
         replica.require_listed()
         if replica.begin > 0:
             raise Corrupt(
-                f"journal {replica.name}: no producer index at or below {offset}, and its bytes before"
-                f" {replica.begin} are gone: read uncommitted, or from an index point on"
+                f"journal {replica.name}: no producer index at or below {offset}{damage}, and its bytes"
+                f" before {replica.begin} are gone: read uncommitted, or from an index point on"
             )
         return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
 
     async def _load(self) -> None:
-        """Begin at the newest stored index, or at the journal's begin."""
+        """Begin at the newest stored index that is whole, or at the journal's begin."""
         assert self._framing is not None
         self._replica.require_listed()
         for name in await self._replica.store.list_side(self._replica.name):
@@ -128,13 +169,19 @@ class Indexing:
                 self._points[ByteOffset(int(match.group(1), 16))] = name
         self._points = dict(sorted(self._points.items()))
         self._judge(max(self._points, default=ByteOffset(0)))
-        if not self._points:
-            if self._replica.begin > 0:
-                raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
-            self._index = begun(self._framing)
+        while self._points:
+            point = next(reversed(self._points))
+            try:
+                stored = await self._get(self._points[point])
+            except Corrupt:
+                hit("journal.index_passed_over")
+                del self._points[point]  # Until it is made again, of the one before.
+                continue
+            self._index, self._sum = decode(stored), int.from_bytes(stored[-4:], "little")
             return
-        stored = await self._get(list(self._points.values())[-1])
-        self._index, self._sum = decode(stored), int.from_bytes(stored[-4:], "little")
+        if self._replica.begin > 0:
+            raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
+        self._index = begun(self._framing)
 
     def _judge(self, named: ByteOffset) -> None:
         """A point of a former life stood at a committed end: the head cannot be below it (J11)."""
@@ -153,6 +200,8 @@ class Indexing:
             decode(stored)
         except FileNotFoundError as error:
             raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
+        except Corrupt as error:
+            raise Corrupt(f"journal {self._replica.name}: producer index {name}: {error}") from error
         return stored
 
     def _next_target(self) -> ByteOffset | None:

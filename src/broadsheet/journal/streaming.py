@@ -174,6 +174,8 @@ class StreamedAppend:
         """Copy the content to the end of the spool, and sync it there."""
         context = self._replica.context
         crc = 0
+        if not self.is_placing:
+            return  # It was given up in the very turn in which it got the tail.
         passed("journal.stream.before_place")
         try:
             for part in self._staged.slices():

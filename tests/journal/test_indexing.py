@@ -1,0 +1,126 @@
+"""Producer indexes come of the journal's bytes: a damaged one stops nobody, a deleted journal leaves none."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
+from broadsheet.errors import Status
+from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
+from broadsheet.journal.service import UnaryAppend
+from simulator.disk import SimDisk
+from tests.journal.crash_histories import JOURNALS, Running, Shelf, Stored, _idle, _until, running
+
+NAME: Final = JournalName("index/a")
+SPEC: Final = JournalSpec(
+    name=NAME, fragment=FragmentSpec(length=1 << 10), labels={FRAMING_LABEL: "json-lines"}
+)
+LINE: Final = b'{"x":"' + b"y" * 1500 + b'"}\n'
+"""Longer than a fragment: each append closes the one before, and so makes an index point."""
+
+
+class SlowShelf(Shelf):
+    """A store that is down at first, and then takes its time for a put, whoever waits for it or not."""
+
+    is_down = False
+    gate: asyncio.Event | None = None
+    held = 0
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        if self.is_down and prefix.startswith(".broadsheet"):
+            raise OSError("the store is down")
+        return await super().list(prefix)
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if self.gate is not None and name.endswith(".index"):
+            putting = asyncio.ensure_future(self._put_late(self.gate, name, list(body)))
+            return await asyncio.shield(putting)
+        return await super().put_if_absent(name, body)
+
+    async def _put_late(self, gate: asyncio.Event, name: str, body: Iterable[Buffer]) -> bool:
+        self.held += 1
+        await gate.wait()
+        return await super().put_if_absent(name, body)
+
+
+async def _append(node: Running, count: int) -> None:
+    replica = await node.broker.replica(NAME)
+    for _ in range(count):
+        run = UnaryAppend(LINE)
+        replica.deliver(Submitted(run=run, count=1, length=len(LINE)))
+        status, _commit = await run.answered
+        assert status is Status.OK
+    await _idle()
+
+
+async def _point(node: Running, offset: int) -> int:
+    """The index point that a reader who begins at `offset` is given."""
+    indexing = await node.broker.indexing(NAME)
+    reply, stored = await indexing.at(ByteOffset(offset))
+    assert bool(stored) == bool(reply.offset)
+    return reply.offset
+
+
+def _indexes(shelf: Shelf) -> list[str]:
+    return sorted(name for name in shelf.objects if name.endswith(".index"))
+
+
+def _damage(shelf: Shelf, name: str) -> None:
+    body = bytearray(shelf.objects[name])
+    body[20] = (body[20] + 1) % 256
+    shelf.objects[name] = bytes(body)
+
+
+async def test_a_damaged_index_is_passed_over() -> None:
+    """One bit of a side file stopped every query above it for good, and the index grew no more."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Shelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 4)
+        assert await _point(node, 4 * len(LINE)) == 3 * len(LINE)
+
+        _damage(shelf, _indexes(shelf)[2])
+        assert await _point(node, 4 * len(LINE)) == 2 * len(LINE)
+        del shelf.objects[_indexes(shelf)[1]]
+        assert await _point(node, 4 * len(LINE)) == len(LINE)
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        await _append(node, 4)
+        assert await _point(node, 4 * len(LINE) - 1) == 2 * len(LINE), "it was made again"
+        assert await _point(node, 8 * len(LINE) - 1) == 7 * len(LINE)
+
+        for name in _indexes(shelf):
+            _damage(shelf, name)
+        assert await _point(node, 8 * len(LINE)) == 0
+    assert not crashes
+
+
+async def test_a_deletion_waits_for_an_index_that_a_reader_asked_for() -> None:
+    """It came after the deletion, and stopped the next journal of that name: its head was below a point."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), SlowShelf(None, {})
+    shelf.is_down = True
+    config = msgspec.structs.replace(JOURNALS, removal_wait=Duration(10 * MILLISECOND))
+    async with running(disk, shelf, seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 4)
+        shelf.is_down, shelf.gate = False, asyncio.Event()
+        indexing = await node.broker.indexing(NAME)
+        reader: asyncio.Task[Any] = asyncio.create_task(indexing.at(ByteOffset(0)))
+        await _until(lambda: shelf.held, "an index is on its way to the store")
+        reader.cancel()
+        await asyncio.wait((reader,))
+
+        await node.broker.delete(NAME, None)
+        shelf.gate.set()
+        await _until(lambda: not node.keyspace.range(""), "the journal is deleted")
+        assert not shelf.objects
+
+        await node.broker.create(SPEC)
+        await _append(node, 1)
+        assert node.broker.status(NAME).state == "open"
+    assert not crashes
