@@ -9,15 +9,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from broadsheet.cli.running import FILE, is_running
+from broadsheet.cli.running import FILE, Running, is_running, wait_until_ended
 from broadsheet.runtime.data_dir import FORMAT_FILE
 from broadsheet.runtime.process import EXIT_WRONG
 from tests.cli.processes import (
     COMMAND,
     SECONDS_MAX,
     broadsheet,
+    cluster,
     environment,
     free_ports,
     from_a_terminal,
@@ -209,6 +211,50 @@ def test_a_full_disk_at_the_first_start_is_said_and_not_a_traceback(tiny: Path) 
     assert "No space left on device" in done.stderr
     assert "make room, or choose a directory that you may write" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[Path]:
+    """A data directory of an earlier run, stopped in good order, on a file system without a free block."""
+    (tmp_path / "disk").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "none", tmp_path / "disk"], check=True)
+    root = tmp_path / "disk" / "c"
+    with cluster(root):
+        pass
+    with (tmp_path / "disk" / "full").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    yield root
+    subprocess.run(["umount", tmp_path / "disk"], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_keeps_no_node_from_its_start(filled: Path) -> None:
+    """W8: reads go on. Every role had started, and the node ended for a file that is a hint."""
+    up = broadsheet("up", "--data-dir", filled, "--detach", "--json")
+    assert up.returncode == 0, up.stderr
+    (told,) = json.loads(up.stdout)["nodes"]
+    try:
+        status = broadsheet("status", "--address", told["addresses"]["native"])
+        assert status.stdout.startswith("n1: ready")
+    finally:
+        os.kill(told["pid"], signal.SIGKILL)
+        assert wait_until_ended(filled / "n1", seconds=10)
+
+
+@pytest.mark.needs_root
+def test_a_hint_on_a_full_disk_takes_the_place_of_an_older_one(tiny: Path) -> None:
+    """What a killed node left names a process that is no more."""
+    old = Running(node="n1", pid=1 << 20, addresses={"native": "127.0.0.1:6640"})
+    assert old.write(tiny)
+    with (tiny / "full").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    new = Running(node="n1", pid=2, addresses={})
+
+    assert new.write(tiny)
+    assert (tiny / FILE).read_bytes() == msgspec.json.encode(new) + b"\n"
+    assert sorted(path.name for path in tiny.iterdir()) == ["full", FILE]
 
 
 def test_a_place_in_the_file_is_beside_the_file(tmp_path: Path) -> None:

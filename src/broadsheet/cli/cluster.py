@@ -71,6 +71,8 @@ class Cluster:
 
     def __init__(self, root: Path, nodes: Sequence[str]) -> None:
         self.root, self.nodes = root, tuple(nodes)
+        self._told: dict[str, Running] = {}
+        """What the nodes said that we started: a full disk may have no room for what they leave there."""
 
     @classmethod
     def open(cls, root: Path) -> "Cluster":
@@ -162,7 +164,12 @@ class Cluster:
 
     def running(self) -> dict[str, Running | None]:
         """Every node with its process; None where there is none."""
-        return {node: Running.read(self.data_dir(node)) for node in self.nodes}
+        return {node: self._running(node) for node in self.nodes}
+
+    def _running(self, node: str) -> Running | None:
+        if (found := Running.read(self.data_dir(node))) is not None:
+            return found
+        return self._told.get(node) if is_running(self.data_dir(node)) else None
 
     def start(self, *, is_detached: bool, stop: Event | None = None) -> list[Process]:
         """Start every node that does not run, and wait until all are ready, also those that run already.
@@ -237,6 +244,7 @@ class Cluster:
                 readable, _, _ = select.select([pipe], [], [], READY_LOOK_SECONDS)
             line = pipe.readline() if readable else b""
         if line:
+            self._told[process.node] = msgspec.json.decode(line, type=Running)
             return True
         # It closes the pipe at its end, or a moment before it.
         why = f"ended with status {process.popen.wait()}" if readable else f"took over {READY_SECONDS_MAX} s"

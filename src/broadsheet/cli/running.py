@@ -3,9 +3,11 @@
 The file is a hint, never a proof: whether a node runs is told by the lock of its data directory alone.
 """
 
+import errno
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,6 +17,7 @@ from broadsheet.runtime.data_dir import is_locked
 from broadsheet.runtime.disk import LocalDisk
 
 FILE: Final = "running.json"
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 POLL_SECONDS: Final = 0.02
 
 
@@ -26,11 +29,31 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     addresses: dict[str, str]
     """Door to `host:port`; empty until it is ready."""
 
-    def write(self, root: Path) -> None:
-        """Leave it in the data directory."""
-        new = root / f"{FILE}.new"
-        new.write_bytes(msgspec.json.encode(self) + b"\n")
-        new.replace(root / FILE)
+    def write(self, root: Path) -> bool:
+        """Leave it in the data directory; whether there was room for it.
+
+        On a full disk it takes the place of the one that is there, whose bytes are as many or a few more.
+        """
+        content, new = msgspec.json.encode(self) + b"\n", root / f"{FILE}.new"
+        try:
+            new.write_bytes(content)
+            new.replace(root / FILE)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        else:
+            return True
+        with suppress(FileNotFoundError):
+            new.unlink()
+        try:
+            with (root / FILE).open("r+b", buffering=0) as file:
+                is_whole = file.write(content) == len(content)
+                file.truncate()
+        except OSError as error:
+            if error.errno not in (*NO_ROOM, errno.ENOENT):
+                raise
+            return False
+        return is_whole
 
     @staticmethod
     def forget(root: Path) -> None:

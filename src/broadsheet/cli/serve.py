@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from broadsheet import __version__
-from broadsheet.cli.running import Running, ending_signals
+from broadsheet.cli.running import FILE, Running, ending_signals
 from broadsheet.config import load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Node, Settings
@@ -74,7 +74,9 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
         with _usable(root):
             running.write(root)
             running = msgspec.structs.replace(running, addresses=dict(await node.start()))
-            running.write(root)
+            if not running.write(root):  # A hint: without it the node serves, and is found by its address.
+                remedy = f"`status --address` asks it, a signal to process {running.pid} ends it; make room"
+                logs.of("node").warning("node.disk_full", file=FILE, remedy=remedy)
         heap.start()
         if ready_fd is not None:
             with os.fdopen(ready_fd, "wb") as pipe:
