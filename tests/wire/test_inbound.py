@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadsheet.wire.inbound import PINNED_MAX, Inbound
-from broadsheet.wire.slab import SMALL_BYTES, SlabPool
+from broadsheet.wire.inbound import CALM_RESTS, PINNED_MAX, Inbound
+from broadsheet.wire.slab import BUSY_BYTES_MAX, SlabPool
 
 HEAD = 4
 """A frame here is its length in four bytes, itself included, and as many bytes of one value."""
@@ -19,8 +19,8 @@ def frames_of(sizes: list[int]) -> bytes:
 class Reader:
     """Feeds an `Inbound` as a socket does, and takes its whole frames as a connection does."""
 
-    def __init__(self, pool: SlabPool) -> None:
-        self.inbound = Inbound(pool)
+    def __init__(self, pool: SlabPool, *, has_rests: bool = False) -> None:
+        self.inbound, self.has_rests = Inbound(pool), has_rests
         self.taken: list[memoryview] = []
         self.reads = 0
         self.moved_bytes = 0
@@ -33,13 +33,15 @@ class Reader:
             self.inbound.written += got
             at, self.reads = at + got, self.reads + 1
             self._take()
+            if self.has_rests:
+                self.inbound.rest()
 
     def _room(self) -> memoryview:
         """Asked for as a loop does: sometimes without reading anything."""
         inbound, before = self.inbound, self.inbound.read
         if inbound.read == inbound.written:
             return inbound.room()
-        room = inbound.rest(self._wanted())
+        room = inbound.remainder(self._wanted())
         if inbound.read != before:
             self.moved_bytes += inbound.written - inbound.read
         return room
@@ -68,12 +70,20 @@ sizes_of_frames = st.lists(
 )
 
 
-@given(sizes_of_frames, st.sampled_from([7_001, 65_536, 150_000, 1 << 20]), st.booleans())
+@given(
+    sizes_of_frames,
+    st.sampled_from([7_001, 65_536, 150_000, 1 << 20]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 def test_bytes_come_as_they_were_and_kept_views_never_change(
-    sizes: list[int], chunk: int, is_twice: bool
+    sizes: list[int], chunk: int, is_twice: bool, has_rests: bool, is_short: bool
 ) -> None:
-    """Slabs are used again, torn frames move, and reads end where a frame ends: none of it may show."""
-    reader = Reader(SlabPool(LARGE + (64 << 10)))
+    """Slabs are used again, given back, torn frames move, reads end where a frame ends: none may show."""
+    pool = SlabPool(LARGE + (64 << 10))
+    before = pool.busy_bytes = BUSY_BYTES_MAX if is_short else 0
+    reader = Reader(pool, has_rests=has_rests)
     content = frames_of(sizes)
 
     reader.feed(content, chunk=chunk)
@@ -84,6 +94,8 @@ def test_bytes_come_as_they_were_and_kept_views_never_change(
         reader.feed(content, chunk=chunk)
         assert is_intact(first, sizes)
         assert is_intact(reader.taken, sizes)
+    reader.inbound.close()
+    assert pool.busy_bytes == before
 
 
 def test_large_frames_of_one_size_are_never_copied_in_the_slab() -> None:
@@ -100,16 +112,60 @@ def test_large_frames_of_one_size_are_never_copied_in_the_slab() -> None:
     assert reader.moved_bytes == moved
 
 
-def test_an_idle_connection_holds_a_small_slab() -> None:
+def test_an_idle_connection_holds_no_slab() -> None:
     """Thousands of idle connections must not hold what the busy ones need."""
     reader = Reader(SlabPool(4 << 20))
     reader.feed(frames_of([3 << 20]), chunk=1 << 20)
     reader.taken.clear()
     reader.inbound.shrink()
 
-    assert len(reader.inbound.slab) == SMALL_BYTES
+    assert not reader.inbound.slab
     reader.feed(frames_of([10]), chunk=100)
     assert is_intact(reader.taken, [10])
+
+
+def test_small_reads_after_a_large_one_give_the_slab_back() -> None:
+    """A peer that sent 4 MiB once and a ping now and then held 4 MiB for as long as it liked."""
+    pool = SlabPool(4 << 20)
+    reader = Reader(pool)
+    reader.feed(frames_of([3 << 20]), chunk=1 << 20)
+    reader.taken.clear()
+    reader.inbound.rest()
+    assert pool.busy_bytes, "as much may come again"
+
+    for _ in range(CALM_RESTS):
+        reader.feed(frames_of([10]), chunk=100)
+        reader.taken.clear()
+        reader.inbound.rest()
+
+    assert (len(reader.inbound.slab), pool.busy_bytes) == (0, 0)
+
+
+def test_what_is_referred_to_is_gone_on_behind() -> None:
+    """Each small read would pin a slab of its own, if a slab with views were given back."""
+    reader = Reader(SlabPool(4 << 20))
+    for _ in range(100):
+        reader.feed(frames_of([10]), chunk=100)
+        reader.inbound.rest()
+
+    assert len({id(view.obj) for view in reader.taken}) == 1
+    assert all(view == bytes(10) for view in reader.taken)
+
+
+def test_busy_connections_keep_so_many_bytes_together_and_no_more() -> None:
+    """4,096 connections that each sent a large frame made the node hold 16 GiB."""
+    pool = SlabPool(4 << 20)
+    readers = [Reader(pool) for _ in range(60)]
+    for reader in readers:
+        reader.feed(frames_of([3 << 20]), chunk=1 << 20)
+        assert is_intact(reader.taken, [3 << 20])
+        reader.taken.clear()
+        reader.inbound.rest()
+    assert pool.busy_bytes <= BUSY_BYTES_MAX + (4 << 20)
+
+    for reader in readers:
+        reader.inbound.close()
+    assert pool.busy_bytes == 0
 
 
 def test_what_outlives_its_read_is_copied_once_too_much_is_pinned() -> None:
@@ -129,9 +185,9 @@ def test_what_outlives_its_read_is_copied_once_too_much_is_pinned() -> None:
 def test_a_frame_that_ends_where_its_slab_ends_stays_where_it_is() -> None:
     """It fits: moving its beginning would be a copy for nothing."""
     inbound = Inbound(SlabPool(4 << 20))
-    inbound.rest(1 << 20)
+    inbound.remainder(1 << 20)
     slab = inbound.slab
     inbound.read, inbound.written = 100, 200
 
-    assert len(inbound.rest(len(slab) - 100)) == len(slab) - 200
+    assert len(inbound.remainder(len(slab) - 100)) == len(slab) - 200
     assert (inbound.slab is slab, inbound.read, inbound.written) == (True, 100, 200)

@@ -11,6 +11,7 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.account import TASKS_MIN
+from broadsheet.wire.inbound import CALM_RESTS
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.server import Server
 from tests.wire.harness import Echo, Empty, World, until, world
@@ -202,3 +203,32 @@ async def test_answers_that_nobody_reads_are_bounded_over_all_connections() -> N
         for sock in hogs:
             sock.close()
         await client.close()
+
+
+async def test_a_connection_holds_no_receive_buffer_while_nothing_comes() -> None:
+    """64 KiB for each of 1,500 idle ones were 110 MiB, and 4 MiB for each that had sent a large frame."""
+    async with world() as w:
+        clients = [await w.client() for _ in range(5)]
+        for client in clients:
+            await client.call("test.echo", Echo("a/b"), (bytes(3 << 20),), reply=Echo)
+            for _ in range(CALM_RESTS):
+                await client.call("test.echo", Echo("a/b"), reply=Echo)
+
+        held = w.server.connections.values()
+        await until(lambda: not any(each._inbound.slab for each in held), w.server.check)
+        assert w.server.pool.busy_bytes == 0
+        for client in clients:
+            await client.close()
+
+
+async def test_a_connection_that_is_gone_holds_no_receive_buffer() -> None:
+    """What refers to it waits for the collector, for minutes where it was frozen: a GiB for 1,000."""
+    async with world() as w:
+        client = await w.client()
+        (served_connection,) = w.server.connections.values()
+        await client.call("test.echo", Echo("a/b"), (bytes(3 << 20),), reply=Echo)
+        await client.close()
+        await until(lambda: served_connection.is_lost)
+
+        assert not served_connection._inbound.slab
+        assert w.server.pool.busy_bytes == 0

@@ -301,6 +301,8 @@ async def test_whoever_wants_more_is_not_starved_by_many_that_ask_now_and_then()
 
             def update_reading(self) -> None: ...
 
+            def rest(self) -> None: ...
+
         turns = Turns(w.ports, LIMITS)
         askers = [Asker("greedy", has_more=True), *[Asker(f"{n}", has_more=False) for n in range(20)]]
         for asker in askers:

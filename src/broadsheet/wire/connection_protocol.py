@@ -113,6 +113,10 @@ class ConnectionProtocol:
         """`view`, or a copy, for use beyond this read."""
         return self._inbound.keep(view)
 
+    def rest(self) -> None:
+        """Hold no receive buffer where nothing is left in it; not within a read."""
+        self._inbound.rest()
+
     def end(self, reason: str) -> None:
         """Close once everything queued is sent."""
         self.reason = self.reason or reason
@@ -162,7 +166,7 @@ class ConnectionProtocol:
         inbound = self._inbound
         if inbound.read == inbound.written:
             return inbound.room()
-        return inbound.rest(self.base.wanted(inbound.slab, inbound.read, inbound.written))
+        return inbound.remainder(self.base.wanted(inbound.slab, inbound.read, inbound.written))
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""

@@ -125,6 +125,9 @@ class Server:
         left = {name: Owned(*(getattr(account, what) for what in Owned._fields))
                 for name, account in self.accounts.by_name.items()}  # fmt: skip
         assert not left, f"all connections have ended, and they still own {left}"
+        assert not self.pool.busy_bytes, (
+            f"{self.pool.busy_bytes} bytes of receive buffers were not given back"
+        )
         assert not self.connections, f"{len(self.connections)} connections have outlived their server"
 
     def _accept(self) -> ServerConnection:

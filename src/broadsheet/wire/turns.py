@@ -79,6 +79,8 @@ class Turns:
         self._most = limits.turn_units_max * ALL
         """What a turn has for all together: less while turns take long, with what was started in them."""
         self._is_armed = False
+        self._served: dict[ServerConnection, None] = {}
+        """Those that were worked on in this turn: at its end they give back what they need no more."""
 
     def enter(self, connection: "ServerConnection") -> None:
         """Bytes have come on `connection`, or it may go on: work on them now, or when its turn comes."""
@@ -120,6 +122,9 @@ class Turns:
     def _next(self) -> None:
         self._is_armed = False
         self._adapt()
+        served, self._served = self._served, {}
+        for connection in served:
+            connection.rest()
         if not (self._fresh or self._stale):
             return
         self._begin()
@@ -156,6 +161,7 @@ class Turns:
 
     def _serve(self, connection: "ServerConnection") -> None:
         share = Share(self._limits.turn_units_max, self._now, self._ends)
+        self._served[connection] = None
         has_more = connection.work(share)
         self._units -= self._limits.turn_units_max - max(0, share.units)
         if has_more and not connection.is_waiting:
