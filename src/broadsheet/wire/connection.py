@@ -111,6 +111,8 @@ class WireConnection:
         self.misses = 0
         self.units = 0
         """What the last `receive` did cost, in units of about a microsecond."""
+        self.record_units = 0
+        """What the last records did cost besides their bytes."""
         self.is_torn = False
         """Whether what the last `receive` left is the beginning of a frame, of which more must come."""
         self._next_ping = after(now, limits.keepalive_interval)
@@ -155,7 +157,7 @@ class WireConnection:
                 used += 1 + (length >> PAYLOAD_SHIFT)
                 if kind == f.RECORD:
                     begin, at = at, self.on_records(buffer, view, at, end, stream, word)
-                    used += (at - begin) >> PAYLOAD_SHIFT
+                    used += ((at - begin) >> PAYLOAD_SHIFT) + self.record_units
                     continue
                 if kind == f.CALL and at + 32 * (16 + length) <= end:
                     stop_many = self.on_many(buffer, view, at, end)

@@ -32,6 +32,8 @@ _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
 
 
+RECORDS_SHIFT: Final = 1
+"""Two records that are taken one by one count as a unit."""
 MANY_BYTES_MAX: Final = 4096
 """Calls up to this size are taken together where they are alike; for larger ones it does not pay."""
 
@@ -246,6 +248,7 @@ class ListenerConnection(WireConnection):
             raise RemoteProtocolError(f"stream {stream}: a record that is not for us, or has a body")
         state = self.known(stream)
         if state is None:
+            self.record_units = 0
             return at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
         first = at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
         end = min(end, max(first, at + RUN_BYTES_MAX))
@@ -254,6 +257,7 @@ class ListenerConnection(WireConnection):
         at, count, size, lengths, parts = take_records(
             buffer, view, at, end, self._crcs, self.limits.run_count_max, self.frame_bytes_max
         )
+        self.record_units = len(lengths) >> RECORDS_SHIFT if isinstance(lengths, list) else 0
         self._take(stream, state, count, size, at=None, lengths=lengths, parts=parts, is_framed=False)
         return at
 
