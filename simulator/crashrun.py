@@ -67,14 +67,23 @@ class CrashRun:
             coverage=self.coverage,
         )
 
-    def live(self, disk_state: DiskState, work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]]) -> T:
+    def live(
+        self,
+        disk_state: DiskState,
+        work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]],
+        *,
+        clock: NodeClock | None = None,
+    ) -> T:
         """One life of the process on `disk_state`: until `work` returns, and then it is killed.
+
+        Args:
+            clock: of the kernel that it runs on; None: of the one that all run on.
 
         Raises:
             Violation: it did not end.
         """
         self.lives += 1
-        life = Life(NODE, self.lives, self.clock)
+        life = Life(NODE, self.lives, clock or self.clock)
         disk = SimDisk(disk_state, life=life)
         results: list[T] = []
         errors: list[BaseException] = []

@@ -9,7 +9,7 @@ same number.
 It does not do: lying syncs, bit flips (those are faults of `DiskState`). Source: ALICE, OSDI 2014.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -70,6 +70,7 @@ def crash_states(
     is_distinct: bool = True,
     first: int = 0,
     each_max: int | None = None,
+    at: Container[int] | None = None,
 ) -> Iterator[CrashState]:
     """Every state, or up to 2**atoms_max of each point where there are more.
 
@@ -78,12 +79,14 @@ def crash_states(
         is_distinct: yield equal disks with equal marks once.
         first: no state of a crash before so many steps.
         each_max: of each point no more than so many, drawn by its position.
+        at: only crashes at these points.
     """
     replay = _Replay()
     seen: dict[tuple[object, ...], None] = {}
     for position in range(len(tape.steps) + 1):
         is_end = position == len(tape.steps)
-        if position >= first and (is_end or tape.steps[position][0] in ("sync", "sync_dir")):
+        is_asked = position >= first and (at is None or position in at)
+        if is_asked and (is_end or tape.steps[position][0] in ("sync", "sync_dir")):
             atoms = replay.atoms()
             subsets: Iterable[int] = _subsets(len(atoms), atoms_max, position)
             if each_max is not None:
@@ -163,6 +166,9 @@ class _Replay:
                 self._moves.append(((old, new, number), list(dict.fromkeys((parent(old), parent(new))))))
             case "change", (int(number), (Write() | Resize()) as change):
                 self._dirty[number].append(change)
+            case "damage", (int(number), Write() as change):
+                self._safe.pop(number, None)
+                apply(self._content[number], change)
             case "sync", int(number):
                 self._safe.pop(number, None)
                 for change in self._dirty[number]:

@@ -253,6 +253,33 @@ class DiskState:
             self.note("flip", name, at)
         return True
 
+    def damage(self, inode: Inode, content: bytes) -> None:
+        """The medium has other bytes, and so has the cache; `content` is as long as the view."""
+        at = next(n for n, pair in enumerate(zip(inode.view, content, strict=True)) if pair[0] != pair[1])
+        last = max(n for n, pair in enumerate(zip(inode.view, content, strict=True)) if pair[0] != pair[1])
+        change = Write(at, bytes(content[at : last + 1]))
+        self._record("damage", (inode.number, change))
+        apply(inode.durable, change)
+        apply(inode.view, change)
+
+    def fork(self) -> "DiskState":
+        """Another disk in the same state, unsynced changes and all; without locks and tape."""
+        inodes: dict[int, Inode] = {}
+
+        def copied(inode: Inode) -> Inode:
+            if inode.number not in inodes:
+                mine = inodes[inode.number] = Inode(inode.number, bytes(inode.durable))
+                mine.view, mine.dirty, mine.sequence = inode.view[:], inode.dirty[:], inode.sequence
+            return inodes[inode.number]
+
+        other = DiskState(quota_bytes=self.quota_bytes)
+        other._inode_count = self._inode_count
+        other.directories = dict(self.directories)
+        other.files = {name: copied(inode) for name, inode in self.files.items()}
+        other.durable_files = {name: copied(inode) for name, inode in self.durable_files.items()}
+        other.moves = [Move(m.old, m.new, copied(m.inode), m.waits_for[:]) for m in self.moves]
+        return other
+
     def image(self) -> dict[str, bytes]:
         """What the medium has under each durable name."""
         return {name: bytes(inode.durable) for name, inode in sorted(self.durable_files.items())}

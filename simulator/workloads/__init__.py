@@ -15,6 +15,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("append", Tier.MACHINES): "simulator.workloads.append_machine:AppendWorkload",
     ("append", Tier.SERVICES): "simulator.workloads.append:AppendServiceWorkload",
     ("canary", Tier.MACHINES): "simulator.workloads.canary:CanaryWorkload",
+    ("journal", Tier.CRASHES): "simulator.workloads.journal:JournalWorkload",
     ("keyspace", Tier.SERVICES): "simulator.workloads.keyspace:KeyspaceWorkload",
     ("log", Tier.CRASHES): "simulator.workloads.log:LogWorkload",
     ("metastore", Tier.MACHINES): "simulator.workloads.metastore:MetastoreWorkload",

@@ -8,40 +8,32 @@ last acknowledged one (J1, J3, J6, W2).
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import msgspec
-
-from broadsheet.base.time import WallTime
-from broadsheet.base.types import Buffer, ByteOffset, JournalName, NodeId
+from broadsheet.base.types import ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Status
-from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.keys import decode_registers
-from broadsheet.journal.reading import read
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.role import JournalsRole
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streaming import StreamedAppend
-from broadsheet.keyspace.core.transaction import Limits
-from broadsheet.keyspace.local.keyspace import KeyspaceConfig
-from broadsheet.keyspace.local.role import KeyspaceRole
-from broadsheet.keyspace.port import Keyspace
-from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
-from broadsheet.wal.config import KIB, WALConfig
+from broadsheet.wal.config import KIB
+from simulator import journalnode
 from simulator.crashstates import CrashState, crash_states, record
 from simulator.disk import SimDisk
-from simulator.disk_state import Tape
+from simulator.journalnode import JOURNALS, KEYSPACE, Shelf, Stored, start
 from tests.support.faulty import FaultyDisk
 from tests.wal.harness import TestTime
+
+__all__ = ["JOURNALS", "KEYSPACE", "NAME", "TURNS_MAX", "Running", "Shelf", "Stored", "running"]
 
 NAME: Final = JournalName("crash/j")
 NODE: Final = NodeId("n1")
@@ -49,87 +41,14 @@ FRAGMENT_BYTES: Final = 6 * KIB
 TURNS_MAX: Final = 5_000
 JUDGE_SECONDS_MAX: Final = 30.0
 """Of a restart that takes some milliseconds: it does not end."""
-KEYSPACE: Final = KeyspaceConfig(
-    wal=WALConfig(segment_bytes=272 * KIB, segments_initial=3, initial_fill_bytes=16 * KIB),
-    limits=Limits(
-        key_bytes_max=512,
-        operations_max=4096,
-        transaction_bytes_max=4 * KIB,
-        value_bytes_max=2 * KIB,
-        map_bytes_max=16 * KIB,
-    ),
-    snapshot_chunk_bytes=2 * KIB,
-)
-JOURNALS: Final = JournalsConfig(
-    store="file:///fragments/",
-    checkpoint_bytes=5 * KIB,
-    staged_memory_bytes=1 * KIB,
-    used_percent_max=100,
-    free_bytes_min=0,
-    wal=WALConfig(
-        segment_bytes=48 * KIB,
-        segments_initial=3,
-        segments_max=8,
-        initial_fill_bytes=48 * KIB,
-        record_bytes_max=12 * KIB,
-    ),
-)
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """An object as a listing tells of it."""
-
-    name: str
-    size_bytes: int
-    modified: WallTime = WallTime(0)
-
-
-class Shelf:
-    """An object store that is durable at once, and says so on the tape."""
-
-    def __init__(self, tape: Tape | None, objects: dict[str, bytes]) -> None:
-        self._tape, self.objects = tape, objects
-
-    def at(self, _url: str) -> "Shelf":
-        """The store at that URL."""
-        return self
-
-    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
-        await asyncio.sleep(0)
-        if name in self.objects:
-            return False
-        self.objects[name] = b"".join(body)
-        if self._tape is not None:
-            self._tape.mark(("stored", name, self.objects[name]))
-        return True
-
-    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        await asyncio.sleep(0)
-        if name not in self.objects:
-            raise FileNotFoundError(name)
-        return self.objects[name][begin:end]
-
-    async def list(self, prefix: str) -> Sequence[Stored]:
-        await asyncio.sleep(0)
-        names = sorted(name for name in self.objects if name.startswith(prefix))
-        return [Stored(name, len(self.objects[name])) for name in names]
-
-    async def delete(self, name: str) -> None:
-        self.objects.pop(name, None)
-
-
-class Running:
-    """The roles of one node that runs."""
-
-    def __init__(self, services: Services) -> None:
-        self.broker = services.one(Broker)
-        self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Its port.
+class Running(journalnode.Running):
+    """The roles of one node that runs, and its one journal."""
 
     async def content(self) -> tuple[Replica, bytes]:
         """The journal, and every byte that a reader is shown."""
-        replica = await self.broker.replica(NAME)
-        parts = [chunk.data async for chunk in read(replica, replica.begin, None, block=False)]
-        return replica, b"".join(parts)
+        return await self.content_of(NAME)
 
 
 @asynccontextmanager
@@ -162,10 +81,8 @@ async def running(
         crash=crashes.append,
     )
     scope, services = Scope("node", crash=crashes.append), Services()
-    services.offer(Identity, Identity(node=NODE, cluster="c", peers={NODE: ""}, version=""))
     try:
-        await KeyspaceRole().start(scope.child("keyspace"), ports, KEYSPACE, services)
-        await JournalsRole().start(scope.child("journals"), ports, config, services)
+        await start(scope, ports, services, node=NODE, keyspace=KEYSPACE, journals=config)
         yield Running(services)
     finally:
         if is_last:

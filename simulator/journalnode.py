@@ -1,0 +1,141 @@
+"""One node of journals without its doors: the key space and journals roles over whatever ports a run gives.
+
+The fragment store is an object store that is durable at once, and says so on the tape; a run may shut it.
+It does not judge: `journalmodel` does.
+"""
+
+import asyncio
+import errno
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from broadsheet.base.time import WallTime
+from broadsheet.base.types import Buffer, JournalName, NodeId
+from broadsheet.journal.broker import Broker
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.reading import read
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.role import JournalsRole
+from broadsheet.keyspace.core.transaction import Limits
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.keyspace.local.role import KeyspaceRole
+from broadsheet.keyspace.port import Keyspace
+from broadsheet.runtime.identity import Identity
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wal.config import KIB, WALConfig
+from simulator.disk_state import Tape
+
+KEYSPACE: Final = KeyspaceConfig(
+    wal=WALConfig(segment_bytes=272 * KIB, segments_initial=3, initial_fill_bytes=16 * KIB),
+    limits=Limits(
+        key_bytes_max=512,
+        operations_max=4096,
+        transaction_bytes_max=4 * KIB,
+        value_bytes_max=2 * KIB,
+        map_bytes_max=16 * KIB,
+    ),
+    snapshot_chunk_bytes=2 * KIB,
+)
+JOURNALS: Final = JournalsConfig(
+    store="file:///fragments/",
+    checkpoint_bytes=5 * KIB,
+    staged_memory_bytes=1 * KIB,
+    used_percent_max=100,
+    free_bytes_min=0,
+    wal=WALConfig(
+        segment_bytes=48 * KIB,
+        segments_initial=3,
+        segments_max=8,
+        initial_fill_bytes=48 * KIB,
+        record_bytes_max=12 * KIB,
+    ),
+)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An object as a listing tells of it."""
+
+    name: str
+    size_bytes: int
+    modified: WallTime = WallTime(0)
+
+
+class Shelf:
+    """An object store that is durable at once, and says so on the tape."""
+
+    def __init__(self, tape: Tape | None, objects: dict[str, bytes]) -> None:
+        self.tape, self.objects = tape, objects
+        self.is_shut = False
+        """Whether it answers nothing but errors."""
+
+    def at(self, _url: str) -> "Shelf":
+        """The store at that URL."""
+        return self
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        """Store an object, whole or not at all."""
+        await self._wait()
+        if name in self.objects:
+            return False
+        self.objects[name] = b"".join(body)
+        if self.tape is not None:
+            self.tape.mark(("stored", name, self.objects[name]))
+        return True
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The bytes of [begin, end)."""
+        await self._wait()
+        if name not in self.objects:
+            raise FileNotFoundError(name)
+        return self.objects[name][begin:end]
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        """Every object below a prefix."""
+        await self._wait()
+        names = sorted(name for name in self.objects if name.startswith(prefix))
+        return [Stored(name, len(self.objects[name])) for name in names]
+
+    async def delete(self, name: str) -> None:
+        """Remove an object."""
+        self.objects.pop(name, None)
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(0)
+        if self.is_shut:
+            raise OSError(errno.EIO, "the store is shut")
+
+
+class Running:
+    """The roles of one node that runs."""
+
+    def __init__(self, services: Services) -> None:
+        self.broker = services.one(Broker)
+        self.keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Its port.
+
+    async def content_of(self, name: JournalName) -> tuple[Replica, bytes]:
+        """A journal, and every byte of it that a reader is shown."""
+        replica = await self.broker.replica(name)
+        parts = [chunk.data async for chunk in read(replica, replica.begin, None, block=False)]
+        return replica, b"".join(parts)
+
+
+async def start(
+    scope: Scope,
+    ports: Ports,
+    services: Services,
+    *,
+    node: NodeId,
+    keyspace: KeyspaceConfig,
+    journals: JournalsConfig,
+) -> None:
+    """Start both roles in `scope`; they offer what `Running` is made of.
+
+    Raises:
+        OSError, BroadsheetError: as the roles do.
+    """
+    services.offer(Identity, Identity(node=node, cluster="c", peers={node: ""}, version=""))
+    await KeyspaceRole().start(scope.child("keyspace"), ports, keyspace, services)
+    await JournalsRole().start(scope.child("journals"), ports, journals, services)

@@ -1,0 +1,663 @@
+"""Journals of one node, tier 3: seeded histories, and what crashes, damage and restarts leave of them.
+
+A seed is a few epochs. In each a node lives some lives on one disk, with small fragments, checkpoints and log
+segments: appends of all kinds (with conditions, in streams, that break off), rolls, uploads to a store that
+is shut at times, full and slow disks, ends of all kinds. Then disks that a power cut could have left are
+started, and must show what was promised (`journalmodel.py`) and take another append; others are damaged
+first, and must show it or say what is lost, keep what they had, and go on once the loss is accepted. One of
+them is what the next epoch begins with. The log by itself is judged by `log`, the key space by `keyspace`.
+Source: J1-J7, W6, W7; `docs/protocols/journals.md`.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import ClassVar, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from broadsheet.base import buggify
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.base.types import ByteOffset, JournalName, NodeId
+from broadsheet.errors import BroadsheetError, Corrupt, Status
+from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
+from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, spec_key
+from broadsheet.journal.keys import decode_registers
+from broadsheet.journal.reading import read
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.sealing import LOST_SUFFIX
+from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig
+from broadsheet.ports import Random
+from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.scope import Scope
+from broadsheet.wal.config import KIB
+from simulator.clock import NodeClock, SimTime, SimTimers
+from simulator.crashrun import NODE, CrashRun
+from simulator.crashstates import CrashState, crash_states, record_on
+from simulator.disk import SimDisk
+from simulator.disk_state import SECTOR, DiskState, Tape
+from simulator.entropy import Draws, stream
+from simulator.journalmodel import (
+    Append,
+    JournalModel,
+    Promised,
+    judge_attempts,
+    registers_behind,
+)
+from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start
+from simulator.logimage import batches_of
+from simulator.run import chooser
+from simulator.workload import CrashWorkload, Violation
+from simulator.world import Life
+
+EPOCHS: Final = 2
+STATES: Final = 20
+"""Crash states of an epoch that are started."""
+ATOMS_MAX: Final = 6
+DAMAGED: Final = 10
+"""Damaged disks of an epoch that are started."""
+BEHIND: Final = 2
+"""Crash states of the start on a damaged disk that are started again."""
+OPENS_SECONDS: Final = 60
+FULL_BYTES: Final = 1 << 40
+LOG: Final = "journals/log"
+KEPT_BYTES_MIN: Final = 24
+"""Shorter contents are not looked for in files."""
+
+
+class JournalWorkload(CrashWorkload):
+    """Some journals of one node, and their model."""
+
+    name: ClassVar[str] = "journal"
+    scope: ClassVar[tuple[str, ...]] = ("journal", "keyspace", "wal")
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How soon all rolls, and how much is done."""
+        return {
+            "journals": draw.randrange(1, 4),
+            "fragment_bytes": 1 << draw.randrange(10, 14),
+            "checkpoint_bytes": 1 << draw.randrange(11, 15),
+            "segments_max": draw.randrange(5, 9),
+            "vouch_ms": (0, 2, 3_600_000)[draw.randrange(0, 3)],
+            "lives": draw.randrange(1, 3),
+            "operations": draw.randrange(60, 120),
+        }
+
+    def perform(self, run: CrashRun) -> None:
+        """Epoch after epoch, each on what a crash left of the one before."""
+        _Histories(run).play()
+
+
+class _Damage(NamedTuple):
+    """What was done to a disk."""
+
+    what: str = ""
+    may_lack: bool = False
+    """It may have taken the last appends without a trace: a torn write and a damaged one look alike."""
+    may_be_aside: bool = False
+    """After a kill such appends are kept in a file of their own, which `doctor` names."""
+    is_keyspace: bool = False
+    """The key space may refuse to start."""
+
+
+NO_DAMAGE: Final = _Damage()
+
+
+class _Disk(NamedTuple):
+    """A disk to be started, and what was promised of it."""
+
+    state: DiskState
+    promised: Promised
+    clock: NodeClock | None
+    """None: another kernel."""
+    damage: _Damage
+    where: str
+    shelf: Shelf
+    is_killed: bool = False
+    """No write of it was torn."""
+
+
+class _Histories:
+    """One seed's epochs."""
+
+    def __init__(self, run: CrashRun) -> None:
+        self.run, self.knobs = run, run.plan.knobs
+        self.random = stream(run.plan.seed, "journal", "operations")
+        self.judging = stream(run.plan.seed, "journal", "judging")
+        self.model = JournalModel()
+        self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
+        self.tape = Tape()
+        self.names = [JournalName(f"sim/j{n}") for n in range(self.knobs["journals"])]
+        self.shelf = Shelf(None, {})
+        self.clock = run.clock
+        self.boots = 0
+        self.before: tuple[object, ...] = ()
+        """What was promised of the disk that the epoch begins with."""
+
+    @property
+    def keyspace(self) -> KeyspaceConfig:
+        """A small one."""
+        return replace(KEYSPACE, wal=replace(KEYSPACE.wal, vouch_delay=self.vouch_delay))
+
+    @property
+    def journals(self) -> JournalsConfig:
+        """Small ones."""
+        knobs = self.knobs
+        wal = replace(JOURNALS.wal, segments_max=knobs["segments_max"], vouch_delay=self.vouch_delay)
+        return replace(JOURNALS, checkpoint_bytes=knobs["checkpoint_bytes"], wal=wal)
+
+    @property
+    def vouch_delay(self) -> Duration:
+        """Of both logs."""
+        return Duration(self.knobs["vouch_ms"] * MILLISECOND)
+
+    def play(self) -> None:
+        """All epochs."""
+        for epoch in range(EPOCHS):
+            self.tape = record_on(self.disk_state)
+            for mark in self.before:
+                self.tape.mark(mark)
+            begun = len(self.tape.steps)
+            buggify.install(chooser(self.run.plan))
+            for _ in range(self.knobs["lives"]):
+                self.shelf.tape = self.tape
+                self._forget_locks(self.disk_state)
+                self.run.live(self.disk_state, self._life, clock=self.clock)
+                self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
+            buggify.install(None)  # What is judged has nothing else against it.
+            states = self._judge(begun)
+            self._judge_damaged(states)
+            self._go_on(states[self.judging.randrange(len(states))], epoch)
+
+    def _forget_locks(self, state: DiskState) -> None:
+        state.locks.clear()
+
+    async def _life(self, life: Life, disk: SimDisk) -> None:
+        await _Life(self, life, disk, self.shelf).work()
+
+    def marks(self) -> tuple[object, ...]:
+        return tuple(what for step, what in self.tape.steps if step == "mark")
+
+    def _judge(self, begun: int) -> list[CrashState]:
+        """Some crash states as they are, and the disk as the last process left it."""
+        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
+        chosen = dict.fromkeys(self.judging.sample(syncs, min(STATES, len(syncs))))
+        chosen[len(self.tape.steps)] = None
+        states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
+        for state in states:
+            disk_state = DiskState.of(state.image, state.directories)
+            promised = Promised(state.marks)
+            shelf = Shelf(None, dict(promised.stored))
+            self._start(_Disk(disk_state, promised, None, NO_DAMAGE, f"step {state.position}", shelf))
+        return states
+
+    def _start(self, disk: _Disk) -> None:
+        """Start a node on it, and judge what it shows; sometimes twice."""
+        self.run.judged += 1
+        random = stream(self.run.plan.seed, "judge", self.run.judged)
+        disk.state.draws = Draws(self.run.plan.seed, "judged", self.run.judged)
+        shelf, clock = disk.shelf, disk.clock or self._reboot()
+        if disk.damage.what and random.random() < 0.3:
+            disk.state.quota_bytes = disk.state.used() + random.choice((0, 100, 6 * KIB, 60 * KIB))
+            self.run.live(disk.state, partial(self._on_a_full_disk, shelf), clock=clock)
+            disk.state.quota_bytes = FULL_BYTES
+            self._forget_locks(disk.state)
+        shown: dict[JournalName, bytes] = {}
+        said = self.run.live(disk.state, partial(self._looked_at, disk, shelf, shown), clock=clock)
+        if said is None and random.random() < 0.4:
+            if random.random() < 0.7:
+                disk.state.tape = None  # It goes on with what the power left, which no tape tells.
+                disk.state.power_cut()
+                clock = self._reboot()
+            self._forget_locks(disk.state)
+            again = disk._replace(where=f"{disk.where}, started again")
+            said = self.run.live(disk.state, partial(self._looked_at, again, shelf, shown), clock=clock)
+        self.run.trace.note("judged", disk.where, disk.damage.what, said)
+        if said is not None:
+            hurt = f" with {disk.damage.what}" if disk.damage.what else ""
+            raise Violation(f"{said} (at {disk.where}{hurt})")
+
+    def _reboot(self) -> NodeClock:
+        self.boots += 1
+        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
+
+    async def _on_a_full_disk(self, shelf: Shelf, life: Life, disk: SimDisk) -> None:
+        """A start that may end for want of room; whatever it does, nothing is lost by it."""
+        node = _Life(self, life, disk, shelf)
+        try:
+            await asyncio.wait_for(node.open(), OPENS_SECONDS)
+            await asyncio.sleep(self.judging.random() / 100)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        except (BroadsheetError, TimeoutError):
+            return
+
+    async def _looked_at(
+        self, it: _Disk, shelf: Shelf, shown: dict[JournalName, bytes], life: Life, disk: SimDisk
+    ) -> str | None:
+        node = _Life(self, life, disk, shelf)
+        try:
+            await asyncio.wait_for(node.open(), OPENS_SECONDS)
+        except Corrupt as error:
+            if it.damage.is_keyspace:
+                return None  # It says so, and has changed nothing.
+            return f"W6: the node does not start: {error}"
+        except (BroadsheetError, OSError, TimeoutError) as error:
+            return f"the node does not start: {error!r}"
+        for name in it.promised.made:
+            try:
+                said = await asyncio.wait_for(self._look(node.running, name, it, shown), OPENS_SECONDS)
+            except (BroadsheetError, OSError, TimeoutError) as error:
+                said = f"{name}: {error!r}"
+            if said is None and node.crashes:
+                said = f"the node ended: {node.crashes[0]!r}"
+            if said is not None:
+                return said
+        return None
+
+    async def _look(
+        self, node: Running, name: JournalName, it: _Disk, shown: dict[JournalName, bytes]
+    ) -> str | None:
+        replica = await node.broker.replica(name)
+        told = replica.reason or replica.damage or replica.trouble
+        if told or name in it.promised.accepted:
+            if not it.damage.what:
+                return f"{name} takes no appends, and nothing was damaged: {told}"
+            return await self._look_at_damaged(node, name, it)
+        _, content = await node.content_of(name)
+        if replica.begin != 0 or len(content) != replica.end:
+            return f"{name}: {len(content)} bytes are shown of [{replica.begin}, {replica.end})"
+        if not content.startswith(shown.get(name, b"")):
+            return f"J1: {name} shows other bytes than a start before this one"
+        found = self.model.parse(name, content.removesuffix(MORE))
+        if isinstance(found, str):
+            return f"{name}: {found}"
+        aside = b"\0".join(bytes(i.view) for n, i in it.state.files.items() if n.endswith(LOST_SUFFIX))
+
+        def may_lack(append: Append) -> bool:
+            return it.damage.may_lack or (it.damage.may_be_aside and append.content in aside)
+
+        judged = self.model.judge(name, found, it.promised, may_lack=may_lack)
+        if judged is not None:
+            return f"{name}: {judged}"
+        pair = node.keyspace.get(registers_key(name))
+        known = decode_registers(pair).values if pair is not None else {}
+        now, expected = replica.pipeline.committed_registers, registers_behind(found)
+        if now is None or now.values != expected or known != expected:
+            return f"J6: {name}: the registers are {now}, and {known} in their key, not {expected}"
+        asked = [each for each in self.model.appends if each.journal == name]
+        is_whole = it.is_killed and not it.damage.what
+        if (wrong := judge_attempts(replica.pipeline.attempts, found, asked, is_whole=is_whole)) is not None:
+            return f"{name}: {wrong}"
+        if content.endswith(MORE):
+            return None
+        run = UnaryAppend(MORE)
+        here = Condition(offset=ByteOffset(replica.end))
+        replica.deliver(Submitted(run=run, count=1, length=len(MORE), condition=here))
+        status, _ = await run.answered
+        shown[name] = content + MORE
+        return None if status is Status.OK else f"{name}: another append is refused: {status}"
+
+    async def _look_at_damaged(self, node: Running, name: JournalName, it: _Disk) -> str | None:
+        """It says that it is damaged: what it shows must be right all the same, also after the way out."""
+        for _ in range(2):
+            replica = await node.broker.replica(name)
+            if (wrong := await self._spans(replica, it.promised)) is not None:
+                return wrong
+            if not (replica.reason or replica.damage):
+                break
+            it.promised.accepted[name] = None
+            if it.shelf.tape is not None:
+                it.shelf.tape.mark(("accepted", name))
+            await node.broker.accept_loss(name, None, head=None, may_act=True, is_head_only=False)
+        replica = await node.broker.replica(name)
+        if replica.reason or replica.damage:
+            return f"{name}: its loss was accepted, and it says: {replica.reason or replica.damage}"
+        run = UnaryAppend(MORE)
+        replica.deliver(Submitted(run=run, count=1, length=len(MORE)))
+        status, _ = await run.answered
+        return None if status is Status.OK else f"{name}: its loss was accepted, and it answers {status}"
+
+    async def _spans(self, replica: Replica, promised: Promised) -> str | None:
+        """Whether each acknowledged append is served as it was, or not at all."""
+        for number, begin in promised.acknowledged.items():
+            append = self.model.appends[number]
+            if append.journal != replica.name or not append.content:
+                continue
+            end = begin + len(append.content)
+            try:
+                reading = read(replica, ByteOffset(begin), ByteOffset(min(end, replica.end)), block=False)
+                served = b"".join([chunk.data async for chunk in reading])
+            except BroadsheetError:
+                continue
+            if served != append.content[: len(served)]:
+                return f"W4: {replica.name}: other bytes are served at {begin} than append {number} had"
+        return None
+
+    # --- damage
+
+    def _judge_damaged(self, states: Sequence[CrashState]) -> None:
+        for number in range(DAMAGED):
+            if number % 2:
+                state = states[self.judging.randrange(len(states))]
+                image, damage = self._damaged(state.image, is_torn=True)
+                disk_state = DiskState.of(image, state.directories)
+                tape = record_on(disk_state)
+                for mark in state.marks:
+                    tape.mark(mark)
+                promised = Promised(state.marks)
+                shelf = Shelf(tape, dict(promised.stored))
+                disk = _Disk(disk_state, promised, None, damage, f"step {state.position}", shelf)
+            else:
+                disk_state = self.disk_state.fork()
+                view = {name: bytes(inode.view) for name, inode in disk_state.files.items()}
+                image, damage = self._damaged(view, is_torn=False)
+                tape = Tape([*self.tape.steps])
+                disk_state.tape = tape
+                for name, content in image.items():
+                    if content != view[name]:
+                        disk_state.damage(disk_state.files[name], content)
+                promised = Promised(self.marks())
+                shelf = Shelf(tape, dict(promised.stored))
+                disk = _Disk(disk_state, promised, self.clock, damage, "a kill", shelf, is_killed=True)
+            if not damage.what:
+                continue
+            self._start_damaged(disk, tape, image)
+
+    def _start_damaged(self, disk: _Disk, tape: Tape, image: dict[str, bytes]) -> None:
+        before = self._kept(image, disk.promised)
+        begun = len(tape.steps)
+        self._forget_locks(disk.state)
+        self._start(disk)
+        after = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+        self._keeps(before, after, disk.shelf.objects, disk)
+        positions = [n for n in range(begun, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
+        chosen = dict.fromkeys(self.judging.sample(positions, min(BEHIND, len(positions))))
+        for state in crash_states(tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen):
+            promised = Promised(state.marks)
+            if not disk.is_killed:
+                self._keeps(before, state.image, promised.stored, disk)
+            what = f"{disk.damage.what}, and a power cut at {state.position}"
+            damage = disk.damage._replace(what=what, may_lack=disk.damage.may_be_aside)
+            disk_state = DiskState.of(state.image, state.directories)
+            shelf = Shelf(None, dict(promised.stored))
+            self._start(_Disk(disk_state, promised, None, damage, disk.where, shelf))
+
+    def _damaged(self, image: dict[str, bytes], *, is_torn: bool) -> tuple[dict[str, bytes], _Damage]:
+        """A disk of which some bytes are wrong."""
+        random, chance = self.judging, self.judging.random()
+        if chance < 0.65:
+            names = [name for name in image if name.startswith(f"{LOG}/segment")]
+        elif chance < 0.85:
+            names = [name for name in image if name.endswith(".spool")]
+        else:
+            names = [name for name in image if name.startswith("keyspace/")]
+        names = [name for name in names if any(image[name])]
+        if not names:
+            return image, NO_DAMAGE
+        name = names[random.randrange(len(names))]
+        content = bytearray(image[name])
+        is_newest = False  # With header and frames gone the newest batch would leave no trace.
+        if name.startswith(f"{LOG}/segment"):
+            found = [each for each in batches_of(image, LOG) if each[0] == name]
+            if not found:
+                return image, NO_DAMAGE
+            _, header = found[-1 if random.random() < 0.25 else random.randrange(len(found))]
+            begin, end = header.at, header.at + header.length
+            is_newest = header.batch == batches_of(image, LOG)[-1][1].batch
+        else:
+            begin, end = 0, len(content.rstrip(b"\0"))
+        at = begin + random.randrange(max(1, end - begin))
+        if random.random() < 0.6 or (is_newest and at - at % SECTOR == begin):
+            content[at] ^= 1 << random.randrange(8)
+            what = f"a bit flipped at {at} of {name}"
+        else:
+            at -= at % SECTOR
+            content[at : at + SECTOR] = bytes(len(content[at : at + SECTOR]))
+            what = f"a lost sector at {at} of {name}"
+        if content == image[name]:
+            return image, NO_DAMAGE
+        is_keyspace = name.startswith("keyspace/")
+        return {**image, name: bytes(content)}, _Damage(what, is_torn and is_newest, is_newest, is_keyspace)
+
+    def _kept(self, image: dict[str, bytes], promised: Promised) -> list[Append]:
+        """The acknowledged appends whose bytes stand in files beside the log."""
+        beside = b"\0".join(_beside(image))
+        return [
+            append
+            for append in (self.model.appends[number] for number in promised.acknowledged)
+            if len(append.content) >= KEPT_BYTES_MIN and append.content in beside
+        ]
+
+    def _keeps(
+        self, before: Sequence[Append], after: dict[str, bytes], stored: dict[str, bytes], disk: _Disk
+    ) -> None:
+        everywhere = b"\0".join([*after.values(), *stored.values()])
+        for append in before:
+            if append.content not in everywhere:
+                raise Violation(
+                    f"W7: append {append.number} of {append.journal} stood in a file, and a start with"
+                    f" {disk.damage.what} has left it nowhere"
+                )
+
+    def _go_on(self, state: CrashState, epoch: int) -> None:
+        """The next epoch begins with one of the disks."""
+        self.disk_state = DiskState.of(state.image, state.directories)
+        self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
+        promised = Promised(state.marks)
+        self.shelf = Shelf(None, dict(promised.stored))
+        self.clock = self._reboot()
+        self.before = state.marks
+
+
+MORE: Final = b"and one more, which a judge appends\n"
+
+
+def _beside(image: dict[str, bytes]) -> list[bytes]:
+    return [
+        content
+        for name, content in image.items()
+        if name.startswith("journals/") and not name.startswith(LOG)
+    ]
+
+
+class _Unary(UnaryAppend):
+    """An append that says what becomes of it."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, content: bytes, told: Callable[[Status, int, int], None]) -> None:
+        super().__init__(content)
+        self._told = told
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+        """Its client is told."""
+        self._told(status, begin, end)
+        super().answer(status, begin, end)
+
+
+class _Streamed(StreamedAppend):
+    """The same in a stream."""
+
+    told: Callable[[Status, int, int], None]
+
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+        """Its client is told."""
+        self.told(status, begin, end)
+        super().answer(status, begin, end)
+
+
+class _Life:
+    """One process."""
+
+    def __init__(self, histories: _Histories, life: Life, disk: SimDisk, shelf: Shelf) -> None:
+        self.histories, self.life, self.disk, self.shelf = histories, life, disk, shelf
+        self.random, self.model, self.run = histories.random, histories.model, histories.run
+        self.crashes: list[BaseException] = []
+        self.scope = Scope("node", crash=self.crashes.append)
+        self.running: Running
+        self.streams = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Start the roles, with entropy of their own."""
+        run, clock, boot = self.run, self.life.clock, self.run.lives
+        assert isinstance(clock, NodeClock)
+        ports = Ports(
+            time=SimTime(run.world, clock),
+            timers=SimTimers(run.world, self.life, clock),
+            disk=self.disk,
+            network=None,  # type: ignore[arg-type]  # Nobody calls: there is no door.
+            objects=self.shelf.at,
+            random=lambda purpose: stream(run.plan.seed, NODE, boot, purpose),
+            crash=self.crashes.append,
+        )
+        config, services = self.histories, Services()
+        await start(
+            self.scope,
+            ports,
+            services,
+            node=NodeId(NODE),
+            keyspace=config.keyspace,
+            journals=config.journals,
+        )
+        self.running = Running(services)
+
+    async def work(self) -> None:
+        """Operations, then an end of some kind."""
+        histories = self.histories
+        self.shelf.is_shut = self.random.random() < 0.2
+        await asyncio.wait_for(self.open(), OPENS_SECONDS)
+        for name in histories.names:
+            await self._take_up(name)
+        for _ in range(histories.knobs["operations"]):
+            name = histories.names[self.random.randrange(len(histories.names))]
+            await self._operate(await self.running.broker.replica(name))
+            await self._pause()
+            if self.crashes:
+                raise Violation(f"the node ended: {self.crashes[0]!r}")
+        if self.random.random() < 0.3:
+            self.disk.state.quota_bytes = FULL_BYTES
+            await asyncio.wait(self.tasks or [asyncio.ensure_future(asyncio.sleep(0))])
+            await self.scope.close()
+
+    async def _take_up(self, name: JournalName) -> None:
+        """Make it, or see where it stands: what is shown now is shown for ever."""
+        tape = self.histories.tape
+        if self.running.keyspace.get(spec_key(name)) is None:
+            spec = JournalSpec(name, FragmentSpec(length=self.histories.knobs["fragment_bytes"]))
+            while self.running.keyspace.get(spec_key(name)) is None:
+                with suppress(BroadsheetError):  # The key space may refuse for a while.
+                    await self.running.broker.create(spec)
+                await asyncio.sleep(0.001)
+            tape.mark(("made", name))
+        replica = await self.running.broker.replica(name)
+        self.shelf.is_shut = False
+        async with asyncio.timeout(OPENS_SECONDS):
+            while not replica.is_listed:  # noqa: ASYNC110 - nobody tells.
+                await asyncio.sleep(0.1)
+        replica, content = await self.running.content_of(name)
+        found = self.model.parse(name, content)
+        if replica.reason or isinstance(found, str):
+            raise Violation(f"{name} after a crash: {replica.reason or found}")
+        promised = Promised(self.histories.marks())
+        if (judged := self.model.judge(name, found, promised)) is not None:
+            raise Violation(f"{name} after a crash: {judged}")
+        for append, begin in found:
+            tape.mark(("shown", append.number, begin))
+        shown = {each.append.number for each in found}
+        for append in self.model.appends:
+            if append.journal == name and append.number not in shown:
+                tape.mark(("refused", append.number))
+
+    async def _operate(self, replica: Replica) -> None:
+        random, chance = self.random, self.random.random()
+        if chance < 0.6:
+            run = self._append(replica, random.choice((20, 60, 300, 300, 900, 2500, 5000)))
+            if random.random() < 0.5:
+                await asyncio.wait([run.answered])
+        elif chance < 0.8:
+            self.tasks.append(asyncio.ensure_future(self._stream(replica)))
+        elif chance < 0.86:
+            replica.deliver(RollAsked())
+        elif chance < 0.92:
+            slot = self.running.broker._slots[replica.name]  # noqa: SLF001 - as the log asks for it.
+            if slot.housekeeping is not None:
+                slot.housekeeping.checkpoint()
+        elif chance < 0.95:
+            self.disk.state.health.slow_ns = random.choice((0, 0, 300_000, 5_000_000))
+        elif chance < 0.98:
+            state = self.disk.state
+            is_full = state.quota_bytes < FULL_BYTES
+            state.quota_bytes = FULL_BYTES if is_full else state.used() + random.randrange(20_000)
+        else:
+            self.shelf.is_shut = not self.shelf.is_shut
+
+    def _condition(self, replica: Replica) -> Condition | None:
+        random = self.random
+        if random.random() < 0.5:
+            return None
+        registers = replica.log_registers.values if replica.log_registers is not None else {}
+        name = f"r{random.randrange(2)}"
+        return Condition(
+            offset=replica.pipeline.adopted_end if random.random() < 0.3 else None,
+            check={name: registers.get(name)} if random.random() < 0.4 else None,
+            union={name: str(len(self.model.appends))} if random.random() < 0.5 else None,
+            attempt=random.randbytes(16) if random.random() < 0.7 else b"",
+        )
+
+    def _append(self, replica: Replica, length: int) -> _Unary:
+        content = self.random.randbytes(self.random.randrange(length))
+        append = self.model.note(replica.name, content, self._condition(replica))
+        run = _Unary(append.content, partial(self._told, append))
+        replica.deliver(Submitted(run=run, count=1, length=len(append.content), condition=append.condition))
+        return run
+
+    def _told(self, append: Append, status: Status, begin: int, _end: int) -> None:
+        if status is Status.OK:
+            self.run.acked += 1
+            self.histories.tape.mark(("acknowledged", append.number, begin))
+        elif status is not Status.UNKNOWN:
+            self.run.refused += 1
+            self.histories.tape.mark(("refused", append.number))
+
+    async def _stream(self, replica: Replica) -> None:
+        random = self.random
+        is_left = random.random() < 0.2
+        body = random.randbytes(random.randrange(6000))
+        append = self.model.note(replica.name, body, self._condition(replica), is_left=is_left)
+        self.streams += 1
+        streamed = _Streamed(replica, self.streams, append.condition)
+        streamed.told = partial(self._told, append)
+        try:
+            await streamed.granted
+        except BroadsheetError:
+            return
+        for at in range(0, len(append.content), 1500):
+            if is_left and at >= 3000:
+                break
+            streamed.put(append.content[at : at + 1500])
+            await asyncio.sleep(random.choice((0, 0, 0.0002)))
+        if is_left:
+            streamed.fail(Status.CANCELLED)
+        else:
+            streamed.finish()
+
+    async def _pause(self) -> None:
+        """From nothing, so that appends collect, to longer than a rest."""
+        chance = self.random.random()
+        if chance < 0.4:
+            await asyncio.sleep(0)
+        elif chance < 0.8:
+            await asyncio.sleep(self.random.randrange(700) / 1_000_000)
+        elif chance < 0.95:
+            await asyncio.sleep(0.02)
+        else:
+            await asyncio.sleep(1.5)
