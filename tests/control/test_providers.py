@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from io import StringIO
@@ -14,11 +15,13 @@ from msgspec import structs
 from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import document as module
+from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
-from broadsheet.control.core.messages import Prepare
+from broadsheet.control.core.messages import Prepare, Read
 from broadsheet.control.core.settings import ProposerConfig
-from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, Acceptor, Ballot
+from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
 from broadsheet.control.file import FileMetastore
+from broadsheet.control.majority import CALLS_PER_PEER_MAX
 from broadsheet.control.port import Metastore
 from broadsheet.errors import (
     ConfigError,
@@ -293,6 +296,28 @@ async def test_calls_to_a_peer_are_counted_back_one_by_one(tmp_path: Path) -> No
                 await asyncio.sleep(0.01)
 
         assert set(nodes[0]._calls.values()) == {0}
+
+
+async def test_a_silent_peer_holds_no_more_messages_than_the_limit(tmp_path: Path) -> None:
+    """Each holds a document until keepalives find out, which takes 40 s. No test noticed a missing limit."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # The kernel takes connections, and nobody reads.
+        n2 = NodeId("n2")
+        peers = {NodeId("n1"): free_addresses(1)[0], n2: f"127.0.0.1:{silent.getsockname()[1]}"}
+        async with one_node(tmp_path, NodeId("n1"), peers) as metastore:
+            for number in range(2 * CALLS_PER_PEER_MAX):
+                metastore._send_request(Send(n2, Read(NodeId("n1"), (1, number), NO_BALLOT)))
+
+            assert metastore._calls[n2] == CALLS_PER_PEER_MAX
+
+
+async def test_a_change_that_is_half_done_is_finished_without_the_member_that_joins(tmp_path: Path) -> None:
+    """It is in already, and may be what is down by now: it was not asked again, and no test held that."""
+    async with majority(tmp_path) as (first, _, third):
+        member = third.acceptor.acceptor
+        assert member in (await first.read_value()).sets.members()
+        await third.close()  # It answers nobody.
+
+        await first._must_live(member, free_addresses(1)[0])
 
 
 def test_a_document_of_the_greatest_size_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,3 +161,26 @@ async def test_a_snapshot_that_the_log_has_no_room_for_is_made_again(monkeypatch
                 break
     assert refused == 2
     await life.scope.close()
+
+
+@pytest.mark.parametrize("asked", ["flush_asked", "_heal"])
+async def test_what_the_log_asks_for_while_the_node_stops_ends_in_good_order(asked: str) -> None:
+    """Tasks end before the key space closes, and the log goes on meanwhile: the node ended with status 70."""
+    life = Life(SimDisk(), 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    was_asked = asyncio.Event()
+
+    async def ends_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            getattr(keyspace, asked)()
+            was_asked.set()
+
+    life.scope.spawn(ends_slowly(), name="slow")
+    await asyncio.sleep(0)
+    await life.scope.close()
+
+    assert was_asked.is_set()
+    assert not life.crashes

@@ -263,7 +263,7 @@ class LocalKeyspace:
 
     def _heal(self) -> None:
         """The log lost an old record: have its stream begin anew with the map, which is all in memory."""
-        if not self._is_healing and not self._is_closed:
+        if not self._is_healing and not self._scope.is_closed:  # Tasks are cancelled before `close`.
             self._is_healing = True
             self._scope.spawn(self._begin_anew(), name="heal")
 
@@ -310,7 +310,8 @@ class LocalKeyspace:
         self._wake()
 
     def _encode_snapshot(self, effect: EncodeSnapshot) -> None:
-        self._scope.spawn(self._encode(effect), name="snapshot")
+        if not self._scope.is_closed:  # Else the next start is asked again.
+            self._scope.spawn(self._encode(effect), name="snapshot")
 
     async def _encode(self, effect: EncodeSnapshot) -> None:
         chunks = await self._disk.run(
