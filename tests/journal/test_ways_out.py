@@ -224,6 +224,34 @@ async def test_a_loss_that_the_disk_has_no_room_to_accept_is_refused_and_accepte
     assert not crashes
 
 
+async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_aside() -> None:
+    """W7: the opening between them had made the spool file anew, and that took the place of the first one.
+
+    With it all that was sound beside one flipped bit was deleted.
+    """
+    crashes: list[BaseException] = []
+    disk = await lived(is_vouched=True)
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        await node.broker.replica(NAME)
+        housekeeping = node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        await _idle()
+        assert await append(node, NAME, b"what only the log has, and will write again") is Status.OK
+        await _idle()
+    flip(disk, *place_of(disk, PARTS[0], ".spool"))
+    assert PARTS[1] in kept(disk)
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, faulty=faulty) as node:
+        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1))
+        with pytest.raises(StoreUnhealthy, match="accept-loss"):
+            await accept(node, may_act=True)
+        assert (await accept(node, may_act=True)).is_done
+    assert all(part in kept(disk) for part in PARTS[1:])
+    assert not crashes
+
+
 async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() -> None:
     """J2: the seal said that the spool was synced, and nobody had: the log had let go of its bytes."""
     disk, crashes = SimDisk(), list[BaseException]()

@@ -22,12 +22,12 @@ from broadsheet.journal.keys import decode_epoch, decode_registers
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.sealing import (
-    LOST_SUFFIX,
     copy_out,
     lost_files,
     read_seal,
     spools_in,
     sync_files,
+    unused_name,
     write_seal,
 )
 from broadsheet.journal.spool_file import SpoolFile
@@ -138,7 +138,7 @@ def give_up(replica: Replica, loss: Loss) -> None:
         if begin in sound and sound[begin] > begin:
             _move_tail(replica, name, begin=begin, keep=sound[begin] - begin)
         elif size:
-            disk.rename(f"{directory}/{name}", f"{directory}/{begin:016x}-{begin + size:016x}{LOST_SUFFIX}")
+            disk.rename(f"{directory}/{name}", unused_name(disk, directory, begin=begin, size=size))
     here = [name for name, _, _ in spools_in(disk, directory)]
     sync_files(disk, [f"{directory}/{name}" for name in here])  # The seal says that what is sound is durable.
     disk.sync_dir(directory)

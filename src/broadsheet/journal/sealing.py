@@ -83,8 +83,20 @@ def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
         size = file.size()
     finally:
         file.close()
-    disk.rename(name, f"{directory}/{begin:016x}-{begin + size:016x}{LOST_SUFFIX}")
+    disk.rename(name, unused_name(disk, directory, begin=begin, size=size))
     disk.sync_dir(directory)
+
+
+def unused_name(disk: Disk, directory: str, *, begin: int, size: int) -> str:
+    """Where a file of that span goes aside: never in the place of another one.
+
+    An attempt that the disk refused half-way leaves one, and the next opening makes the spool file anew.
+    """
+    span = f"{directory}/{begin:016x}-{begin + size:016x}"
+    name, number = f"{span}{LOST_SUFFIX}", 1
+    while disk.exists(name):
+        name, number = f"{span}-{number}{LOST_SUFFIX}", number + 1
+    return name
 
 
 def sync_files(disk: Disk, names: Iterable[str]) -> None:
