@@ -27,7 +27,7 @@ from tests.wal.harness import (
     payloads,
     vouching,
 )
-from tests.wal.histories import read_image
+from tests.wal.histories import noise, read_image
 from tests.wal.one_stream import record_ranges
 
 SEGMENT = f"{DIRECTORY}/segment-00000000.wal"
@@ -179,6 +179,46 @@ async def test_a_log_that_cannot_grow_copies_what_nobody_flushes_and_goes_on() -
     await abandon(bench)
     async with opened(after_power_cut(disk), config=TIGHT, seed=2) as bench:
         assert payloads((await bench.found(B)).records) == held
+
+
+async def test_a_log_whose_segments_were_configured_smaller_still_copies_its_older_records() -> None:
+    """`TooLarge` came out of the copier, where nobody expects it: the node ended, again after each start."""
+    disk = SimDisk()
+    large = msgspec.structs.replace(
+        SMALL, segment_bytes=128 << 10, initial_fill_bytes=128 << 10, record_bytes_max=32 << 10
+    )
+    bench = await open_log(disk, config=large)
+    await bench.commit(A, noise(1, 30_000))
+    await bench.log.close()
+    small = msgspec.structs.replace(
+        SMALL, segment_bytes=16 << 10, record_bytes_max=4 << 10, batch_bytes_max=8 << 10, segments_max=8
+    )
+    bench = await open_log(disk, config=small, seed=2)
+    first = bench.log.status().lap_oldest
+    for n in range(400):
+        await bench.commit(B, noise(n, 3000))
+        bench.log.trim(B, bench.log.next_offset(B))
+        assert bench.crashes == []
+    assert bench.log.status().lap_oldest > first + 5
+    assert [record.payload async for record in bench.log.records(A)] == [noise(1, 30_000)]
+    await abandon(bench)
+
+
+async def test_what_a_trim_asks_for_in_the_turn_of_a_close_ends_nothing() -> None:
+    """The flush at the end of the turn came after the log had let go of its tasks and files."""
+    disk, errors = SimDisk(), list[object]()
+    bench = await open_log(disk, config=vouching(SMALL))
+    while bench.log.pool.head < 2:
+        await bench.commit(A, noise(1, 12_000))
+    await bench.commit(B, b"the head is another segment")
+    await bench.vouched()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    bench.log.trim(A, bench.log.next_offset(A))
+    await bench.log.close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert errors == []
+    assert bench.crashes == []
 
 
 async def test_a_log_full_of_what_nobody_flushes_comes_to_rest() -> None:

@@ -4,20 +4,26 @@ The bytes are gone, and their streams may be nowhere else: what is left, or what
 must tell of it.
 """
 
+import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from broadsheet.base.checksum import crc32c
+from broadsheet.base.time import Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError
+from broadsheet.wal import Log
+from broadsheet.wal.copying import copy_forward
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path, pack, unpack
-from broadsheet.wal.format import RowFlag
+from broadsheet.wal.format import FRAME_ALIGN, RowFlag
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.segments import segment_name
 from simulator.crashstates import crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
+from simulator.logimage import batches_of
 from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, payloads
 from tests.wal.histories import TINY, noise
 from tests.wal.test_crash_states import replayed
@@ -246,3 +252,129 @@ async def test_power_that_fails_while_a_shorter_log_starts_loses_no_suspicion(wh
     assert len(states) > 50
     for state in states:
         assert all(flags(state.image).values())
+
+
+ROOM = msgspec.structs.replace(
+    TINY,
+    segment_bytes=128 << 10,
+    initial_fill_bytes=128 << 10,
+    segments_initial=5,
+    retry_delay=Duration(1_000_000),
+)
+"""Room for many batches in one segment."""
+
+
+async def begun_anew(log: Log, stream: LogStreamId) -> None:
+    """As a domain does that has repaired what was suspect."""
+    offset, generation = log.next_offset(stream), log.generation(stream)
+    log.reset(stream, offset, Generation(generation + 1), lambda: None)
+
+
+@pytest.mark.parametrize("what", ["the end of the head is cut off", "the head is gone"])
+async def test_what_is_acknowledged_while_a_full_disk_keeps_damage_in_place_stays(what: str) -> None:
+    """W2: once there was space for the damage of one file, zeros went over the new batches of another.
+
+    What is left where a file is shorter is made void before anything is written there. Where the disk was too
+    full to set other damage aside, that was put off, and the file was used meanwhile.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOM)
+    await bench.commit(A, b"first")
+    await bench.log.close()
+    image, head = image_of(disk), path(0)
+    image = cut(image, head, ROOM.segment_bytes - 4096) if "cut" in what else without(image, head)
+    free = path(4)
+    image[free] = b"?" + image[free][1:]
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
+    bench = await open_log(disk, config=ROOM, seed=5)
+    assert bench.log.status().is_out_of_space
+    await begun_anew(bench.log, A)
+    wanted = [b"acknowledged 1", b"acknowledged 2", b"acknowledged 3"]
+    for payload in wanted:
+        await bench.commit(A, payload)
+    disk.state.quota_bytes = 1 << 40
+    for _ in range(2000):
+        if not bench.log.status().is_out_of_space:
+            break
+        await bench.commit(B, b"meanwhile")
+    assert bench.log.status().quarantine_files
+    assert [record.payload async for record in bench.log.records(A)] == wanted
+    assert bench.crashes == []
+    await abandon(bench)
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOM, seed=6)
+    told = await bench.found(A)
+    assert (payloads(told.records), told.is_quarantined) == (wanted, False)
+    await abandon(bench)
+
+
+async def test_a_batch_that_follows_the_boot_batch_at_once_is_not_made_void() -> None:
+    """W2: where a segment becomes free at a start, the batch that says so was written over with zeros."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOM)
+    while bench.log.pool.head < 2:
+        await bench.commit(B, noise(1, 6000))
+    await bench.settled()
+    bench.log.drop(B)
+    bench.send(A, b"there")
+    for _ in range(1000):
+        if bench.acknowledged[-1][0] == A:
+            break
+        await asyncio.sleep(0)
+    image = image_of(disk)  # The drop is durable, and the batch that frees the first segment is not.
+    await abandon(bench)
+    head = path(1)
+    assert [batch.oldest for _, batch in batches_of(image)][-1] == 1
+    disk = SimDisk(DiskState.of(cut(image, head, len(image[head]) - 4096), ("wal",)))
+    bench = await open_log(disk, config=ROOM, seed=5)
+    await bench.settled()
+    assert bench.log._last is not None
+    told = [(batch.batch, batch.oldest) for _, batch in batches_of(image_of(disk))]
+    assert told[-1] == (bench.log._last.sequence, 2)
+    await abandon(bench)
+
+
+async def cut_in_padding(*, laps: int, lap: int) -> tuple[Image, list[bytes]]:
+    """A log of which lap `lap` lost only zeros, behind its last batch's last byte; what it holds."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    held: list[bytes] = []
+    while bench.log.pool.head < laps or len(held) < 2:
+        held.append(noise(len(held), 5000))
+        await bench.commit(A, held[-1])
+    await bench.settled()
+    name = path(bench.log.pool.laps[lap].index)
+    await abandon(bench)
+    image = image_of(disk)
+    left = -(-len(image[name].rstrip(b"\0")) // FRAME_ALIGN) * FRAME_ALIGN  # What a batch counts as its own.
+    assert left % 4096
+    return cut(image, name, left), held
+
+
+@pytest.mark.parametrize(("laps", "lap"), [(1, 1), (2, 1), (3, 2)])
+async def test_a_file_that_lost_only_zeros_grows_again_without_harm(laps: int, lap: int) -> None:
+    """W2: it was filled from the last whole block on, over the end of the batch that stands there."""
+    image, held = await cut_in_padding(laps=laps, lap=lap)
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    for seed in (5, 6):
+        bench = await open_log(disk, config=TINY, seed=seed)
+        await bench.settled()
+        told = await bench.found(A)
+        assert payloads(told.records) == held
+        assert told.is_quarantined == (laps == lap), "behind the head there may have been more"
+        await abandon(bench)
+        disk.state.locks.clear()
+
+
+async def test_a_record_in_a_part_of_a_block_is_copied_forward_and_not_taken_for_damage() -> None:
+    """W6: on a full disk the file stays as short as it is, and its last record counted as unreadable."""
+    image, held = await cut_in_padding(laps=2, lap=1)
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
+    bench = await open_log(disk, config=TINY, seed=5)
+    await copy_forward(bench.log, 1)
+    await bench.settled()
+    assert not bench.log.is_quarantined(A)
+    assert payloads((await bench.found(A)).records) == held
+    await abandon(bench)

@@ -14,7 +14,7 @@ SEGMENTS_MAX = 1000
 
 
 class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sizes and limits of one log. A log that exists keeps the size of the segments that it has."""
+    """Sizes and limits of one log. A log that exists makes no smaller segments than it has."""
 
     segment_bytes: int = 64 * MIB
     """Size of a segment file, from 16 KiB to 2 GiB, a multiple of 4 KiB."""

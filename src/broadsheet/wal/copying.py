@@ -125,7 +125,7 @@ async def copy_forward(log: Copied, lap: int) -> None:
     """
     assert lap < log.pool.head, f"lap {lap} is still being written"
     index = log.pool.laps[lap].index
-    at, size, step = BLOCK_BYTES, log.segments.filled[index], _Step(log)
+    at, size, step = BLOCK_BYTES, log.segments.size(index), _Step(log)
     while at < size:
         piece = await log.disk.run(partial(read_piece, log.segments, index, at, lap=lap))
         at = piece.end
@@ -205,7 +205,7 @@ async def _set_aside(log: Copied, lap: int, index: int) -> None:
 
 def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
     """The whole runs of `lap` in a piece that begins at `at`. In a thread."""
-    size = segments.filled[index]
+    size = segments.size(index)
     accepts = _of(segments.log_id, lap)
     data = segments.read(index, at, min(PIECE_BYTES, size - at))
     runs: list[Pinned] = []
@@ -236,7 +236,7 @@ def damaged(segments: Segments, index: int, *, lap: int, end: int) -> list[Damag
     Args:
         end: how far it was written; 0 where that is not known.
     """
-    data = segments.read(index, 0, segments.filled[index])
+    data = segments.read(index, 0, segments.size(index))
     accepts = _of(segments.log_id, lap)
     places: list[Damage] = []
     at = BLOCK_BYTES

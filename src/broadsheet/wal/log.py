@@ -178,7 +178,7 @@ class Log:
         self._reclaimer = SegmentReclaimer(self)
         self._check = checker(self.check)
         self._opened_result = opened.result
-        self._remains, self._kept = opened.remains, opened.kept
+        self._kept = opened.kept
         self.lacks_streams = opened.lacks_streams
         """It may have held streams of which nothing is left: of one that it does not know, nobody can say
         that it never was."""
@@ -803,10 +803,7 @@ class Log:
         if self.is_dead:
             raise OSError(f"the log of {self.directory} cannot be written")
         # The boot batch tells of every stream, and of what is lost: only now the evidence may go.
-        self._remains = [
-            each._replace(begin=max(each.begin, batch.end)) if each.file == batch.index else each
-            for each in self._remains
-        ]
+        self.segments.spare({use.index: use.end for use in self.pool.laps.values()})
         await self.disk.run(self._accept_extents)
         self._reclaimer.begin()
         if self._kept:
@@ -845,14 +842,7 @@ class Log:
 
     def _accept_extents(self) -> None:
         """Say how far the files are filled now: some may be shorter, or gone."""
-        try:
-            self.segments.witness()
-            if not self._kept:
-                self.segments.accept(self._remains)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            hit("wal.extents_refused")  # The next start suspects every stream once more.
+        self.segments.accept(is_kept=bool(self._kept))
 
     def _begin(self, lap: int, at: int, sequence: int, *, is_full: bool) -> Batch:
         use = self.pool.laps[lap]
@@ -1086,7 +1076,7 @@ class Log:
 
     def _take(self) -> tuple[Batch, Encoded] | None:
         """The oldest waiting batch, sealed; None where one is on its way or none waits."""
-        if self._writing is not None or self.is_dead:
+        if self._writing is not None or self.is_dead or self.tasks.is_closed:
             return None
         if not self._queue and self._oldest > self._advertised and self._last is not None:
             self._mark_end()

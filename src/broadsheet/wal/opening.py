@@ -52,7 +52,6 @@ class OpenedLog:
         self.free = free
         self.lacks_streams = lacks_streams
         """Whether it may have held streams of which nothing is left."""
-        self.remains: list[Damage] = result.remains if result is not None else []
         self.kept: list[Damage] = []
         """What the disk had no space to set aside: it stays where it is, and nothing is written over it."""
         self.quarantine_files: list[str] = []
@@ -109,6 +108,7 @@ def _open_locked(
         else:
             wanted = segment.header.segment_bytes
         segments.adopt(segment.file, files[segment.file], wanted=wanted)
+        segments.segment_bytes = max(segments.segment_bytes, wanted)  # Its records must fit when they move.
     found = [segment for segment in found if segment.file in segments.files]
     damage: list[Damage] = []
     result, lacks_streams = None, told is not None and bool(short)
@@ -121,9 +121,11 @@ def _open_locked(
         lacks_streams, damage = result.lacks_streams, result.damage
     free = result.free if result else list(segments.files)
     opened = OpenedLog(lock, segments, result, free, lacks_streams=lacks_streams)
+    remains = result.remains if result is not None else []
     if result is None and lacks_streams:
-        opened.remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
-        damage = [each for each in opened.remains if _has_content(segments, each)]
+        remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
+        damage = [each for each in remains if _has_content(segments, each)]
+    segments.remains = remains
     damage += [Damage(s.file, s.lap, 0, BLOCK_BYTES) for s in found if s.header is None and s.size]
     try:
         set_aside(segments, damage)

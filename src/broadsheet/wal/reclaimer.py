@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
+from broadsheet.errors import TooLarge
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.copying import Copied, copy_forward
@@ -285,7 +286,7 @@ class SegmentReclaimer:
         log = self._log
         try:
             await copy_forward(log, lap)
-        except LogFull:
+        except (LogFull, TooLarge):  # What names all streams may leave a segment too little room.
             hit("wal.copy_refused")
             self.grow()
         except OSError as error:

@@ -6,7 +6,7 @@ beside it before anybody uses it so far. It does not know laps. Source: log.8, l
 """
 
 import errno
-from collections.abc import Container, Iterable
+from collections.abc import Container, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -59,6 +59,10 @@ class Segments:
         """How far each file is to be filled."""
         self.kept: dict[int, None] = {}
         """Files with damaged bytes that could not be set aside yet: they are not filled, and not used."""
+        self.remains: Sequence[tuple[int, int, int, int]] = ()
+        """File, lap, begin and end of what is left where files are shorter; set aside, and not void yet."""
+        self._is_evidence_kept = False
+        """Not all of it could be made void: the extents go on to say that files are shorter."""
 
     def path(self, name: str) -> str:
         """The disk's name of a file of this log."""
@@ -69,6 +73,10 @@ class Segments:
         size = min(file.size(), wanted)
         self.files[index], self.filled[index] = file, size - size % BLOCK_BYTES
         self.wanted[index] = wanted
+
+    def size(self, index: int) -> int:
+        """How long one file is, as far as it is ours: where somebody cut it, with what is left of a block."""
+        return min(self.files[index].size(), self.wanted[index])
 
     def read(self, index: int, at: int, length: int) -> bytes:
         """Some bytes of one file; zeros for each block that the disk cannot read (EIO).
@@ -105,7 +113,7 @@ class Segments:
         Raises:
             OSError: ENOSPC: what was filled so far counts, and it may be asked for again.
         """
-        file, at = self.files[index], self.filled[index]
+        file, at = self.files[index], self.size(index)  # A batch may end in what there is of a last block.
         if at < BLOCK_BYTES:  # A full disk took a part of the header's block only: it must not become zeros.
             file.write_at(0, [SegmentHeader(VERSION, self.log_id, self.wanted[index]).pack()])
             at = BLOCK_BYTES
@@ -129,23 +137,43 @@ class Segments:
                 self.files[index].sync()  # It may be so long in the page cache only.
                 self.extents.raise_to(index, end)
 
-    def accept(self, remains: Iterable[tuple[int, int, int, int]]) -> None:
-        """Write down how far the files are filled now, durably: some may be shorter than they were, or gone.
+    def spare(self, ends: Mapping[int, int]) -> None:
+        """What this start has written, up to `ends`, is not of what is left."""
+        self.remains = [
+            (index, lap, max(begin, ends.get(index, 0)), end) for index, lap, begin, end in self.remains
+        ]
+
+    def accept(self, *, is_kept: bool) -> None:
+        """Write down, durably, how far the files are filled now: some may be shorter than they were, or gone.
+
+        What is left in a file that may be used is made void before that, or never: batches may stand there.
 
         Args:
-            remains: file, lap, begin and end of what must be void before that; it was set aside.
+            is_kept: damage in the `kept` files is not set aside yet. They wait, and nobody uses them.
 
         Raises:
-            OSError: the disk refused or failed.
+            OSError: the disk failed. Where it has no space, the next start suspects every stream once more.
         """
-        for index, _, begin, told in remains:
-            end = min(
-                told, self.wanted[index]
-            )  # Also what is left of a block: it may be a whole batch header.
-            for at in range(begin, end, MIB):
-                self.files[index].write_at(at, [bytes(min(MIB, end - at))])
-            self.files[index].sync()
-        self.extents.replace(self.filled)
+        kept = self.kept if is_kept else {}
+        void = [each for each in self.remains if each[0] not in kept]
+        self.remains = [each for each in self.remains if each[0] in kept]
+        try:
+            self.witness()
+            for each in void:
+                self._void(*each)
+            if not is_kept and not self._is_evidence_kept:
+                self.extents.replace(self.filled)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            hit("wal.extents_refused")
+            self._is_evidence_kept = True
+
+    def _void(self, index: int, _lap: int, begin: int, told: int) -> None:
+        end = min(told, self.wanted[index])  # Also what is left of a block: it may be a whole batch header.
+        for at in range(begin, end, MIB):
+            self.files[index].write_at(at, [bytes(min(MIB, end - at))])
+        self.files[index].sync()
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
         """A file that is not yet as long as it is to be, and is none of `but`."""
