@@ -20,10 +20,11 @@ from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.system import system_ports
 from broadsheet.runtime.time import LoopTimers
+from broadsheet.wire import frame as f
 
 
 @asynccontextmanager
-async def door(tmp_path: Path) -> AsyncIterator[tuple[str, int, Node]]:
+async def door(tmp_path: Path, *, open_files_max: int = 1 << 20) -> AsyncIterator[tuple[str, int, Node]]:
     settings = Settings(
         node=NodeConfig(id="n1", cluster="c1"),
         native=NativeConfig(address="127.0.0.1:0"),
@@ -33,6 +34,7 @@ async def door(tmp_path: Path) -> AsyncIterator[tuple[str, int, Node]]:
     root = tmp_path / "data"
     root.mkdir(mode=0o700)
     ports = system_ports(LocalDisk(root), crash=crashed.append)
+    ports.open_files_max = open_files_max
     node = Node(settings, ports, logs=Logs(io.StringIO(), wall=ports.time.wall, is_console=False))
     addresses = await node.start()
     host, _, port = addresses["http"].rpartition(":")
@@ -65,6 +67,28 @@ async def test_connections_that_ask_nothing_lock_nobody_out(tmp_path: Path, data
             assert (await ask(host, port, "/healthz")).startswith(b"HTTP/1.1 200 OK")
         for sock in socks:
             sock.close()
+
+
+async def test_connections_leave_files_for_the_journals(tmp_path: Path) -> None:
+    """Where a process may open 1,024 files, one client with 992 connections left none.
+
+    No journal could be opened, and `/healthz` was not answered.
+    """
+    hello = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)))
+    async with door(tmp_path, open_files_max=160) as (host, port, node):
+        native = node.services.one(Status).read().addresses["native"].rpartition(":")
+        writers = []
+        for _ in range(80):
+            reader, writer = await asyncio.open_connection(native[0], int(native[2]))
+            writers.append(writer)
+            writer.write(hello)
+            await reader.readexactly(f.HEADER_BYTES)
+        page = await ask(host, port, "/metrics")
+
+        (line,) = [each for each in page.split(b"\n") if each.startswith(b"broadsheet_wire_connections ")]
+        assert float(line.split()[1]) <= 160 // 4
+        for writer in writers:
+            writer.close()
 
 
 class CountedPages:

@@ -23,6 +23,7 @@ from broadsheet.runtime.scope import Scope
 
 READ_BYTES: Final = 4096
 CONNECTIONS_MAX: Final = 256
+"""Of these, no more than a sixteenth of the files that the process may open."""
 TURN_READS_MAX: Final = 16
 """Reads that are looked at in one turn of the loop: about a millisecond of work."""
 PAGE_AGE_MAX: Final = Duration(100 * MILLISECOND)
@@ -50,7 +51,8 @@ class HTTPDoor:
     async def start(self, scope: Scope, ports: Ports, config: HTTPConfig, services: Services) -> None:
         """Listen, and say where."""
         status, metrics = services.one(Status), services.one(Metrics)
-        hall = Hall(_Pages(status, metrics, ports.time), ports.timers)
+        count_max = min(CONNECTIONS_MAX, max(1, ports.open_files_max // 16))
+        hall = Hall(_Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
         identity = services.one(Identity)
         check_exposure(self.name, config.address, is_insecure=identity.is_insecure)
         try:
@@ -104,8 +106,8 @@ class Hall:
     loop `TURN_READS_MAX` reads are looked at; who comes later waits in order, and is not read meanwhile.
     """
 
-    def __init__(self, pages: PageSource, timers: Timers) -> None:
-        self.pages, self.timers = pages, timers
+    def __init__(self, pages: PageSource, timers: Timers, *, count_max: int = CONNECTIONS_MAX) -> None:
+        self.pages, self.timers, self.count_max = pages, timers, count_max
         self.displaced = 0
         self._sources: dict[str, dict[Connection, None]] = {}
         self._count = self._reads = 0
@@ -116,7 +118,7 @@ class Hall:
         """Count one in; the oldest of who has most may lose its place."""
         self._sources.setdefault(connection.source, {})[connection] = None
         self._count += 1
-        if self._count > CONNECTIONS_MAX:
+        if self._count > self.count_max:
             crowd = max(self._sources.values(), key=len)
             oldest = next(iter(crowd))
             self.leave(oldest)

@@ -58,7 +58,7 @@ class NativeDoor:
             scope.child("calls"),  # Closed after the server, whose close lets calls end by themselves.
             services.every(Method),
             authorizer=Authorizer(_tokens(config, identity), time=ports.time),
-            limits=config.limits,
+            limits=bounded(config.limits, ports.open_files_max),
             node=identity.node,
             cluster=identity.cluster,
             peers=tuple(identity.peers),
@@ -73,6 +73,15 @@ class NativeDoor:
             ) from error
         scope.defer(server.close)
         services.one(Status).listens(self.name, address)
+
+
+def bounded(limits: WireLimits, open_files_max: int) -> WireLimits:
+    """`limits` with no more connections than leave files for journals, whatever the process may open."""
+    return msgspec.structs.replace(
+        limits,
+        connections_max=min(limits.connections_max, max(1, open_files_max // 4)),
+        ungreeted_max=min(limits.ungreeted_max, max(1, open_files_max // 16)),
+    )
 
 
 def _tokens(config: NativeConfig, identity: Identity) -> Tokens | None:
