@@ -1,8 +1,10 @@
 """Streamed appends: staged beside the tail, whole or nothing, and nobody waits for their clients."""
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -14,7 +16,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, StagingArea
+from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, Staged, StagedBy, StagingArea
 from broadsheet.journal.streaming import Stage, StreamedAppend
 from broadsheet.ports import Disk
 from simulator.disk import SimDisk
@@ -22,6 +24,7 @@ from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle,
 from tests.support.faulty import Fault, FaultyDisk
 
 LARGE = b"large " * 40_000
+S = TypeVar("S")
 
 
 @pytest.fixture
@@ -169,6 +172,42 @@ def test_what_all_streams_stage_is_bounded(disk: SimDisk) -> None:
     second.put(b"y" * 600)
     assert b"".join(second.slices()) == b"y" * 600
     assert (area.count, area.length) == (1, ByteOffset(600))
+
+
+def until_throttled(step: Callable[[], S]) -> list[S]:
+    """What `step` gave before it was refused."""
+    found = []
+    with contextlib.suppress(Throttled):
+        while True:
+            found.append(step())
+    return found
+
+
+def test_a_caller_and_a_connection_of_it_stage_no_more_than_they_leave_free(disk: SimDisk) -> None:
+    """One connection that opened 256 streams and sent a little on each kept everybody else's uploads out."""
+    area = StagingArea(disk, JOURNALS)
+    area.clear()
+    area._count_max, area._bytes_max, area.memory_bytes = 120, 12_000, 1
+    held: list[Staged] = []
+
+    def fill(by: StagedBy) -> int:
+        before = len(held)
+        held.extend(until_throttled(lambda: area.open(by)))
+        with pytest.raises(Throttled, match="share of staged_count_max"):
+            area.open(by)
+        return len(held) - before
+
+    assert fill(StagedBy("a", 1)) == 40, "a connection has a third"
+    assert fill(StagedBy("a", 2)) > 10, "another connection of it finds room"
+    assert fill(StagedBy("b", 3)) > 10, "so does another caller"
+    until_throttled(lambda: held[0].put(b"x" * 100))
+    with pytest.raises(Throttled, match="share of staged_bytes_max"):
+        held[0].put(b"x" * 100)
+    assert held[0].length == 4_000, "a third of the bytes"
+    held[-1].put(b"y" * 100)
+    for each in held:
+        each.close()
+    assert (area.count, area.length, area._used) == (0, 0, {})
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOENT])

@@ -56,6 +56,7 @@ from broadsheet.journal.receiving import receive
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
+from broadsheet.journal.staged import StagedBy
 from broadsheet.journal.streaming import StreamedAppend
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
@@ -294,7 +295,9 @@ class Service:
             validate_condition(request.condition)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         self._streams += 1
-        append = StreamedAppend(replica, self._streams, request.condition)
+        host = call.peer.rpartition(":")[0]  # Without tokens the remote host is the caller (ADR 0154).
+        by = StagedBy(call.principal.account or host, call.connection)
+        append = StreamedAppend(replica, self._streams, request.condition, by=by)
         answer = await receive(replica.context, append, stream, call.deadline)
         return Reply(_committed(answer, replica))
 

@@ -3,12 +3,14 @@
 Lengths are bytes. Small content is kept in memory, more in a file of its own, which is never synced: what is
 staged is acknowledged to nobody, and a start removes what a former life left. A checksum of all of it is kept
 on the way in and compared on the way out. What all streams of a node may stage is bounded (`JournalsConfig`).
+A caller may stage as much as all together leave free, and each of its connections as much as that leaves of
+it: nobody takes all from the others (ADR 0154).
 
 It decides nothing about places and outcomes. Source: journals.17, journals.20.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer
@@ -21,6 +23,22 @@ SLICE_BYTES: Final = 1 << 20
 """Copied and summed on the loop at a time: about a millisecond."""
 
 
+class StagedBy(NamedTuple):
+    """Whose share a stream uses."""
+
+    caller: str
+    connection: int
+
+
+class Used:
+    """What one caller, or one of its connections, has staged."""
+
+    __slots__ = ("count", "length")
+
+    def __init__(self) -> None:
+        self.count = self.length = 0
+
+
 class StagingArea:
     """What the streams of one node have staged."""
 
@@ -31,6 +49,8 @@ class StagingArea:
         self._count_max, self._bytes_max = config.staged_count_max, config.staged_bytes_max
         self._number = self.count = self.length = 0
         self._left: list[str] = []  # Files that could not be removed yet.
+        self._used: dict[str | StagedBy, Used] = {}
+        """By caller and by connection; whoever has staged nothing is not there."""
 
     def clear(self) -> None:
         """Remove what a former life left. Blocking; before the first `open`."""
@@ -38,41 +58,81 @@ class StagingArea:
         for name in self.disk.list(DIRECTORY):
             self.disk.remove(f"{DIRECTORY}/{name}")
 
-    def open(self) -> "Staged":
+    def open(self, by: StagedBy | None = None) -> "Staged":
         """Room for one stream.
 
+        Args:
+            by: whose share it uses; None: nobody's.
+
         Raises:
-            Throttled: there are too many.
+            Throttled: there are too many, of all or of this caller.
         """
         if self.count >= self._count_max:
             raise Throttled(
                 f"{self.count} streaming appends are on their way: staged_count_max is {self._count_max};"
                 " try again later"
             )
+        if by is not None:
+            mine, free = self._used_by(by), self._count_max - self.count
+            if mine[0].count >= free or mine[1].count >= free - mine[0].count:
+                raise Throttled(
+                    f"{mine[0].count} streaming appends of this caller are on their way, {mine[1].count} on"
+                    f" this connection: its share of staged_count_max {self._count_max}; try again later"
+                )
         left, self._left = self._left, []
         for name in left:
             self.remove(name)
         self.count += 1
         self._number += 1
-        return Staged(self, f"{DIRECTORY}/{self._number:016x}")
+        self._count(by, 1, 0)
+        return Staged(self, f"{DIRECTORY}/{self._number:016x}", by)
 
-    def reserve(self, length: int) -> None:
+    def reserve(self, length: int, by: StagedBy | None) -> None:
         """Count `length` more bytes.
 
         Raises:
-            Throttled: there are too many.
+            Throttled: there are too many, of all or of this caller.
         """
         if self.length + length > self._bytes_max:
             raise Throttled(
                 f"{self.length} bytes of streaming appends are on their way: staged_bytes_max is"
                 f" {self._bytes_max}; try again later"
             )
+        if by is not None:
+            mine, free = self._used_by(by), self._bytes_max - self.length
+            if mine[0].length + length > max(self.memory_bytes, free) or mine[1].length + length > max(
+                self.memory_bytes, free - mine[0].length
+            ):
+                raise Throttled(
+                    f"{mine[0].length} bytes of streaming appends of this caller are on their way: its"
+                    f" share of staged_bytes_max {self._bytes_max}; try again later"
+                )
         self.length += length
+        self._count(by, 0, length)
 
-    def release(self, length: int) -> None:
+    def unreserve(self, length: int, by: StagedBy | None) -> None:
+        """They were not written."""
+        self.length -= length
+        self._count(by, 0, -length)
+
+    def release(self, length: int, by: StagedBy | None) -> None:
         """A stream of `length` bytes has been dropped."""
         self.count -= 1
         self.length -= length
+        self._count(by, -1, -length)
+
+    def _used_by(self, by: StagedBy) -> tuple[Used, Used]:
+        return self._used.get(by.caller) or Used(), self._used.get(by) or Used()
+
+    def _count(self, by: StagedBy | None, count: int, length: int) -> None:
+        if by is None:
+            return
+        for key in (by.caller, by):
+            used = self._used.setdefault(key, Used())
+            used.count += count
+            used.length += length
+            if not used.count and not used.length:
+                del self._used[key]
 
     def remove(self, name: str) -> None:
         """Remove a file; where no descriptor is left for that, when the next stream opens, or at a start."""
@@ -87,9 +147,9 @@ class StagingArea:
 class Staged:
     """The content of one stream."""
 
-    def __init__(self, area: StagingArea, name: str) -> None:
+    def __init__(self, area: StagingArea, name: str, by: StagedBy | None) -> None:
         self.length = 0
-        self._area, self._name = area, name
+        self._area, self._name, self._by = area, name, by
         self._parts: list[bytes] = []
         self._file: File | None = None
         self._crc = 0
@@ -104,11 +164,11 @@ class Staged:
         """
         assert not self._is_closed, "nothing is staged after the end"
         length = len(chunk)
-        self._area.reserve(length)
+        self._area.reserve(length, self._by)
         try:
             self._write(chunk)
         except BaseException:
-            self._area.length -= length
+            self._area.unreserve(length, self._by)
             raise
         self._crc = crc32c(chunk, self._crc)
         self.length += length
@@ -146,7 +206,7 @@ class Staged:
         if self._is_closed:
             return
         self._is_closed = True
-        self._area.release(self.length)
+        self._area.release(self.length, self._by)
         self._parts = []
         if self._file is not None:
             self._file.close()

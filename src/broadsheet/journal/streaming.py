@@ -29,6 +29,7 @@ from broadsheet.journal.messages import Commit
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import NO_SPACE, Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
+from broadsheet.journal.staged import StagedBy
 from broadsheet.runtime.failpoints import passed
 
 NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
@@ -52,8 +53,13 @@ _UNPLACED: Final = (Stage.OPENED, Stage.STAGING, Stage.WHOLE)
 class StreamedAppend:
     """One streaming append at its journal's replica."""
 
-    def __init__(self, replica: Replica, stream: int, condition: Condition | None) -> None:
+    def __init__(
+        self, replica: Replica, stream: int, condition: Condition | None, *, by: StagedBy | None = None
+    ) -> None:
         """Ask whether content may come.
+
+        Args:
+            by: whose share of what may be staged it uses.
 
         Raises:
             Throttled: too many streams are on their way.
@@ -66,7 +72,7 @@ class StreamedAppend:
         """Done with the reason once no more content is taken."""
         self.answered: asyncio.Future[tuple[Status, Commit]] = loop.create_future()
         self._replica, self._stream = replica, stream
-        self._staged = replica.context.staging.open()
+        self._staged = replica.context.staging.open(by)
         self._spool: SpoolFile | None = None
         self._saved: Saved | None = None
         self._throttled = ""
