@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from broadsheet.access.capability import Capability
+from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
@@ -183,6 +183,30 @@ async def test_connections_are_bounded_and_an_idle_one_makes_room() -> None:
         w.server.places.check()
         assert (w.server.counts.displaced, w.server.counts.turned_away) == (1, 1)
         for client in (busy, newcomer):
+            await client.close()
+
+
+async def test_a_caller_whose_connections_are_all_busy_makes_room_for_one_that_has_fewer() -> None:
+    """4,096 connections with a waiting read each kept everybody else out, operators too (ADR 0150)."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(WireLimits(connections_max=4), tokens=tokens) as w:
+        now = w.ports.time.wall()
+        life = Duration(60 * SECOND)
+        greedy, other = (tokens.sign(each, now=now, lifetime=life) for each in (Capability.READ, EVERYTHING))
+        busy = [await w.client(token=greedy) for _ in range(4)]
+        asked = [asyncio.ensure_future(each.call("test.wait", Echo(), reply=Echo)) for each in busy]
+        await until(lambda: w.server.counts.calls == 4)
+        newcomers = [await w.client(token=other) for _ in range(2)]
+        waits = [asyncio.ensure_future(each.call("test.wait", Echo(), reply=Echo)) for each in newcomers]
+        await until(lambda: w.server.counts.calls == 6)
+
+        with pytest.raises(Throttled, match="none is idle"):
+            await w.client(token=other)
+        w.methods.gate.set()
+        answers = await asyncio.gather(*asked, *waits, return_exceptions=True)
+        assert [type(each) for each in answers].count(Unknown) == 2, "each newcomer cost one its place"
+        w.server.places.check()
+        for client in (*busy, *newcomers):
             await client.close()
 
 

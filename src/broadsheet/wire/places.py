@@ -4,7 +4,8 @@ Strangers (connections that have not greeted) have places of their own, `ungreet
 are full, the source with the most strangers loses the oldest that has sent nothing, or else its oldest: a
 newcomer is never turned away because others are silent. Callers (greeted) have `connections_max` places.
 Where these are full, the caller with the most connections loses one that has no stream open, the one that
-asked for nothing for the longest time; a newcomer is refused only where no such connection is found.
+asked for nothing for the longest time; where it has none, the newcomer takes the place of a busy one of a
+caller that has more connections than its own, and is refused otherwise.
 
 The source of a connection is its remote host; `connections_per_source_max` bounds it. On loopback every
 process of the machine has the same host, which tells nothing: there a connection counts to its caller only,
@@ -72,6 +73,8 @@ class Places:
         idle = [each for each in looked_at if each.is_idle]
         if idle:
             return "", self._dismissed(min(idle, key=lambda each: each.asked_at))
+        if len(self._callers[connection.caller]) < len(crowd):
+            return "", self._dismissed(looked_at[0])  # Else who has most would keep all others out.
         for busy in looked_at:  # The next look begins behind these.
             crowd[busy.connection] = crowd.pop(busy.connection)
         return f"the node has {self.limits.connections_max} connections already, and none is idle", None
