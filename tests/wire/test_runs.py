@@ -387,3 +387,20 @@ async def test_runs_of_empty_records_are_bounded_while_nobody_answers_them() -> 
             w.methods.log.is_holding = True
             await asyncio.sleep(0.001)
         await client.close()
+
+
+async def test_a_run_stream_that_is_finished_before_it_is_opened_ends() -> None:
+    """The FINISH was forgotten: the stream kept its slot until its connection was closed."""
+    async with world() as w:
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20))))
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        body = f.CALL_HEAD.pack(w.server.numbers["test.append_later"], 0) + f.encode(Echo("a/b"))
+        writer.write(f.frame(f.OPEN_RUN, 1, body) + f.frame(f.FINISH, 1))
+        (connection,) = w.server.connections.values()
+        await until(lambda: w.server.counts.calls == 1)
+        await until(lambda: not connection.base.streams and not len(connection.runs))
+
+        assert w.server.counts.refused == 0
+        writer.close()
+        await reader.read()

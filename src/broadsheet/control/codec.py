@@ -60,16 +60,16 @@ async def receive_document(stream: WireStream) -> bytes:
     """All chunks that come, joined.
 
     Raises:
-        RemoteProtocolError: more than a document may hold.
+        RemoteProtocolError: more than a document may hold, or a chunk without bytes: they had no bound.
     """
-    chunks: list[bytes] = []
-    held = 0
+    document = bytearray()
     while (message := await stream.receive()) is not None:
-        held += len(message.payload)
-        if held > DOCUMENT_BYTES_MAX:
-            raise RemoteProtocolError(f"a document of {held} bytes or more is above {DOCUMENT_BYTES_MAX}")
-        chunks.append(bytes(message.payload))
-    return b"".join(chunks)
+        if not len(message.payload):
+            raise RemoteProtocolError("a chunk of a document has no bytes")
+        if len(document) + len(message.payload) > DOCUMENT_BYTES_MAX:
+            raise RemoteProtocolError(f"a document has {DOCUMENT_BYTES_MAX} bytes at most")
+        document += message.payload
+    return bytes(document)
 
 
 def _value_of(message: Request | Response) -> Value | None:

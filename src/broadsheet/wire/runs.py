@@ -153,6 +153,8 @@ class Runs:
         connection.base.accept_run(stream, f.encode(opened.body))
         connection.mark_dirty()
         connection.arm(connection.ports.time.now())  # Its token may expire before the next ping.
+        if connection.base.streams[stream].has_peer_finished:
+            self.on_finish(stream)  # It said so before it was opened.
 
     def on_records(self, event: RecordsReceived) -> None:
         """Records came: hand them to the sink."""
