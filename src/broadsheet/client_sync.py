@@ -100,13 +100,20 @@ class SyncJournals:
         check: Mapping[str, str | None] | None = None,
         union: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
+        create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Commit:
         """Append as `Journals.append` does.
 
         Iterators run in the caller's thread: they may block, and use the client.
         """
-        condition: dict[str, Any] = {"offset": offset, "check": check, "union": union, "subtract": subtract}
+        condition: dict[str, Any] = {
+            "offset": offset,
+            "check": check,
+            "union": union,
+            "subtract": subtract,
+            "create_revision": create_revision,
+        }
         commit: Commit
         if pieces_of(content) is not None:
             commit = self._wait(self._journals.append(name, content, timeout=timeout, **condition))

@@ -1,7 +1,7 @@
 """A publisher's messages commit with its intents, and only with them."""
 
 from broadsheet.base.time import WallTime
-from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.message.clock import TICK
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
@@ -51,6 +51,7 @@ def test_a_message_outside_transactions_commits_by_itself() -> None:
 def test_what_is_open_ends_with_the_last_clock_that_was_reserved() -> None:
     """A clock beyond it would be that of a message which was never written."""
     publisher = Publisher(ProducerId(5))
-    first = publisher.reserve(A, JSON_LINES, 4, WALL)
+    first = publisher.reserve(A, JSON_LINES, 4, WALL, create_revision=Revision(7))
 
-    assert publisher.open == {A: (JSON_LINES, first + 3 * TICK)}
+    assert publisher.open == {A: (JSON_LINES, first + 3 * TICK, 7)}
+    assert [intent.create_revision for intent in publisher.intents()] == [7]

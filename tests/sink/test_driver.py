@@ -1,13 +1,15 @@
 """The driver's decisions, answer by answer: what is asked, what is repeated, and what ends an operation."""
 
+import msgspec
 import pytest
 
 from broadsheet.base.machine import Tick
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import JournalName, Revision
 from broadsheet.errors import (
     DeadlineExceeded,
     Fenced,
+    LocalProtocolError,
     NotAllowed,
     NotFound,
     RegisterMismatch,
@@ -219,6 +221,27 @@ def test_an_acknowledgement_that_is_refused_keeps_no_other_back(desk: Desk) -> N
     assert acknowledged == Pass("sink.commit.acknowledged")
     assert isinstance(failed, Fail)
     assert isinstance(failed.error, NotAllowed)
+
+
+def test_an_acknowledgement_goes_to_the_journal_that_has_the_messages(desk: Desk) -> None:
+    """Another one of its name would take it, and the messages that were deleted would be missed by nobody."""
+    intents = [msgspec.structs.replace(intent(0, 0), create_revision=Revision(7))]
+    (measured,) = desk.registers(desk.one(CommitAsked(batch=4, query="q", digest="d", intents=intents)))
+    _, decides = desk.append(measured)
+    _, acknowledges = desk.append(decides)
+
+    assert isinstance(acknowledges, Append)
+    assert (acknowledges.journal, acknowledges.create_revision) == ("out0", 7)
+
+
+def test_a_batch_is_not_committed_whose_parts_are_in_two_journals_of_one_name(desk: Desk) -> None:
+    """What the first one had is deleted: written again, the batch is whole."""
+    intents = [intent(0, 0), msgspec.structs.replace(intent(1, 0), create_revision=Revision(7))]
+    (failed,) = desk.step(CommitAsked(batch=4, query="q", digest="d", intents=intents))
+
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, LocalProtocolError)
+    assert "out0 was deleted and made again" in str(failed.error)
 
 
 def test_a_start_asks_for_the_fence_again_before_it_acknowledges(desk: Desk) -> None:

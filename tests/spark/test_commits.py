@@ -10,12 +10,12 @@ import pytest
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.client_sync import SyncJournals, connect_sync
-from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, Unknown
-from broadsheet.message.framing import JSON_LINES, scan
+from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, NotFound, Unknown
+from broadsheet.message.framing import JSON_LINES, framed, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.sequencer import Outcome, Sequencer
-from broadsheet.message.uuid import producer_from
+from broadsheet.message.uuid import Flag, pack, producer_from
 from broadsheet.sink.core.producers import Held
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
@@ -312,6 +312,32 @@ def test_a_deleted_output_journal_keeps_no_other_from_its_acknowledgement(
 
     assert bench.committed() == [b"0"]
     assert f"{gone} was deleted" in capfd.readouterr().err
+
+
+def test_messages_that_were_in_a_journal_that_was_made_again_are_told_to_be_lost(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Their acknowledgement was taken by the other journal of that name, and nobody heard of the loss."""
+    again = JournalName(f"again/{next(names)}")
+    made = bench.journals.create(again)
+    publisher = Publisher(new_producer())
+    first = publisher.reserve(again, JSON_LINES, 1, WALL, create_revision=made.create_revision)
+    message = framed(JSON_LINES, pack(publisher.producer, first, Flag.CONTINUE), b'{"n":9}')
+    bench.journals.append(again, message, create_revision=made.create_revision)
+    intents = bench.task(0, publisher)
+    bench.journals.delete(again)
+    bench.journals.create(again)
+    with pytest.raises(NotFound, match="was deleted and made again"):
+        bench.journals.append(again, message, create_revision=made.create_revision)
+    journal = bench.commit_journal()
+    journal.begin(Fence("f1"))
+
+    commit(journal, "f1", 0, intents)
+    bench.commit_journal().begin(Fence("f2"))
+
+    assert bench.committed() == [b"0"]
+    assert bench.journals.end(again) == 0
+    assert f"{again} was deleted with messages of a committed batch in it" in capfd.readouterr().err
 
 
 def test_a_late_fence_of_a_dead_driver_changes_nothing(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from broadsheet.client_sync import connect_sync
-from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
 from broadsheet.message.mapping import modulo
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import Flag, ProducerId
@@ -108,6 +108,24 @@ def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.
         appender.flush()
         appender.close()
         assert {client.journals.status(name).end for name in names} == {40 * (len(row[0].as_py()) + 57)}
+
+
+def test_a_task_whose_journal_is_made_again_fails_and_writes_no_half_of_its_rows(node: Any) -> None:
+    """What it had appended is deleted: the rest, in the other journal of that name, was committed as all."""
+    row = pa.array([b'{"x":1}'], pa.large_binary())
+    with connect_sync(node.address) as client:
+        client.journals.create("again/a")
+        appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+        appender.add("again/a", row)
+        appender.flush()
+        client.journals.delete("again/a")
+        client.journals.create("again/a")
+
+        appender.add("again/a", row)
+        with pytest.raises(NotFound, match="deleted and made again"):
+            appender.flush()
+        appender.close()
+        assert client.journals.end("again/a") == 0
 
 
 def test_what_tasks_did_for_another_batch_is_not_committed(tmp_path: Path) -> None:

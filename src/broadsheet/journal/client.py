@@ -52,6 +52,7 @@ from broadsheet.journal.requests import (
     is_repeatable,
     name_of,
     pieces_of,
+    revision_of,
     seconds_of,
 )
 from broadsheet.journal.runs import RunsByJournal
@@ -218,6 +219,7 @@ class Journals:
         check: Mapping[str, str | None] | None = None,
         union: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
+        create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Commit:
         """Append `content`, whole or not at all, and durably.
@@ -232,6 +234,7 @@ class Journals:
             check: each register must have that value, or be absent where it is None.
             union: registers to set with the append, after `subtract`. Needs content.
             subtract: registers to remove where they have exactly that value. Needs content.
+            create_revision: of the journal that is meant (`get`): another one of that name is `NotFound`.
             timeout: seconds; 30.
 
         Raises:
@@ -243,12 +246,13 @@ class Journals:
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """
         within = seconds_of(timeout, TIMEOUT_SECONDS)
-        request = self._request(name, offset, check, union, subtract)
+        request = self._request(name, offset, check, union, subtract, create_revision)
         pieces = pieces_of(content)
         if pieces is None:
             assert not isinstance(content, Buffer)
             return await self._appending.append_source(request, content, within)
-        if request.condition is None and len(pieces) == 1 and 0 < len(pieces[0]) <= self._inline_bytes_max:
+        is_any = request.condition is None and create_revision is None
+        if is_any and len(pieces) == 1 and 0 < len(pieces[0]) <= self._inline_bytes_max:
             return await self._runs.of(name).append(pieces[0], within)
         return await self._appending.append_pieces(request, pieces, within)
 
@@ -260,25 +264,29 @@ class Journals:
         check: Mapping[str, str | None] | None = None,
         union: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
+        create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Upload:
         """An append whose content the caller sends piece by piece; arguments and errors as of `append`."""
-        request = self._request(name, offset, check, union, subtract)
+        request = self._request(name, offset, check, union, subtract, create_revision)
         return Upload(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
 
-    def _request(
+    def _request(  # noqa: PLR0917 - as `append` has them.
         self,
         name: str,
         offset: int | None,
         check: Mapping[str, str | None] | None,
         union: Mapping[str, str] | None,
         subtract: Mapping[str, str] | None,
+        create_revision: int | None,
     ) -> AppendRequest:
         condition = condition_of(offset, check, union, subtract)
         if condition is not None and is_repeatable(condition):
             attempt = self._random.randbytes(ATTEMPT_BYTES)
             condition = msgspec.structs.replace(condition, attempt=attempt)
-        return AppendRequest(journal=name_of(name), condition=condition)
+        return AppendRequest(
+            journal=name_of(name), condition=condition, create_revision=revision_of(create_revision)
+        )
 
     async def _read_span(self, name: str, begin: int, end: int) -> bytes:
         return b"".join([chunk.data async for chunk in self.read(name, begin, end=end)])

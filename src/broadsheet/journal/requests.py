@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.base.types import ByteOffset, JournalName
+from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition, validate_condition
@@ -110,6 +110,20 @@ def name_of(name: object) -> JournalName:
     if not isinstance(name, str):
         raise InvalidArgument(f"a journal's name is text, not {type(name).__name__}")
     return JournalName(name)
+
+
+def revision_of(revision: object) -> Revision | None:
+    """The revision that created a journal; None for any.
+
+    Raises:
+        InvalidArgument: it is no whole number.
+    """
+    if revision is None:
+        return None
+    try:
+        return Revision(index(revision))  # type: ignore[arg-type]  # Whether it can be one is the question.
+    except TypeError:
+        raise InvalidArgument(f"create_revision {revision!r} is no whole number") from None
 
 
 def seconds_of(timeout: object, otherwise: float) -> float:

@@ -156,7 +156,12 @@ class CommitJournal:
                 return Created(call.call)
             case Append():
                 done = self.journals.append(
-                    call.journal, call.content, offset=call.offset, check=call.check, union=call.union
+                    call.journal,
+                    call.content,
+                    offset=call.offset,
+                    check=call.check,
+                    union=call.union,
+                    create_revision=call.create_revision,
                 )
                 return Appended(call.call, done.end)
             case ReadRegisters():

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from broadsheet.base.time import WallTime
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import JournalName, Revision
 from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
@@ -150,7 +150,7 @@ class Appender:
 
     def __init__(self, target: Target, publisher: Publisher, flags: Flag, *, creates: bool) -> None:
         self.target, self.publisher, self.flags, self.creates = target, publisher, flags, creates
-        self.framings: dict[str, Framing] = {}
+        self.found: dict[str, tuple[Framing, Revision]] = {}
         self.waiting: dict[str, list[bytes]] = {}
         self.waiting_bytes: dict[str, int] = {}
         self.total_bytes = 0
@@ -160,9 +160,11 @@ class Appender:
 
     def add(self, journal: str, column: pa.Array) -> None:
         """Frame the rows of one journal, and append where enough is waiting."""
-        framing = self._framing(journal)
+        framing, revision = self._find(journal)
         wall = WallTime(time.time_ns())
-        first = self.publisher.reserve(JournalName(journal), framing, len(column), wall)
+        first = self.publisher.reserve(
+            JournalName(journal), framing, len(column), wall, create_revision=revision
+        )
         content = frames(framing, column, self.publisher.producer, first, self.flags)
         self.waiting.setdefault(journal, []).append(content)
         self.waiting_bytes[journal] = self.waiting_bytes.get(journal, 0) + len(content)
@@ -192,13 +194,19 @@ class Appender:
         self.on_way[journal] = self.threads.submit(self._append, journal, content)
 
     def _append(self, journal: str, content: bytes) -> None:
-        # A repetition is a duplicate by its clocks, wherever the first one lands.
-        patiently(lambda: self.target.journals().append(journal, content), self.target.patience_s)
+        # A repetition is a duplicate by its clocks, wherever the first one lands. One that was made again
+        # under the name has not what the other got: the task fails, and another writes all of it.
+        _, revision = self.found[journal]
+        journals = self.target.journals
+        patiently(
+            lambda: journals().append(journal, content, create_revision=revision), self.target.patience_s
+        )
 
-    def _framing(self, journal: str) -> Framing:
-        if journal in self.framings:
-            return self.framings[journal]
-        if len(self.framings) >= JOURNALS_MAX:
+    def _find(self, journal: str) -> tuple[Framing, Revision]:
+        """How messages stand in a journal, and which one of its name it is."""
+        if journal in self.found:
+            return self.found[journal]
+        if len(self.found) >= JOURNALS_MAX:
             raise LocalProtocolError(f"one task writes to more than {JOURNALS_MAX} journals")
         journals = self.target.journals()
         try:
@@ -210,8 +218,8 @@ class Appender:
             info = patiently(
                 lambda: journals.create(journal, labels=labels, if_absent=True), self.target.patience_s
             )
-        self.framings[journal] = framing_of(info.spec.labels)
-        return self.framings[journal]
+        self.found[journal] = framing_of(info.spec.labels), info.create_revision
+        return self.found[journal]
 
 
 def task_of(local_property: Callable[[str], str | None]) -> tuple[int, str]:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from broadsheet.base.machine import Tick
 from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after
+from broadsheet.base.types import Revision
 from broadsheet.errors import (
     BroadsheetError,
     ConfigError,
@@ -60,6 +61,7 @@ from broadsheet.sink.core.driver_events import (
 from broadsheet.sink.core.records import (
     NO_BATCH,
     RECORD_BYTES_MAX,
+    Acknowledgements,
     BatchPlan,
     Fence,
     Record,
@@ -272,6 +274,7 @@ class Driver:
             raise LocalProtocolError(
                 f"batch {asked.batch} has {len(asked.intents)} acknowledgements: too many for one record"
             )
+        self._refuse_remade(asked)
         give_up = after(self._now, self.patience)
         for _ in range(ATTEMPTS_MAX):
             now = yield from self._ours()
@@ -324,8 +327,8 @@ class Driver:
         self.state, self.is_decided = State.ACKNOWLEDGING, True
         contents = record.by_journal()
         failed: list[Exception] = []
-        for at, (journal, content) in enumerate(contents):
-            answer = yield from self._ask(Append(journal, content))
+        for at, (journal, revision, content) in enumerate(contents):
+            answer = yield from self._ask(Append(journal, content, create_revision=revision))
             if isinstance(answer, CallLost):
                 hit("sink.commit.acknowledgement_in_doubt")
                 yield from self._redo(record, contents[at:])
@@ -337,7 +340,7 @@ class Driver:
         if failed:
             raise failed[0]
 
-    def _redo(self, record: Record, contents: Sequence[tuple[str, bytes]]) -> Steps[None]:
+    def _redo(self, record: Record, contents: Sequence[Acknowledgements]) -> Steps[None]:
         """Append acknowledgements of `record` that may have been appended: first retire its producers.
 
         Raises:
@@ -346,8 +349,8 @@ class Driver:
         self.state, self.is_decided = State.REDOING, True
         yield from self._retire(record)
         failed: list[Exception] = []
-        for journal, content in contents:
-            answer = yield from self._repeatedly(Append(journal, content))
+        for journal, revision, content in contents:
+            answer = yield from self._repeatedly(Append(journal, content, create_revision=revision))
             if isinstance(answer, CallRefused):
                 self._refused(answer.error, journal, failed)
         if failed:
@@ -421,6 +424,18 @@ class Driver:
             raise LocalProtocolError(
                 f"batch {asked.batch} does not follow batch {now.batch} of {self.journal}: {OTHER_HISTORY}"
             )
+
+    def _refuse_remade(self, asked: CommitAsked) -> None:
+        """Refuse a batch of which one journal has a part, and another of its name the rest."""
+        revisions: dict[str, Revision] = {}
+        for intent in asked.intents:
+            if revisions.setdefault(intent.journal, intent.create_revision) != intent.create_revision:
+                hit("sink.commit.remade")
+                raise LocalProtocolError(
+                    f"journal {intent.journal} was deleted and made again while batch {asked.batch} was"
+                    " written, and nothing of the batch is committed: start the query again, which writes all"
+                    " of it"
+                )
 
     def _refuse_other_digest(self, stored: Record, asked: CommitAsked) -> None:
         if stored.digest != asked.digest:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Duration
+from broadsheet.base.types import Revision
 from broadsheet.message.publisher import Intent
 from broadsheet.sink.core.records import BatchPlan, Standing
 
@@ -93,6 +94,8 @@ class Append(Effect, frozen=True, gc=True):
     offset: int | None = None
     check: Mapping[str, str | None] | None = None
     union: Mapping[str, str] | None = None
+    create_revision: Revision | None = None
+    """Of the journal that is meant; None: whichever has the name."""
     call: int = 0
     timeout: Duration | None = None
     """How long the answer is waited for at most; None: as the client does."""

@@ -6,10 +6,11 @@ offsets. It decides nothing. Source: pipelines.6-9.
 """
 
 from collections.abc import Mapping
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 import msgspec
 
+from broadsheet.base.types import Revision
 from broadsheet.errors import Corrupt, LocalProtocolError
 from broadsheet.message.publisher import Intent
 from broadsheet.message.uuid import NO_CLOCK, Clock, ProducerId
@@ -39,12 +40,24 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         """The record as it stands in the journal."""
         return msgspec.json.encode(self) + b"\n"
 
-    def by_journal(self) -> list[tuple[str, bytes]]:
+    def by_journal(self) -> "list[Acknowledgements]":
         """The acknowledgements of each journal, for one append."""
-        contents: dict[str, list[bytes]] = {}
+        contents: dict[tuple[str, Revision], list[bytes]] = {}
         for intent in self.intents:
-            contents.setdefault(intent.journal, []).append(intent.content())
-        return [(journal, b"".join(parts)) for journal, parts in contents.items()]
+            contents.setdefault((intent.journal, intent.create_revision), []).append(intent.content())
+        return [
+            Acknowledgements(journal, revision or None, b"".join(parts))
+            for (journal, revision), parts in contents.items()
+        ]
+
+
+class Acknowledgements(NamedTuple):
+    """Those of one journal."""
+
+    journal: str
+    create_revision: Revision | None
+    """Of the journal that has the messages; None: of whichever has the name."""
+    content: bytes
 
 
 class Standing(msgspec.Struct, frozen=True):
