@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -12,7 +14,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from broadsheet.base.time import MILLISECOND, Duration, WallTime
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import document as module
 from broadsheet.control.core.acceptor import Send
@@ -21,8 +23,9 @@ from broadsheet.control.core.messages import Prepare, Read
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
 from broadsheet.control.file import FileMetastore
-from broadsheet.control.majority import CALLS_PER_PEER_MAX
-from broadsheet.control.port import Metastore
+from broadsheet.control.majority import CALLS_PER_PEER_MAX, MajorityMetastore
+from broadsheet.control.port import Metastore, Versioned
+from broadsheet.control.role import MetastoreConfig
 from broadsheet.errors import (
     ConfigError,
     Corrupt,
@@ -145,6 +148,47 @@ async def test_a_cut_off_acceptor_is_replaced_and_comes_back_harmless(tmp_path: 
                 assert await back.read() == after
                 sets = (await back.read_value()).sets
             assert [member.node for member in sets.old] == ["n2", "n3", "n4"]
+
+
+async def test_a_wiped_founder_founds_no_second_cluster_with_nodes_that_were_replaced(
+    tmp_path: Path,
+) -> None:
+    """Its `node.peers` still names them, and their new lives are blank: they promised it a founding.
+
+    One wiped member of {n1, n4, n5} is within the budget. Whoever asked n1 then read an empty document.
+    """
+    names = [NodeId(f"n{n}") for n in range(1, 6)]
+    peers = dict(zip(names, free_addresses(5), strict=True))
+    founders = {name: peers[name] for name in names[:3]}
+    quick = MetastoreConfig(wal=CONFIG.wal, proposer=ProposerConfig(operation_timeout=Duration(SECOND)))
+
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            name: NodeId, known: dict[NodeId, str], config: MetastoreConfig = CONFIG
+        ) -> MajorityMetastore:
+            return await stack.enter_async_context(one_node(tmp_path, name, known, config=config))
+
+        n4, n5 = [await start(name, peers) for name in names[3:]]
+        async with one_node(tmp_path, names[0], founders) as n1:
+            async with (
+                one_node(tmp_path, names[1], founders) as n2,
+                one_node(tmp_path, names[2], founders) as n3,
+            ):
+                version = (await n1.compare_and_set(1, b"kept")).version
+                for old, new in ((n2, n4), (n3, n5)):
+                    version = await n1.replace(old.acceptor.acceptor, new.acceptor.acceptor, peers[new.node])
+            for name in names[1:3]:
+                shutil.rmtree(tmp_path / name)
+            again = [await start(name, founders) for name in names[1:3]]
+            for each in again:
+                assert (await each.read()).document == b"kept"
+        shutil.rmtree(tmp_path / names[0])
+        wiped = await start(names[0], founders, quick)
+
+        with pytest.raises(InsufficientReplicas):
+            await wiped.read()
+        assert await n4.read() == await n5.read() == Versioned(b"kept", version)
 
 
 async def test_what_is_nobodys_acceptor_takes_no_place(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
 from broadsheet.errors import (
     BY_STATUS,
+    AlreadyExists,
     BroadsheetError,
     InvalidArgument,
     NotFound,
@@ -200,7 +201,16 @@ class MajorityMetastore:
             raise NotFound(f"{text}; nothing was changed")
 
     async def ask_acceptor(self, request: Request) -> Response:
-        """The answer of this node's acceptor to a request from elsewhere; it may never come."""
+        """The answer of this node's acceptor to a request from elsewhere; it may never come.
+
+        Raises:
+            AlreadyExists: it is to found a cluster, and this node knows of one. Its acceptor may be blank all
+                the same: the new life of one that was replaced, which the founder's `node.peers` still names.
+        """
+        known = self.proposer.known
+        is_founding = isinstance(request, Prepare) and not request.sets.members()
+        if is_founding and known is not None and self.acceptor.memory.accepted is None:
+            raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
         self._count += 1
         back = NodeId(f"{request.sender}#{self._count}")  # Names this call, so that its answer finds it.
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
