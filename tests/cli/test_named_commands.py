@@ -1,5 +1,6 @@
 """Every command that an error text or a document names exists, with the options that are named."""
 
+import gc
 import re
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from broadsheet.cli.main import COMMANDS
+from broadsheet.cli.main import COMMANDS, app
 
 ROOT = Path(__file__).parents[2]
 WORD = re.compile(r"[a-z][a-z0-9-]*")
@@ -78,3 +79,11 @@ def test_every_command_that_is_named_anywhere_exists() -> None:
 def test_a_command_that_does_not_exist_is_found(phrase: str, said: str) -> None:
     """The search is not blind."""
     assert said in problem_of(phrase)
+
+
+def test_the_collector_works_once_a_command_is_loaded() -> None:
+    """It rests while a command is imported; a client that went on so would keep every cycle of garbage."""
+    commands: Any = get_command(app)
+    assert commands.get_command(None, "status").name == "status"
+
+    assert gc.isenabled()

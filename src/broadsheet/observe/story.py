@@ -7,10 +7,11 @@ whose events hold payload names a bound: a step above it is kept as text, for 25
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.time import Instant
@@ -93,21 +94,21 @@ class _Text(str):
 
 def _payload_bytes(value: object, limit: int) -> int:
     """Bytes of payload and text in `value`; where they exceed `limit`, some number above it."""
-    if isinstance(value, bytes | bytearray | str):
-        return len(value)
-    if isinstance(value, memoryview):
-        return value.nbytes
-    if isinstance(value, msgspec.Struct):
-        parts: Iterable[object] = (getattr(value, field) for field in value.__struct_fields__)
-    elif isinstance(value, list | tuple):
-        parts = value
-    else:
-        return 0
-    held = 0
-    for part in parts:
-        held += 1 + _payload_bytes(part, limit - held)
-        if held > limit:
-            break
+    held, left = 0, [value]
+    while left and held <= limit:
+        part = left.pop()
+        held += 1
+        kind = type(part)
+        if kind is int or kind is bool or part is None:
+            continue  # Most fields are one of these, and this is looked at in every step.
+        if isinstance(part, bytes | bytearray | str):
+            held += len(part)
+        elif isinstance(part, msgspec.Struct):
+            left += astuple(part)
+        elif isinstance(part, list | tuple):
+            left += part
+        elif isinstance(part, memoryview):
+            held += part.nbytes
     return held
 
 
