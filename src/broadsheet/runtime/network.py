@@ -15,9 +15,13 @@ from broadsheet.ports import ByteProtocol, Transport
 
 BACKLOG: Final = 1024
 ACCEPTS_MAX: Final = 64
-"""Connections that are looked at in one turn of the loop."""
+"""Connections that are accepted in one turn of the loop."""
 TAKES_MAX: Final = 16
 """And of these, those that something is made for: about a millisecond of work."""
+SILENT_TAKES_MAX: Final = 4
+"""Of them, those that have sent nothing, where more wait."""
+WAITING_MAX: Final = 256
+"""Accepted connections for which nothing is made yet; above, the oldest that has sent nothing is closed."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Where descriptors are short."""
 KEEPALIVE_IDLE_S: Final = 30
@@ -64,12 +68,17 @@ class TCPListener:
 
     A loop's own server accepts for as long as connections come, and a client that opens them fast enough
     never lets it end. A connection that its client has closed again is dropped, and nothing is made for it.
+    Those that have sent something are taken first: in every protocol here the client speaks first. Else a
+    request waits behind a thousand connections that somebody opens without a word.
     """
 
     def __init__(self, sock: socket.socket, factory: Callable[[], ByteProtocol], address: str) -> None:
         self._sock, self._factory, self._address = sock, factory, address
         self._loop = asyncio.get_running_loop()
         self._taking: dict[asyncio.Task[None], None] = {}
+        self._waiting: dict[socket.socket, None] = {}
+        """Accepted, in order, and not yet taken."""
+        self._is_armed = False
         self._is_closed = False
         self._loop.add_reader(sock.fileno(), self._accept)
 
@@ -84,30 +93,57 @@ class TCPListener:
             return
         self._is_closed = True
         self._loop.remove_reader(self._sock.fileno())
+        waiting, self._waiting = self._waiting, {}
+        for sock in waiting:
+            sock.close()
+        await asyncio.gather(*self._taking, return_exceptions=True)
         await asyncio.sleep(0)  # uvloop lets go of the descriptor in a later turn.
         self._sock.close()
 
     def _accept(self) -> None:
-        taken = 0
         for _ in range(ACCEPTS_MAX):
             try:
                 sock, _peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError:  # No descriptor, or no memory: those that wait are taken once there is one.
                 self._loop.remove_reader(self._sock.fileno())
                 self._loop.call_later(ACCEPT_PAUSE_S, self._go_on)
-                return
+                break
             sock.setblocking(False)  # noqa: FBT003 - the standard library's signature.
-            if _is_gone(sock):
+            self._waiting[sock] = None
+        if not self._is_armed:
+            self._take_some()
+
+    def _take_some(self) -> None:
+        """Make something for a few of those that wait, and look at the rest in the next turn."""
+        self._is_armed = False
+        spoken: list[socket.socket] = []
+        silent: list[socket.socket] = []
+        for sock in list(self._waiting):
+            has_spoken = _has_spoken(sock)
+            if has_spoken is None:
+                del self._waiting[sock]
                 sock.close()
-                continue
+            else:
+                (spoken if has_spoken else silent).append(sock)
+        chosen = spoken[:TAKES_MAX]
+        room = TAKES_MAX - len(chosen)
+        is_crowded = len(spoken) + len(silent) > TAKES_MAX
+        chosen += silent[: min(room, SILENT_TAKES_MAX) if is_crowded else room]
+        for sock in chosen:
+            del self._waiting[sock]
             task = self._loop.create_task(self._take(sock))
             self._taking[task] = None
             task.add_done_callback(self._taking.pop)
-            taken += 1
-            if taken >= TAKES_MAX:
-                return
+        for sock in (*silent, *spoken):
+            if len(self._waiting) <= WAITING_MAX:
+                break
+            if self._waiting.pop(sock, 0) is None:
+                sock.close()
+        if self._waiting and not self._is_closed:
+            self._is_armed = True
+            self._loop.call_soon(self._take_some)
 
     def _go_on(self) -> None:
         if not self._is_closed:
@@ -120,14 +156,14 @@ class TCPListener:
             sock.close()  # Lost before it stood.
 
 
-def _is_gone(sock: socket.socket) -> bool:
-    """Whether the other end has said that nothing will come, before anything came."""
+def _has_spoken(sock: socket.socket) -> bool | None:
+    """Whether something came; None where the other end has said that nothing will, before anything came."""
     try:
-        return not sock.recv(1, socket.MSG_PEEK)
+        return True if sock.recv(1, socket.MSG_PEEK) else None
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        return None
 
 
 class TCPNetwork:
