@@ -1,6 +1,7 @@
 """A start while the fragment store is down: appends and recent reads go on, nothing is overwritten."""
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Iterable, Sequence
 from hashlib import sha1
@@ -17,12 +18,14 @@ from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, I
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
 from broadsheet.journal.reading import read
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import Kind
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, Stored, running
 from tests.journal.node_process import NodeProcess
+from tests.support.faulty import Fault, FaultyDisk
 
 SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10))
 FIRST, SECOND, THIRD = b"1" * 2000, b"2" * 2100, b"3" * 2200
@@ -407,3 +410,43 @@ async def _until(client: Client, name: str, count: int) -> None:
             if sum(each.is_stored for each in fragments) >= count:
                 return
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_want_of_descriptors_is_no_contradiction_with_the_store(*, is_late: bool) -> None:
+    """The journal took no appends, and the named way out would have moved sound spool files aside."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await append(node, FIRST)
+        digest = sha1(FIRST).hexdigest()
+        shelf.objects[f"{NAME}/{0:016x}-{len(FIRST):016x}-{digest}.raw"] = FIRST  # Closed by the clock.
+        await append(node, SECOND)  # A restart had taken it up again.
+
+    for after in range(4):
+        faulty = FaultyDisk(disk)
+        fault = Fault("read_at", error=errno.EMFILE, name="journals/spool/*.spool", after=after, times=1)
+        shelf.is_down = is_late
+        if not is_late:
+            faulty.plan(fault)
+        async with running(
+            disk, shelf, seed=2 + after, crashes=crashes, is_last=False, faulty=faulty
+        ) as node:
+            replica = await node.broker.replica(NAME)
+            faulty.plan(fault)
+            shelf.is_down = False
+            await _until_listed(replica)
+            status = node.broker.status(NAME)
+            assert (status.state, status.reason) == ("open", "")
+            found = b"".join([chunk.data async for chunk in read(replica, ByteOffset(0), None, block=False)])
+            assert found == FIRST + SECOND
+    assert not crashes
+
+
+async def _until_listed(replica: Replica) -> None:
+    for _ in range(TURNS_MAX):
+        if replica.is_listed:
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("the store has answered, and the journal has not heard of it")

@@ -385,7 +385,11 @@ class Broker:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.damage]
-        doubted = (await contradiction(info.name, here, replica.index.fragments())).spools
+        try:
+            doubted = (await contradiction(info.name, here, replica.index.fragments())).spools
+        except OSError as error:
+            text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
+            raise StoreUnhealthy(text) from error
         looking = partial(look, replica, self._keys(info), head=head, doubted=doubted)
         reason, loss = replica.reason or replica.damage, await context.disk.run(looking)
         if is_head_only and loss.is_damaged:

@@ -100,10 +100,17 @@ class Housekeeping:
         """Take up what the store has, as soon as it says so."""
         replica = self._replica
         fragments = await replica.store.list_when_it_answers(replica.name)
-        found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
-        if not replica.is_closed:
-            replica.on_listed(fragments, found.reason, found.spools)
-            self._on_advance()
+        while not replica.is_closed:
+            try:
+                found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
+            except OSError:
+                self._context.spools.relieve()
+                await asyncio.sleep(in_seconds(RELIEF_RETRY))
+                continue
+            if not replica.is_closed:
+                replica.on_listed(fragments, found.reason, found.spools)
+                self._on_advance()
+            return
 
     def _flush_later(self) -> None:
         """Look again at the next multiple of the journal's `flush_interval`."""

@@ -111,11 +111,11 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     passed("journal.open.after_rebuild")
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
-    contradicted = await contradiction(info.name, spools, listed or ())
-    reason = reason or contradicted.reason
     registers = _registers(plan, keys)
     epoch = plan.epoch
     try:
+        contradicted = await contradiction(info.name, spools, listed or ())
+        reason = reason or contradicted.reason
         await _settle(context, stream, directory, standing, spools, is_cut=found.tail_cut)
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
@@ -203,6 +203,9 @@ async def contradiction(
 
     Args:
         spools: by offset.
+
+    Raises:
+        OSError: they cannot be compared now, for want of an open file for one: that contradicts nothing.
     """
     reason, doubted = "", dict[ByteOffset, None]()
     for fragment in fragments:
@@ -221,7 +224,7 @@ async def contradiction(
                 " have there: was an older copy of the data directory put back? Nothing is overwritten:"
                 f" put the newer copy back, or go on with the store's: {accept_loss(name)}"
             )
-        except (Corrupt, OSError) as error:
+        except Corrupt as error:
             told = str(error)
         reason = reason or told
         doubted |= dict.fromkeys(each.begin for each in shared)
