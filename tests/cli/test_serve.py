@@ -1,20 +1,32 @@
 """`serve` in the foreground: how it ends, and what it says where it cannot start."""
 
+import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from broadsheet.cli.running import FILE, Running, is_running, wait_until_ended
+from broadsheet.cli.serve import _started
+from broadsheet.doors.http.door import HTTPConfig
+from broadsheet.doors.native.door import NativeConfig
+from broadsheet.doors.status import State
+from broadsheet.keyspace.port import Keyspace
+from broadsheet.node import Node, NodeConfig, Settings
+from broadsheet.observe.logs import Logs
 from broadsheet.runtime.data_dir import FORMAT_FILE
+from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.process import EXIT_WRONG
+from broadsheet.runtime.system import system_ports
 from tests.cli.processes import (
     COMMAND,
     SECONDS_MAX,
@@ -25,6 +37,8 @@ from tests.cli.processes import (
     from_a_terminal,
     pids,
 )
+from tests.control.test_file import HeldDisk, until
+from tests.support.faulty import Fault
 
 
 @contextlib.contextmanager
@@ -128,6 +142,42 @@ def test_a_node_that_something_holds_ends_all_the_same() -> None:
 
     assert (ended.returncode, ended.stdout) == (EXIT_WRONG, "forgotten\n")
     assert "not closed within 0.1 s" in ended.stderr
+
+
+async def test_a_node_that_is_asked_to_stop_while_it_starts_starts_no_further_role(tmp_path: Path) -> None:
+    """`down` and Ctrl-C waited for the whole start, which takes a while with ten thousand journals."""
+    disk, crashes = HeldDisk(tmp_path), list[BaseException]()
+    ports = system_ports(LocalDisk(tmp_path), crash=crashes.append)
+    ports.disk = disk
+    doors = {"native": NativeConfig(address="127.0.0.1:0"), "http": HTTPConfig(address="127.0.0.1:0")}
+    settings = Settings(node=NodeConfig(data_dir=str(tmp_path)), **doors)  # type: ignore[arg-type]
+    node = Node(settings, ports, logs=Logs(wall=ports.time.wall, stream=StringIO()))
+    stop = asyncio.Event()
+    disk.hold()
+    starting = asyncio.ensure_future(_started(node, stop, forget=lambda: None))
+    await until(disk.reached)  # The metastore writes its first document.
+    stop.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not starting.done()
+    disk.go.set()
+
+    assert await starting is None
+    assert node.status.state is State.STOPPING
+    assert node.services.every(Keyspace) == []  # type: ignore[type-abstract]
+    assert crashes == []
+
+
+async def test_a_start_that_fails_says_why_also_where_somebody_waits_for_a_signal(tmp_path: Path) -> None:
+    """Its error is what the operator needs."""
+    disk = HeldDisk(tmp_path)
+    disk.plan(Fault("rename", errno.EIO))
+    ports = system_ports(LocalDisk(tmp_path), crash=lambda _: None)
+    ports.disk = disk
+    node = Node(Settings(), ports, logs=Logs(wall=ports.time.wall, stream=StringIO()))
+
+    with pytest.raises(OSError, match="planned"):
+        await _started(node, asyncio.Event(), forget=lambda: None)
 
 
 def test_under_nohup_the_end_of_the_terminal_is_ignored(tmp_path: Path) -> None:

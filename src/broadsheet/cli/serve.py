@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -73,7 +73,10 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
     try:
         with _usable(root):
             running.write(root)
-            running = msgspec.structs.replace(running, addresses=dict(await node.start()))
+            addresses = await _started(node, stop, forget=lambda: Running.forget(root))
+            if addresses is None:
+                return
+            running = msgspec.structs.replace(running, addresses=dict(addresses))
             if not running.write(root):  # A hint: without it the node serves, and is found by its address.
                 remedy = f"`status --address` asks it, a signal to process {running.pid} ends it; make room"
                 logs.of("node").warning("node.disk_full", file=FILE, remedy=remedy)
@@ -89,6 +92,29 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
         Running.forget(root)
         owned.release()
         disk.close()
+
+
+async def _started(
+    node: Node, stop: asyncio.Event, *, forget: Callable[[], None]
+) -> Mapping[str, str] | None:
+    """Start `node`; where each door listens, or None where it was asked to stop before it was ready.
+
+    A start of ten thousand journals takes a while, and nobody who wants it to end waits for that.
+    """
+    starting, stopping = asyncio.ensure_future(node.start()), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+    finally:
+        stopping.cancel()
+    starting.cancel()  # It closes what it has started, as after a failure.
+
+    async def ended() -> None:
+        await asyncio.wait([starting])
+
+    await close_within(CLOSE_SECONDS_MAX, ended, forget=forget)
+    return None if starting.cancelled() else starting.result()
 
 
 async def close_within(
