@@ -389,3 +389,39 @@ async def test_frames_keep_their_order_where_runs_are_refused_at_once_and_room_i
         await reading
         accounts.give(other, (11 << 20) // 2 - 20_000)
         accounts.leave(other)
+
+
+async def test_a_frame_for_which_there_was_room_is_read_to_its_end() -> None:
+    """Reproduced before: its own reservation left no room for it once its peer had not read for a while.
+
+    Nothing else would ever have given the bytes back: it was not read, so it could not end, and the deadline
+    of torn frames waits for those that are not read.
+    """
+    limits = WireLimits(
+        frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20,
+        node_in_flight_bytes_max=5 << 19, reserve_bytes=64 << 10,
+    )  # fmt: skip
+    async with world(limits) as w:
+        host, _, port = w.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        opening = f.CALL_HEAD.pack(207, 0) + f.encode(Echo(number=80))
+        body, payload = f.CALL_HEAD.pack(201, 0) + f.encode(Echo()), bytes(1_000_000)
+        call = f.header(f.CALL, 3, body_bytes=len(body), payload_bytes=len(payload)) + body + payload
+        writer.write(HELLO)
+        await reader.read(1)  # The welcome.
+        writer.write(f.frame(f.OPEN, 1, opening) + f.frame(f.WINDOW, 1, f.U32.pack(9 << 20)))
+        writer.write(call[:300_000])
+        await until(lambda: w.server.accounts.used_bytes > 1_000_000)
+        (connection,) = w.server.connections.values()
+        await until(lambda: connection.backpressure.is_held)
+
+        async def read_all() -> int:
+            size = 0
+            while size < 9_000_000 and (part := await reader.read(1 << 20)):
+                size += len(part)
+            return size
+
+        writer.write(call[300_000:])
+        async with asyncio.timeout(20):
+            assert await read_all() >= 9_000_000  # Eighty messages, and the echo behind them.
+        writer.close()

@@ -142,7 +142,8 @@ class Backpressure:
         connection, holding = self._connection, self.holding
         if not self.is_held or connection.is_lost or connection.is_closing:
             return
-        if holding is not None and not self._accounts.has_room(holding, self._wanted):
+        is_reserved = self._expected > 0  # Only by being read does it give back what was reserved for it.
+        if holding is not None and not is_reserved and not self._accounts.has_room(holding, self._wanted):
             self._accounts.wait(self, self._wanted)
             return
         if connection.is_write_paused or self.in_flight_bytes * 2 > connection.limits.in_flight_bytes_max:
