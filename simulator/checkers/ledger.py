@@ -3,8 +3,9 @@
 It stands beside the machines and hears every step of every node. It counts majorities by itself, and holds
 what no history of clients shows: an answer is backed by a durable record; a life that comes back remembers
 what it told; a ballot has one value, one prefix of versions is chosen and every later proposal extends it;
-what is answered is chosen, and what is refused for certain never is. So a rule that is broken is seen in the
-step that breaks it, whether or not a crash makes a client suffer from it.
+what is answered is chosen, and what is refused for certain never is; acceptors change by a joint set, as
+their operator asked, and a replacement leaves as many; whoever told others of itself comes back as itself.
+So a rule that is broken is seen in the step that breaks it, whether or not a crash makes a client suffer.
     record: PENDING --Persisted--> HELD; value: PROPOSED --held by a majority of its sets--> CHOSEN, for good.
 It does not know settings, time or the network. Source: Lamport, "Paxos made simple" (P2c); control.3-7.
 """
@@ -85,9 +86,26 @@ class Ledger:
         self._attempts: dict[str, tuple[int, bytes]] = {}
         self._sent: dict[str, None] = {}
         self._denied: dict[str, Answer] = {}
+        self._sets: dict[int, AcceptorSets] = {}
+        """Of each version that was chosen."""
+        self._replaced: dict[str, ReplaceRequest] = {}
 
-    def booted(self, life: Life, memory: Memory) -> None:
-        """The acceptor of `life` begins with `memory`, which is durable."""
+    def booted(self, life: Life, memory: Memory, *, is_damaged: bool = True) -> None:
+        """The acceptor of `life` begins with `memory`, which is durable.
+
+        Args:
+            is_damaged: whether its disk may have lost what was durable, so that it may be another life.
+
+        Raises:
+            Violation: it has forgotten what it told.
+        """
+        before = self._boots.get(NodeId(life.node))
+        if before is not None and not is_damaged:
+            own = before[1].durable.acceptor
+            if own != memory.acceptor and own in self._told:
+                raise Violation(
+                    f"{life!r} is {memory.acceptor}: {own} has told others of itself, and is gone"
+                )
         told = self._told.get(memory.acceptor, _Told())
         accepted = NO_BALLOT if memory.accepted is None else memory.accepted.ballot
         if memory.promised < told.promised or accepted < told.accepted:
@@ -183,8 +201,31 @@ class Ledger:
                     f"refused, and chosen: {self._denied[entry.attempt]}, version {entry.version}"
                 )
         self.log[value.version] = (value.attempts[-1].attempt, value.document)
+        self._follows(value)
         for later in self._ballots[bisect_left(self._ballots, ballot) :]:
             self._extends(later, ballot)
+
+    def _follows(self, value: Value) -> None:
+        """Acceptors change in two writes: both sets, then the new one (control.6)."""
+        self._sets[value.version] = after = value.sets
+        before = self._sets.get(value.version - 1)
+        if before is None or before == after:
+            return
+        is_begun = not before.is_joint and after.is_joint and after.old == before.old
+        is_ended = before.is_joint and after == AcceptorSets(old=before.new)
+        if not (is_begun or is_ended):
+            raise Violation(f"version {value.version} leaps from the acceptors {before} to {after}")
+
+    def _asks_for(self, life: Life, value: Value) -> None:
+        """A joint set is what its operator asked for, and leaves no fewer acceptors where it replaces one."""
+        request = self._replaced.get(value.attempts[-1].attempt.rpartition("/")[0])
+        old, new = value.sets.old, value.sets.new
+        if request is None or not new:
+            return
+        wanted = {*old, *([] if request.added is None else [request.added])} - {request.removed}
+        is_smaller = request.added is not None and len(new) < len(old) + (request.removed is None)
+        if set(new) != wanted or len(new) != len(wanted) or is_smaller:
+            raise Violation(f"{life!r} proposes {value.sets} for {request}")
 
     def _extends(self, later: Ballot, ballot: Ballot) -> None:
         """P2c: a proposal above a chosen ballot builds on what was chosen."""
@@ -226,6 +267,8 @@ class Ledger:
             asked = (event.expected, event.document)
             if self._attempts.setdefault(event.attempt, asked) != asked:
                 raise Violation(f"{life!r} uses attempt {event.attempt} twice: {asked}")
+        elif isinstance(event, ReplaceRequest):
+            self._replaced[event.attempt] = event
 
     def _on_prepare(self, life: Life, message: Prepare) -> None:
         owner = self._proposers.setdefault(message.ballot, repr(life))
@@ -241,6 +284,7 @@ class Ledger:
             return
         self._proposed[ballot] = value
         self._sent[value.attempts[-1].attempt] = None
+        self._asks_for(life, value)
         insort(self._ballots, ballot)
         at = bisect_left(self._chosen, ballot)
         if at:
@@ -261,12 +305,20 @@ class Ledger:
                 return
             if answer.version < asked.floor:
                 raise Violation(f"{life!r} answers version {answer.version} after {asked.floor}: {request}")
+            if isinstance(request, ReplaceRequest):
+                self._replaced_as_asked(life, request, answer)
             if answer.value is not None and answer.value.document != document:
                 raise Violation(f"{life!r} reads {answer.value}; version {answer.version} is {document!r}")
         elif isinstance(request, ChangeRequest) and status is not Status.UNKNOWN:
             if status is Status.UNEXPECTED_VERSION and answer.version < asked.floor:
                 raise Violation(f"{life!r} answers version {answer.version} after {asked.floor}: {request}")
             self._deny(life, request, answer)
+
+    def _replaced_as_asked(self, life: Life, request: ReplaceRequest, answer: Answer) -> None:
+        sets = self._sets.get(answer.version, AcceptorSets())
+        is_in = request.added is None or request.added in sets.old
+        if sets.is_joint or not is_in or (request.removed is not None and request.removed in sets.old):
+            raise Violation(f"{life!r} says that {request} is done in version {answer.version}: {sets}")
 
     def _deny(self, life: Life, request: ChangeRequest, answer: Answer) -> None:
         """A no is for good."""

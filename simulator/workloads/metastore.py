@@ -115,6 +115,7 @@ class MetastoreWorkload(MachineWorkload):
             "straggle_ppm": (0, 1_000, 50_000, 300_000)[draw.randrange(0, 4)],
             "echo_ppm": (0, 1_000, 50_000, 500_000)[draw.randrange(0, 4)],
             "resize_percent": (0, 30, 70)[draw.randrange(0, 3)],
+            "operators": (1, 2)[draw.randrange(0, 2)],
         }
 
     def stale_calls(self, knobs: dict[str, int]) -> int:
@@ -159,8 +160,8 @@ class MetastoreWorkload(MachineWorkload):
         context.on_message = booted.on_message
 
     async def client(self, context: ClientContext, run: Run) -> None:
-        """The first client is the operator; the others read and write."""
-        if context.name == "client0":
+        """The first one or two clients are operators; the others read and write."""
+        if int(context.name.removeprefix("client")) < run.plan.knobs.get("operators", 1):
             await _Operator(context, run, self.nodes(run.plan.knobs)).work()
         else:
             await _Client(context, run, self.nodes(run.plan.knobs)).work()
@@ -421,6 +422,8 @@ class _Operator(_Asker):
         fresh = [one for one in there if one not in members]
         if self.draws.below(100) < self.run.plan.knobs.get("resize_percent", 0):
             removed, added = self.resized(members, fresh)
+        elif there and self.draws.below(5) == 0:  # Whoever has not looked may name a member, or nobody.
+            added, removed = there[self.draws.below(len(there))], members[self.draws.below(len(members))]
         elif fresh:
             added = fresh[self.draws.below(len(fresh))]
             lost = [member for member in members if member.node == added.node]

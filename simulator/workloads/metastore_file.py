@@ -31,6 +31,7 @@ STEPS: Final = (
     "disk.sync_dir",
 )
 """Of a write: each is followed by a window of its own."""
+SLOW_NS: Final = 900 * MILLISECOND
 GIVES_UP_MS: Final = 3
 """An impatient client gives up after less than twice this: about as long as a write takes."""
 
@@ -66,10 +67,18 @@ class MetastoreFileWorkload(ServiceWorkload):
             Fault(at, kind, NODE, (1500 if kind is Kind.SLOW_SYNC else 100) * MILLISECOND)
             for at, kind in zip(times, kinds, strict=True)
         ]
+        for _ in range(2):
+            faults += self._slow_then_cut(draw, draw.randrange(300 * MILLISECOND, plan.safety_ns - SLOW_NS))
         for _ in range(draw.randrange(2, 5)):
             at = draw.randrange(300 * MILLISECOND, plan.safety_ns - 800 * MILLISECOND)
             faults += self._struck(draw, at)
         return faults
+
+    def _slow_then_cut(self, draw: Random, at: int) -> list[Fault]:
+        """Each step of a write takes long, so that others come in between; then the power goes."""
+        slow = Fault(at, Kind.SLOW_SYNC, NODE, SLOW_NS, amount=draw.randrange(20, 200) * MILLISECOND)
+        cut = at + draw.randrange(50 * MILLISECOND, SLOW_NS)
+        return [slow, Fault(cut, Kind.POWER_CUT, NODE, draw.randrange(1, 100) * MILLISECOND)]
 
     def _struck(self, draw: Random, at: int) -> list[Fault]:
         """An end in a step of a write, a start at once, on a full disk perhaps, and then the power.

@@ -45,7 +45,7 @@ from broadsheet.wire.server import Server
 from simulator.checkers.ledger import Ledger
 from simulator.checkers.linearizable import check_linearizable
 from simulator.history import Operation
-from simulator.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
+from simulator.plan import CLOCKS, CRASHES, DAMAGE, NETWORK, Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext
 from simulator.workload import Run, ServiceWorkload
 from simulator.workloads.metastore import check_versions, document_model, founded_document
@@ -102,7 +102,19 @@ class MetastoreServiceWorkload(ServiceWorkload):
             "think_ms": draw.randrange(20, 60),
             "replace_ms": draw.randrange(500, 3000),
             "document_bytes": (20, 20, 200, 4000)[draw.randrange(0, 4)],
+            "operators": (1, 1, 2)[draw.randrange(0, 3)],
         }
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
+        """Power is lost right after the birth of an acceptor whose disk is slow to say that it is durable."""
+        if draw.random() < 0.5:
+            return []
+        node, lasts = NODES[draw.randrange(0, len(NODES))], draw.randrange(20, 400) * MILLISECOND
+        moment = ("step.Read", "step.Prepare", "step.Accept")[draw.randrange(0, 3)]
+        slow = Fault(1, Kind.SLOW_SYNC, node, lasts, amount=lasts)
+        again = draw.randrange(1, 100) * MILLISECOND
+        cut = Fault(1, Kind.POWER_CUT, node, again, on=f"{node}:{moment}", passage=draw.randrange(1, 6))
+        return [slow, cut]
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """Three founders and a spare."""
@@ -121,7 +133,8 @@ class MetastoreServiceWorkload(ServiceWorkload):
         await MetastoreRole().start(context.scope.child("metastore"), context.ports, CONFIG, services)
         majority = services.one(Metastore)  # type: ignore[type-abstract]  # Found under its port.
         assert isinstance(majority, MajorityMetastore), "three nodes"
-        self.ledger.booted(context.life, majority.acceptor.memory)
+        is_damaged = any(each.kind in DAMAGE and context.node in each.target for each in run.plan.faults)
+        self.ledger.booted(context.life, majority.acceptor.memory, is_damaged=is_damaged)
         server = Server(
             context.ports,
             context.scope,
@@ -133,8 +146,8 @@ class MetastoreServiceWorkload(ServiceWorkload):
         await server.listen(context.address, is_insecure=True)
 
     async def client(self, context: ServiceContext, run: Run) -> None:
-        """The first client is the operator; the others read and write."""
-        if context.node == "client0":
+        """The first one or two clients are operators; the others read and write."""
+        if int(context.node.removeprefix("client")) < run.plan.knobs.get("operators", 1):
             await _Operator(context, run).work()
         else:
             await MetastoreClient(context, run).work()

@@ -5,10 +5,13 @@ was answered happened once, what was refused never, what is unknown once at most
 those of the very request. Some requests are given up on purpose, by a cancel or for want of time, and some
 lose their token in the middle; nodes are stopped gracefully. Payloads exceed the first window, a turn's
 share, what accounts allow, what the links hold and what a read brings, so that back-pressure and torn frames
-are the rule. Source: C1, C2, C6; access.6.
+are the rule. Each client has a token, a grant and an account of its own. In the end, when nothing fails any
+more, each does everything once more and has to be served, and then the nodes must be idle.
+Source: C1, C2, C6; access.4-6.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar, Final
 from zlib import crc32
@@ -17,7 +20,7 @@ import msgspec
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.capability import EVERYTHING, Capability
-from broadsheet.access.tokens import Tokens
+from broadsheet.access.tokens import LEEWAY, Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import NodeId
 from broadsheet.errors import BroadsheetError, Refused, Status
@@ -33,8 +36,9 @@ from simulator.history import Operation, Outcome
 from simulator.plan import Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext
 from simulator.workload import Run, ServiceWorkload, Violation
-from simulator.workloads.wire_checks import check_left, check_slots, hold
-from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper
+from simulator.workloads.wire_checks import Watcher, check_idle, check_idle_client, check_left, demand, hold
+from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
+from simulator.workloads.wire_long import Long, tail
 from simulator.workloads.wire_requests import Asked, Deeds, Told
 from simulator.world import Life
 
@@ -64,6 +68,20 @@ LIFE: Final = Duration(400 * 3600 * SECOND)
 DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
 """Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
 DEAF_EVERY: Final = 20
+EXPIRE_EVERY: Final = 60
+EVERYDAY: Final = Capability.LIST | Capability.READ | Capability.APPEND
+"""Of those that are neither peers nor operators, whose share is another one."""
+OPERATOR: Final = "client0"
+PROBER: Final = "client1"
+NOTICED_SECONDS: Final = 2.5
+"""By when a connection that died in the faults has been noticed: three keepalives, and some."""
+IDLE_SECONDS: Final = 1.5
+"""What was asked has ended by then, given up or not: handlers, sinks and frames on their way."""
+STALL_MS: Final = 2000
+"""Longer than a silent connection is kept."""
+PROBE_SECONDS: Final = 0.2
+PROBED_SECONDS: Final = 1.0
+"""By when a small call of a caller that asks for nothing else is answered, whatever the others do."""
 PAYLOAD_MAX: Final = 250_000
 """Fits a frame with its body, and is more than is copied where it outlives a read."""
 OTHER: Final = {NODES[0]: NODES[1], NODES[1]: NODES[0]}
@@ -80,26 +98,37 @@ class _Log:
         self._deeds, self._asked, self._timers = deeds, asked, timers
         self._head = 0
         self._held: list[FrameRun] = []
+        self.ends: list[str] = []
+        """Each time that it was told of the end."""
 
     def on_run(self, run: FrameRun) -> None:
         """Hold every other one for a while, or until the next."""
         self._held.append(run)
         if run.sequence % 2 or not self._asked.pause_ms:
-            self.on_end()
+            self._answer()
         else:
-            self._timers.call_after(Duration(self._asked.pause_ms * MILLISECOND), self.on_end)
+            self._timers.call_after(Duration(self._asked.pause_ms * MILLISECOND), self._answer)
 
     def on_end(self) -> None:
         """Answer what is held."""
+        self.ends.append(self._asked.id)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Place what is held, and only then answer: each answer may bring more runs at once."""
         held, self._held = self._held, []
+        begins: list[int | None] = []
         for run in held:
-            name = f"{self._asked.id}/{run.sequence}"
-            if run.sequence % 7 == 6:
+            is_refused = run.sequence % 7 == 6
+            begins.append(None if is_refused else self._head)
+            if not is_refused:
+                self._deeds.did(f"{self._asked.id}/{run.sequence}")
+                self._head += run.size
+        for run, begin in zip(held, begins, strict=True):
+            if begin is None:
                 run.reply(Status.THROTTLED, message="every seventh")
-                continue
-            self._deeds.did(name)
-            begin, self._head = self._head, self._head + run.size
-            run.reply(Status.OK, begin)
+            else:
+                run.reply(Status.OK, begin)
 
 
 class WireWorkload(ServiceWorkload):
@@ -126,7 +155,7 @@ class WireWorkload(ServiceWorkload):
         self.deeds = Deeds()
         self.crowd = CrowdServing(self.deeds)
         self.kept = Keeper()
-        self.servers: dict[str, tuple[Life, Server]] = {}
+        self.servers: dict[str, tuple[Life, Watcher]] = {}
         self.callers: list[_Client] = []
 
     def knobs(self, draw: Random) -> dict[str, int]:
@@ -151,6 +180,7 @@ class WireWorkload(ServiceWorkload):
             _row("sim.log", 3, Shape.RUN, partial(self._log, context), Capability.APPEND),
             _row("sim.row", 4, Shape.UNARY, self.crowd.row, Capability.READ),
             _row("sim.moved", 5, Shape.UNARY, partial(self._moved, context), Capability.READ),
+            _row("sim.tail", 6, Shape.STREAM, tail, Capability.READ, is_receiving=False),
         ]
         authorizer = Authorizer(_tokens(), time=context.ports.time)
         ended: list[Server] = []
@@ -169,7 +199,7 @@ class WireWorkload(ServiceWorkload):
             limits=_limits(run.plan.knobs),
             cluster=CLUSTER,
         )
-        self.servers[context.node] = (context.life, server)
+        self.servers[context.node] = (context.life, Watcher(server))
         await server.listen(context.address, is_insecure=True)
         context.scope.defer(server.close)
         ended.append(server)
@@ -179,6 +209,18 @@ class WireWorkload(ServiceWorkload):
         client = _Client(context, run, self.deeds, self.kept)
         self.callers.append(client)
         await client.work()
+        await client.finale()
+        while not all(each.is_done for each in self.callers):  # noqa: ASYNC110 - of several lives.
+            await asyncio.sleep(0.05)
+        if context.node == PROBER:
+            await client.long.stall(Asked(f"{context.node}.last", STALL_MS))
+            client.has_stalled = True
+        while not any(each.has_stalled for each in self.callers):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(IDLE_SECONDS)
+        for _, watcher in self.servers.values():  # Each is alive: nothing fails any more.
+            check_idle(watcher.server)
+        await client.leave()
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """A node leaves now and then, and connections are lost, with much under way."""
@@ -194,10 +236,10 @@ class WireWorkload(ServiceWorkload):
         """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
         for client in self.callers:
             hold(client.pool.check)
-        for life, server in self.servers.values():
+        for life, watcher in self.servers.values():
             if not life.is_dead:
-                hold(server.check)
-                check_slots(server)
+                hold(watcher.server.check)
+                watcher.look()
 
     def verify(self, run: Run) -> None:
         """Once, never, or once at most, as the client was told; and the answer was the request's own."""
@@ -206,16 +248,11 @@ class WireWorkload(ServiceWorkload):
             _check(operation, count)
         self.watch(run)
         self.kept.look()
-        for life, server in self.servers.values():
+        for life, watcher in self.servers.values():
             if not life.is_dead:
-                hold(server.check_ended)
-                check_left(server)
-        for name, is_refused in self.deeds.given_up.items():
-            count = self.deeds.counts.get(name, 0)
-            if count > (0 if is_refused else 1):
-                raise Violation(
-                    f"{name}, given up by its client, was done {count} times; refused: {is_refused}"
-                )
+                hold(watcher.server.check_ended)
+                check_left(watcher.server)
+        self.deeds.judge()
 
     def _moved(self, context: ServiceContext, call: Call, request: Asked, payload: memoryview) -> object:
         now = context.ports.time.now()
@@ -246,7 +283,9 @@ class WireWorkload(ServiceWorkload):
         return Reply(Told(request.id, size, crc))
 
     def _log(self, context: ServiceContext, _call: Call, request: Asked) -> RunOpened:
-        return RunOpened(EMPTY, _Log(self.deeds, request, context.ports.timers))
+        sink, life = _Log(self.deeds, request, context.ports.timers), context.life
+        self.deeds.sinks.append((lambda: life.is_dead, request.id, sink.ends))
+        return RunOpened(EMPTY, sink)
 
 
 class _Client:
@@ -258,16 +297,19 @@ class _Client:
         self.pool = Pool(context.ports, context.scope, limits=_limits(self.knobs), token=self._token)
         self.routed = Routed(self.pool, [context.address_of(node) for node in NODES], policy=POLICY)
         self.crowd = Crowd(context, run, self.routed, deeds, self.random)
+        self.long = Long(
+            context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
+        )
         self.serial = 0
-        self.deaf: list[asyncio.Future[None]] = []
+        self._tokens: dict[tuple[Capability, str], str] = {}
+        self.aside: list[asyncio.Future[None]] = []
+        """What is asked beside everything else."""
+        self.is_done = self.has_stalled = False
+        """Whether it has asked for everything that it will ask for."""
 
     async def work(self) -> None:
         """Until the run is over."""
-        crowd = self.crowd
-        kinds = (
-            *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
-            *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
-        )
+        kinds = self._kinds()
         while not self.context.is_stopping:
             self.serial += 1
             pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
@@ -276,12 +318,61 @@ class _Client:
             if self.serial % 7 == 0:
                 await self._renew()
             if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
-                self.deaf.append(asyncio.ensure_future(self._be_deaf()))
+                self.aside.append(asyncio.ensure_future(self._be_deaf()))
+            if self.serial % EXPIRE_EVERY == EXPIRE_EVERY // 4:
+                self._begin_to_expire()
             if self.serial % self.knobs.get("leave_every", 1 << 30) == 0:  # Plans that are older have none.
                 await self._leave()
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
-        await asyncio.gather(*self.deaf)
+        await asyncio.gather(*self.aside)
+
+    async def finale(self) -> None:
+        """Everything once more, when nothing fails any more: the history holds that each call is answered."""
+        await asyncio.sleep(NOTICED_SECONDS)
+        probes = asyncio.ensure_future(self._probe() if self.context.node == PROBER else asyncio.sleep(0))
+        kinds = dict.fromkeys(self._kinds())
+        self.serial += 1
+        self._begin_to_expire()
+        for kind in kinds:
+            self.serial += 1
+            pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
+            await kind(Asked(f"{self.context.node}.{self.serial}", pause))
+        await asyncio.gather(*self.aside)
+        probes.cancel()
+        await asyncio.gather(probes, return_exceptions=True)
+        self.is_done = True
+
+    async def leave(self) -> None:
+        """Nothing is left over; go."""
+        check_idle_client(self.pool)
         await self.pool.close()
+
+    def _kinds(self) -> tuple[Callable[[Asked], Awaitable[None]], ...]:
+        crowd, long = self.crowd, self.long
+        often = (
+            *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
+            *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
+        )
+        return (*often, *often, crowd.gone, long.narrow_run, long.trespass, long.tail)
+
+    def _begin_to_expire(self) -> None:
+        asked = Asked(f"{self.context.node}.{self.serial}.expire")
+        self.aside.append(asyncio.ensure_future(self.long.expire(asked)))
+
+    async def _probe(self) -> None:
+        """Ask for little, as somebody else, while the others ask for much: nobody starves."""
+        address, name = self.context.address_of(NODES[0]), f"probe.{self.context.node}"
+        connection = await dial(self.context.ports, address, token=self._token(prefix=name), limits=LIMITS)
+        ask, time, number = partial(connection.call, "sim.echo", reply=Told), self.run.world, 0
+        try:
+            while True:
+                number, began = number + 1, time.now
+                await ask(Asked(f"{name}.{number}"))
+                took = (time.now - began) / SECOND
+                demand(took < PROBED_SECONDS, f"a small call of {name} took {took} s beside those of others")
+                await asyncio.sleep(PROBE_SECONDS)
+        finally:
+            connection.abort("it has probed enough")
 
     async def _leave(self) -> None:
         """Be gone while messages wait for a handler and runs for their answer: nothing of them may stay."""
@@ -315,9 +406,22 @@ class _Client:
         connection.abort("it was deaf")
         await asyncio.gather(*calls, return_exceptions=True)
 
-    def _token(self, capabilities: Capability = EVERYTHING) -> str:
+    def _token(
+        self, capabilities: Capability = EVERYTHING, *, seconds: int | None = None, prefix: str = ""
+    ) -> str:
+        """A token for the names of this client, which ends after `seconds`, or never in this run."""
+        if self.context.node != OPERATOR or prefix:
+            capabilities &= EVERYDAY
+        known = self._tokens.get((capabilities, prefix)) if seconds is None else None
+        if known is not None:
+            return known
         issued = WallTime(self.context.ports.time.wall() - LIFE)
-        return _tokens().sign(capabilities, now=issued, lifetime=Duration(2 * LIFE))
+        lifetime = Duration(2 * LIFE if seconds is None else LIFE + seconds * SECOND - LEEWAY)
+        prefixes = [f"{prefix or self.context.node}."]
+        token = _tokens().sign(capabilities, prefixes=prefixes, now=issued, lifetime=lifetime)
+        if seconds is None:
+            self._tokens[(capabilities, prefix)] = token
+        return token
 
     async def _renew(self, capabilities: Capability = EVERYTHING) -> ClientConnection | None:
         """Show another token on the connection that is used, where it stands."""
@@ -386,7 +490,9 @@ class _Client:
         operation = self.run.history.invoke(self.context.node, asked.id, "call")
         payload = self._payload()
         try:
-            told, rest = await self.routed.call("sim.echo", asked, (payload,), reply=Told, timeout=TIMEOUT)
+            told, rest = await self.routed.call(
+                "sim.echo", asked, (payload,), reply=Told, timeout=patient(TIMEOUT, self.run)
+            )
         except BroadsheetError as error:
             self._ended(operation, error)
         else:
@@ -398,7 +504,9 @@ class _Client:
         operation = self.run.history.invoke(self.context.node, asked.id, "upload")
         payloads = [self._payload() for _ in range(self.random.randrange(0, 12))]
         try:
-            stream = await self.routed.open("sim.sum", asked, timeout=Duration(3 * TIMEOUT))
+            stream = await self.routed.open(
+                "sim.sum", asked, timeout=patient(Duration(3 * TIMEOUT), self.run)
+            )
         except BroadsheetError as error:
             self._ended(operation, error)
             return
@@ -450,7 +558,7 @@ class _Client:
         for operation, records, future in answers:
             size = sum([len(record) for record in records])
             try:
-                found = await asyncio.wait_for(future, 3.0)
+                found = await asyncio.wait_for(future, 20.0)
             except BroadsheetError as error:
                 self._ended(operation, error)
             except TimeoutError:
@@ -481,9 +589,18 @@ def _tokens() -> Tokens:
     return Tokens([KEY], audience=CLUSTER, lifetime_max=Duration(2 * LIFE))
 
 
-def _row(name: str, number: int, shape: Shape, handler: object, capability: Capability) -> Method:
+def _row(
+    name: str,
+    number: int,
+    shape: Shape,
+    handler: object,
+    capability: Capability,
+    *,
+    is_receiving: bool = True,
+) -> Method:
     return Method(
-        name, number=number, shape=shape, capability=capability, request=Asked, name_of=None,
+        name, number=number, shape=shape, capability=capability, request=Asked,
+        name_of=lambda asked: asked.id, is_receiving=is_receiving,
         handler=handler,  # type: ignore[arg-type]  # one row for every shape.
     )  # fmt: skip
 
@@ -498,5 +615,7 @@ def _check(operation: Operation, count: int) -> None:
         most = 0
     if operation.name == "moved":  # Twice is as once.
         most = 1_000 * most
+    if operation.name == "tail":  # It reads, and does nothing.
+        least = 0
     if not least <= count <= most:
         raise Violation(f"{operation}: done {count} times")

@@ -23,6 +23,7 @@ from broadsheet.wire.method import Call, Empty, Reply
 from broadsheet.wire.routed import Routed
 from simulator.services import ServiceContext
 from simulator.workload import Run, Violation
+from simulator.workloads.wire_checks import check_run
 from simulator.workloads.wire_requests import Asked, Deeds, Told
 
 KEPT_MAX: Final = 12
@@ -30,7 +31,14 @@ KEPT_MAX: Final = 12
 LARGE_BYTES: Final = 250_000
 """Ten of these are more than a peer that is slow is given time for."""
 ROW_TIMEOUT: Final = Duration(900 * MILLISECOND)
+PATIENCE: Final = 10
+"""So many times as long may a call take when nothing fails any more: over two streams and a slow link."""
 MOVED_TIMEOUT: Final = Duration(300 * MILLISECOND)
+
+
+def patient(timeout: Duration, run: Run) -> Duration:
+    """How long a call may take: as long as it says while faults last."""
+    return timeout if run.healed_at is None else Duration(PATIENCE * timeout)
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +103,8 @@ class CrowdServing:
         if not self._deeds.counts.get(request.id):
             self._deeds.did(request.id)
             raise Unknown("it may have been done")
+        if request.count:
+            raise NotLeader("it has moved, and nobody has it", hint=other)
         if request.pause_ms and call.deadline is not None:
             early = Duration((request.pause_ms % 7 - 2) * MILLISECOND)
             await asyncio.sleep(in_seconds(Duration(max(0, call.deadline - now - early))))
@@ -120,15 +130,16 @@ class Crowd:
     async def row(self, asked: Asked) -> None:
         """Many calls that are alike, at once; each must get its own answer."""
         size = self._random.randrange(0, 40)
+        timeout = patient(ROW_TIMEOUT, self._run)
+        count = self._random.randrange(2, 100)
+        alike = max(1, count - self._random.randrange(0, 20))  # Those behind differ in length.
 
         async def one(number: int) -> None:
             name = f"{asked.id}/{number}"
             operation = self._run.history.invoke(self._context.node, name, "row")
-            payload = number.to_bytes(4, "little") + bytes(size)
+            payload = number.to_bytes(4, "little") + bytes(size + number // alike)
             try:
-                _, rest = await self._routed.call(
-                    "sim.row", asked, (payload,), reply=Done, timeout=ROW_TIMEOUT
-                )
+                _, rest = await self._routed.call("sim.row", asked, (payload,), reply=Done, timeout=timeout)
             except Refused as error:
                 self._run.history.reject(operation, type(error).__name__)
             except BroadsheetError:
@@ -136,7 +147,7 @@ class Crowd:
             else:
                 self._run.history.ok(operation, bytes(rest).rstrip(b"!") == payload)
 
-        await asyncio.gather(*[one(number) for number in range(self._random.randrange(2, 100))])
+        await asyncio.gather(*[one(number) for number in range(count)])
 
     async def hedge(self, asked: Asked) -> None:
         """More calls than streams; the first that is answered cancels others, and the rest must go on."""
@@ -175,18 +186,31 @@ class Crowd:
             return
         size = self._random.randrange(1, 60_000)
         ends: list[tuple[int, int]] = []
+        waiting: dict[int, None] = {}
+
+        def give_up(_answered: object) -> None:
+            """Cancel the first that waits: it has just been promised the room of the one that is answered."""
+            if waiting and self._random.random() < 0.2:
+                calls[next(iter(waiting))].cancel()
 
         async def one(number: int) -> None:
+            waiting[number] = None
             try:
-                found = await asyncio.wait_for(await run.submit([bytes(size + number)]), 3.0)
+                answer = await run.submit([bytes(size + number)])
+            except BroadsheetError:
+                return
+            finally:
+                del waiting[number]
+            answer.add_done_callback(give_up)
+            try:
+                found = await asyncio.wait_for(answer, 3.0)
             except (BroadsheetError, TimeoutError):
                 return
             ends.append((found.begin, found.end - size - number))
-            if number % 5 == 0:
-                calls[self._random.randrange(0, len(calls))].cancel()
 
         calls = [asyncio.ensure_future(one(number)) for number in range(self._random.randrange(4, 40))]
         await asyncio.gather(*calls, return_exceptions=True)
+        check_run(run)
         closing = asyncio.ensure_future(run.close())
         await asyncio.wait([closing], timeout=in_seconds(ROW_TIMEOUT))
         closing.cancel()
@@ -199,9 +223,10 @@ class Crowd:
         if self._run.healed_at is not None:
             asked = msgspec.structs.replace(asked, pause_ms=0)  # From now on every call succeeds.
         operation = self._run.history.invoke(self._context.node, asked.id, "moved")
+        timeout = patient(MOVED_TIMEOUT, self._run)
         try:
             await self._routed.call(
-                "sim.moved", asked, (b"!",), reply=Done, timeout=MOVED_TIMEOUT, is_idempotent=True
+                "sim.moved", asked, (b"!",), reply=Done, timeout=timeout, is_idempotent=True
             )
         except Refused as error:
             self._run.history.reject(operation, type(error).__name__)
@@ -209,3 +234,18 @@ class Crowd:
             self._run.history.lose(operation)
         else:
             self._run.history.ok(operation, result=True)
+
+    async def gone(self, asked: Asked) -> None:
+        """As `moved`, but every later attempt is refused: still nobody knows of the first."""
+        self._deeds.given_up[asked.id] = False
+        try:
+            await self._routed.call(
+                "sim.moved",
+                msgspec.structs.replace(asked, count=1),
+                (b"!",),
+                reply=Done,
+                timeout=MOVED_TIMEOUT,
+                is_idempotent=True,
+            )
+        except BroadsheetError as error:
+            self._deeds.ended(asked.id, error)

@@ -1,9 +1,14 @@
-"""What the wire workload asks, is told, and what its nodes count: shared by its two halves.
+"""What the wire workload asks, is told, and what its nodes count: shared by its parts.
 
-Values and one counter. Source: C1, C2.
+Values and counters. Source: C1, C2.
 """
 
+from collections.abc import Callable
+
 import msgspec
+
+from broadsheet.errors import BroadsheetError, Refused
+from simulator.workload import Violation
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -11,6 +16,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     pause_ms: int = 0
+    count: int = 0
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
@@ -28,7 +34,34 @@ class Deeds:
         self.counts: dict[str, int] = {}
         self.given_up: dict[str, bool] = {}
         """Requests that their client gave up on purpose, and whether it was told that nothing was done."""
+        self.acknowledged: dict[str, None] = {}
+        """Requests outside the history whose client was told that they were done."""
+        self.sinks: list[tuple[Callable[[], bool], str, list[str]]] = []
+        """Of each RUN stream that was opened: whether its node is dead, its name, and when its sink was told
+        of the end."""
 
     def did(self, name: str) -> None:
         """Count one."""
         self.counts[name] = self.counts.get(name, 0) + 1
+
+    def ended(self, name: str, error: BroadsheetError | None) -> None:
+        """The client of `name` was told how it ended."""
+        if error is None:
+            self.acknowledged[name] = None
+        self.given_up[name] = isinstance(error, Refused)
+
+    def judge(self) -> None:
+        """Once, never, or once at most, as the clients were told.
+
+        Raises:
+            Violation: one was told otherwise.
+        """
+        for name, is_refused in self.given_up.items():
+            count = self.counts.get(name, 0)
+            least, most = int(name in self.acknowledged), 0 if is_refused else 1
+            if not least <= count <= most:
+                told = "done" if least else "refused" if is_refused else "unknown"
+                raise Violation(f"{name}, which its client knows as {told}, was done {count} times")
+        for is_dead, name, ends in self.sinks:
+            if len(ends) > 1 or not (ends or is_dead()):
+                raise Violation(f"the sink of {name} was told {len(ends)} times that no more runs will come")

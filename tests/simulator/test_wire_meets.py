@@ -10,7 +10,7 @@ from simulator.plan import Tier
 
 MARKS = (
     "wire.cancelled", "wire.drained", "wire.expelled", "wire.goaway", "wire.held", "wire.late", "wire.narrow",
-    "wire.turn_waited",
+    "wire.row", "wire.row_waited", "wire.turn_waited",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broadsheet.base.marks import hit
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Buffer
 from broadsheet.wire import frame as f
@@ -80,6 +81,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
         )
     except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
         return _refuse(connection, event, error)
+    hit("wire.row")
     handler, rows, done = method.handler, Rows(connection, event.streams), 0
     share, chunk = connection.share, CHUNK_MIN
     while done < count:
@@ -91,7 +93,10 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
                 break
     rows.flush(done)
     connection.server.counts.calls += done - 1
-    return None if done == count else _rest(event, done)
+    if done == count:
+        return None
+    hit("wire.row_waited")
+    return _rest(event, done)
 
 
 def _refuse(connection: "ServerConnection", event: CallsReceived, error: Exception) -> CallsReceived | None:
