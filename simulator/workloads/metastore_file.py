@@ -31,6 +31,7 @@ STEPS: Final = (
     "disk.sync_dir",
 )
 """Of a write: each is followed by a window of its own."""
+READER: Final = "client3"
 SLOW_NS: Final = 900 * MILLISECOND
 GIVES_UP_MS: Final = 3
 """An impatient client gives up after less than twice this: about as long as a write takes."""
@@ -67,7 +68,7 @@ class MetastoreFileWorkload(ServiceWorkload):
             Fault(at, kind, NODE, (1500 if kind is Kind.SLOW_SYNC else 100) * MILLISECOND)
             for at, kind in zip(times, kinds, strict=True)
         ]
-        for _ in range(2):
+        for _ in range(4):
             faults += self._slow_then_cut(draw, draw.randrange(300 * MILLISECOND, plan.safety_ns - SLOW_NS))
         for _ in range(draw.randrange(2, 5)):
             at = draw.randrange(300 * MILLISECOND, plan.safety_ns - 800 * MILLISECOND)
@@ -76,7 +77,7 @@ class MetastoreFileWorkload(ServiceWorkload):
 
     def _slow_then_cut(self, draw: Random, at: int) -> list[Fault]:
         """Each step of a write takes long, so that others come in between; then the power goes."""
-        slow = Fault(at, Kind.SLOW_SYNC, NODE, SLOW_NS, amount=draw.randrange(20, 200) * MILLISECOND)
+        slow = Fault(at, Kind.SLOW_SYNC, NODE, SLOW_NS, amount=draw.randrange(20, 300) * MILLISECOND)
         cut = at + draw.randrange(50 * MILLISECOND, SLOW_NS)
         return [slow, Fault(cut, Kind.POWER_CUT, NODE, draw.randrange(1, 100) * MILLISECOND)]
 
@@ -125,6 +126,13 @@ class _Client(MetastoreClient):
     """Gives up early now and then, while faults last; afterwards every call must succeed."""
 
     nodes = (NODE,)
+
+    async def work(self) -> None:
+        """One only reads: where a write takes long, the others soon wait for it."""
+        while self.context.node == READER and not self.context.is_stopping:
+            await self.read()
+            await self.sleep(self.knobs["think_ms"])
+        await super().work()
 
     def call_seconds(self) -> float:
         is_impatient = self.random.randrange(0, 100) < self.knobs["impatient_percent"]

@@ -117,8 +117,8 @@ PLANTED = [
         "Provider `file` shows a version before the directory is synced (control.4).",
         f"{CONTROL}.file:FileMetastore._replace",
         (
-            "try:\n        await self._disk.run(lambda: _make_",
-            "self._current = following\n    try:\n        await self._disk.run(lambda: _make_",
+            "    while True:\n",
+            "    self._current = following\n    while True:\n",
         ),
         "metastore-file",
     ),
