@@ -76,7 +76,7 @@ MUTANTS = [
         "start_forgets_intents",
         "Nobody publishes what was committed, and may not have been acknowledged.",
         f"{DRIVER}._redo",
-        edited("for journal, content in contents:", "for journal, content in ():"),
+        edited("for journal, revision, content in contents:", "for journal, revision, content in ():"),
     ),
     planted(
         "lost_decision_taken_for_done",
@@ -143,8 +143,8 @@ MUTANTS = [
         "Of the acknowledgements of one journal only the last is appended.",
         f"{RECORDS}:Record.by_journal",
         edited(
-            "contents.setdefault(intent.journal, []).append(intent.content())",
-            "contents[intent.journal] = [intent.content()]",
+            "contents.setdefault((intent.journal, intent.create_revision), []).append(intent.content())",
+            "contents[(intent.journal, intent.create_revision)] = [intent.content()]",
         ),
     ),
 ]
