@@ -14,7 +14,7 @@ import pytest
 import broadsheet
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
-from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy
+from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy, Unknown
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.messages import LossReply
@@ -249,6 +249,46 @@ async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_asid
             await accept(node, may_act=True)
         assert (await accept(node, may_act=True)).is_done
     assert all(part in kept(disk) for part in PARTS[1:])
+    assert not crashes
+
+
+@pytest.mark.parametrize("passed", range(4))
+async def test_a_loss_that_is_told_to_be_refused_is_not_accepted(passed: int) -> None:
+    """C2: the seal stood in its place, and only to make that durable failed. It was told to be refused."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, faulty=faulty) as node:
+        assert (await node.broker.replica(NAME)).reason
+        faulty.plan(Fault("sync_dir", error=errno.EMFILE, name="journals/spool/*", after=passed, times=1))
+        try:
+            is_done = (await accept(node, may_act=True)).is_done
+        except StoreUnhealthy:
+            assert (await node.broker.replica(NAME)).reason, "it is accepted"
+            is_done = (await accept(node, may_act=True)).is_done
+        except Unknown:
+            is_done = not (await node.broker.replica(NAME)).reason
+        assert is_done
+        assert await append(node, NAME, b"and on") is Status.OK
+    assert not crashes
+
+
+async def test_a_loss_is_not_told_to_be_refused_where_only_its_epoch_key_was_not_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C2: a key space without room refuses for certain, and the seal is written already."""
+    disk, crashes = await quarantined(), list[BaseException]()
+
+    async def full(*_: object, **__: object) -> None:
+        raise StoreUnhealthy("the map is full")
+
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes) as node:
+        assert (await node.broker.replica(NAME)).reason
+        with monkeypatch.context() as patch:
+            patch.setattr(node.keyspace, "transact", full)
+            with pytest.raises(Unknown, match="is accepted"):
+                await accept(node, may_act=True)
+        assert (await node.broker.replica(NAME)).reason == ""
+        assert await append(node, NAME, b"and on") is Status.OK
     assert not crashes
 
 

@@ -13,13 +13,14 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, InvalidArgument
+from broadsheet.errors import Corrupt, InvalidArgument, Unknown
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.keys import decode_epoch, decode_registers
 from broadsheet.journal.opening import Keys
+from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
 from broadsheet.journal.sealing import (
     copy_out,
@@ -127,7 +128,12 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
 
 
 def give_up(replica: Replica, loss: Loss) -> None:
-    """Move aside what is not sound, and write the seal. Blocking; the replica is closed. Repeatable."""
+    """Move aside what is not sound, and write the seal. Blocking; the replica is closed. Repeatable.
+
+    Raises:
+        OSError: the disk refused. Nothing is accepted.
+        Unknown: it is written down, and the disk does not say that this is durable.
+    """
     disk, directory = replica.context.disk, replica.directory
     checkpoint = loss.checkpoint
     sound = {each.begin: each.end for each in checkpoint.closed}
@@ -151,7 +157,22 @@ def give_up(replica: Replica, loss: Loss) -> None:
         lost=loss.lost,
         accepted=now,
     )
-    write_seal(disk, directory, seal)
+    try:
+        write_seal(disk, directory, seal)
+    except OSError as error:
+        if _may_be_written(replica, seal):
+            raise Unknown(
+                f"journal {replica.name}: its loss may be accepted, for the disk refused only to make that"
+                f" durable: {error}; look again: {accept_loss(replica.name)}"
+            ) from error
+        raise
+
+
+def _may_be_written(replica: Replica, seal: Seal) -> bool:
+    try:
+        return read_seal(replica.context.disk, replica.directory) == seal
+    except (Corrupt, OSError):
+        return True
 
 
 def _move_tail(replica: Replica, name: str, *, begin: int, keep: int) -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import ByteOffset, Epoch, JournalName, LogStreamId, Revision
-from broadsheet.errors import Corrupt, Unknown
+from broadsheet.errors import Corrupt, Refused, Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
@@ -402,7 +402,7 @@ async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: B
     """Make `head` the one that the epoch key names, of this node's data: an operator decided it.
 
     Raises:
-        Unknown: a key changed meanwhile. Nothing changed: look again.
+        Unknown: a key changed meanwhile, or was not put. The loss is accepted: look again.
     """
     name = info.name
     value = EpochValue(
@@ -413,8 +413,13 @@ async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: B
         CreateRevisionIs(spec_key(name), info.create_revision),
         ModRevisionIs(epoch_key(name), known),
     ]
-    outcome = await context.keyspace.transact(
-        compares, [Put(epoch_key(name), encode_epoch(value))], is_upkeep=True
-    )
+    put = Put(epoch_key(name), encode_epoch(value))
+    try:
+        outcome = await context.keyspace.transact(compares, [put], is_upkeep=True)
+    except Refused as error:
+        raise Unknown(
+            f"journal {name}: its loss is accepted, but its epoch key was not moved: {error}; look again:"
+            f" {accept_loss(name)}"
+        ) from error
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its epoch key changed meanwhile; look again")
