@@ -302,6 +302,7 @@ class _Life:
         for name, kept in expected.items():
             told = self.log.recovered(LogStreamId(name))
             flags = RowFlag.TAIL_CUT * told.tail_cut | RowFlag.QUARANTINED * told.is_quarantined
+            flags |= RowFlag.END_LOST * told.is_end_lost
             mine = (kept.first, kept.point.next, kept.point.generation, kept.flags)
             if (told.first_offset, told.next_offset, told.generation, flags) != mine:
                 return f"W3 stream {name}: a start tells {told}, and its bytes say {mine}"

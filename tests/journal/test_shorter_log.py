@@ -127,3 +127,28 @@ async def test_a_log_without_its_extents_loses_nothing() -> None:
         for name, content in contents.items():
             assert await is_open(node, name)
             assert await shown(node, name) == content
+
+
+async def test_a_proof_of_what_is_left_is_none_of_what_the_log_lost_behind_it() -> None:
+    """J2: records behind a damaged one proved the spool, and the journal opened without its last append.
+
+    The log had said that more may be gone. After a power cut the spool has no more than was synced.
+    """
+    whole, _ = await lived()
+    (log,) = [name for name, content in whole.items() if LOG in name and PARTS[-1] in content]
+    (spool,) = [name for name, content in whole.items() if name.endswith(".spool") and PARTS[-1] in content]
+    content = bytearray(whole[log])
+    content[content.index(PARTS[0])] ^= 1
+    image = {
+        **whole,
+        log: bytes(content[: content.rindex(PARTS[-1]) // 4096 * 4096]),
+        spool: CONTENT[: -len(PARTS[-1])],
+    }
+    disk, crashes = disk_of(image), list[BaseException]()
+    for seed in (2, 3):
+        node_of = running(
+            disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False, boot_id="kernel-2"
+        )
+        async with node_of as node:
+            assert not await is_open(node, NAME)
+    assert not crashes

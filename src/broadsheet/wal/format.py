@@ -97,6 +97,8 @@ class RowFlag(IntFlag):
     TAIL_CUT = 1
     QUARANTINED = 2
     DROPPED = 4
+    END_LOST = 8
+    """Quarantined, and batches are gone that say nothing of whom they moved: it may have gone further."""
 
 
 class Row(NamedTuple):

@@ -139,6 +139,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """It may have lost acknowledged records at its end (kv.6, journals.2), until `settle` or `reset`."""
     is_quarantined: bool
     """It lost records that were known durable: it must not serve, vote or lead until it was repaired (W6)."""
+    is_end_lost: bool = False
+    """It is quarantined, and may have had records from `next_offset` on: batches are gone."""
     suspects: list[Record] = []
     """By offset, what stands behind the damage: whole records, and records that fail their checksum. The log
     vouches for none of them; a domain takes only what sums of its own prove. Told by the start that finds the
@@ -193,6 +195,7 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
         crc=verdict.point.crc,
         tail_cut=bool(verdict.flags & RowFlag.TAIL_CUT),
         is_quarantined=bool(verdict.flags & RowFlag.QUARANTINED),
+        is_end_lost=bool(verdict.flags & RowFlag.END_LOST),
         suspects=[
             record
             for each in verdict.suspects

@@ -9,9 +9,11 @@ was either in the last batch, which no later one vouches for (`tail_cut`), or kn
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broadsheet.wal.format import FrameHeader, Row, RowFlag
+
+SUSPECT: Final = RowFlag.QUARANTINED | RowFlag.END_LOST
 
 
 class Held(NamedTuple):
@@ -162,7 +164,7 @@ class StreamReplay:
             is_freed: the last batch says that segments are free, which the one before it did not.
         """
         if self.expect is None:  # All of it lay in the batch that was cut.
-            flags = self.flags | (RowFlag.QUARANTINED if is_suspect else 0)
+            flags = self.flags | (SUSPECT if is_suspect else 0)
             return Verdict(0, Point(0, 0, 0), [], flags, [], self._suspects(0))
         first = self.first if self.first is not None else self.expect.next
         reached, chain = _walk(self.held, first, self.expect)
@@ -192,7 +194,7 @@ class StreamReplay:
             h for h in (*self.shadowed, *self.held.values()) if h.offset not in in_chain and h.end > first
         ]
         end = chain[-1].end if chain else first
-        flags = self.flags | RowFlag.QUARANTINED
+        flags = self.flags | (SUSPECT if is_suspect else RowFlag.QUARANTINED)
         return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
 
     def _bases(self, first: int, start: Point, expect: Point, *, is_kept: bool) -> list[int]:
