@@ -232,3 +232,24 @@ async def test_a_connection_that_is_gone_holds_no_receive_buffer() -> None:
 
         assert not served_connection._inbound.slab
         assert w.server.pool.busy_bytes == 0
+
+
+async def test_a_small_call_that_waits_holds_no_receive_buffer() -> None:
+    """Each pinned the slab that it came with: a thousand of them with a MiB of pings between were a GiB."""
+    async with world() as w:
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(f.frame(f.HELLO, 0, f.encode(hello())))
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        (connection,) = w.server.connections.values()
+        body = f.CALL_HEAD.pack(w.server.numbers["test.wait"], 0) + f.encode(Echo("a/b"))
+        for number in range(2):
+            writer.write(f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=number) + body)
+            writer.write(b"x" * number)
+        await until(lambda: len(connection.works) == 2)
+        async with asyncio.timeout(5):  # After ten seconds of silence it would be given back in any case.
+            await until(lambda: not connection._inbound.slab, w.server.check)
+
+        w.methods.gate.set()
+        await until(lambda: not len(connection.works))
+        writer.close()
+        await reader.read()

@@ -18,7 +18,7 @@ from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.connection import UNBOUNDED, Phase, WireConnection
 from broadsheet.wire.inbound import Inbound
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.slab import MARGIN_BYTES, SlabPool
+from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool
 
 JOIN_BYTES_MAX: Final = 16 << 10
 """Neighbouring buffers up to this size are joined before they are written; larger ones go as they are."""
@@ -112,6 +112,10 @@ class ConnectionProtocol:
     def keep(self, view: memoryview) -> memoryview:
         """`view`, or a copy, for use beyond this read."""
         return self._inbound.keep(view)
+
+    def keep_small(self, view: memoryview) -> memoryview:
+        """`view`, or a copy where it is small beside the buffer that it would pin."""
+        return self._inbound.keep(view) if len(view) < SMALL_BYTES else view
 
     def rest(self) -> None:
         """Hold no receive buffer where nothing is left in it; not within a read."""

@@ -73,6 +73,8 @@ class Inbound:
 
         What is small, or one too many, must not pin a slab.
         """
+        if not len(view):
+            return _NOTHING  # Even an empty view would.
         if len(view) <= COPY_BYTES_MAX or self._pinned_bytes >= PINNED_MAX * self._pool.large_bytes:
             return memoryview(bytes(view))
         return view

@@ -18,6 +18,7 @@ journals, 96-127 kv, 128-159 files.
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from inspect import iscoroutinefunction
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -141,7 +142,8 @@ class Method:
     """One row of the method table."""
 
     __slots__ = (
-        "capability", "decoder", "handler", "is_receiving", "name", "name_of", "number", "request", "shape",
+        "capability", "decoder", "handler", "is_receiving", "is_task", "name", "name_of", "number", "request",
+        "shape",
     )  # fmt: skip
 
     def __init__(
@@ -173,6 +175,8 @@ class Method:
         self.name, self.number, self.shape, self.capability = name, number, shape, capability
         self.request, self.name_of, self.handler = request, name_of, handler
         self.is_receiving = is_receiving
+        self.is_task = iscoroutinefunction(handler)
+        """Whether it outlives the read, and its payload must not pin a receive buffer."""
         self.decoder = msgspec.msgpack.Decoder(request)
 
     def __repr__(self) -> str:

@@ -131,11 +131,13 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
 ) -> int:
     """Serve the calls [done, last), or as many as the share allows; returns how many are done."""
     view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
+    is_task = call.method.is_task
     first, size = f.HEADER_BYTES + body, stride - f.HEADER_BYTES - body
     same, add_row, row = rows.form()
     for begin in range(first + done * stride, first + last * stride, stride):
         try:
-            result = handler(call, request, view[begin : begin + size])
+            payload_view = view[begin : begin + size]
+            result = handler(call, request, connection.keep_small(payload_view) if is_task else payload_view)
             if type(result) is Reply:
                 payload = result.payload
                 if result.body is same and len(payload) == 1 and len(payload[0]) == row:

@@ -350,7 +350,8 @@ class ServerConnection(ConnectionProtocol):
             method, call, request = self.admit(
                 event.method, Shape.UNARY, event.request, event.timeout_ms, now
             )
-            result = method.handler(call, request, event.payload)
+            payload = self.keep_small(event.payload) if method.is_task else event.payload
+            result = method.handler(call, request, payload)
             if type(result) is Reply:
                 self.reply(stream, result)
                 return
