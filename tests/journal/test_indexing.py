@@ -1,10 +1,12 @@
 """Producer indexes come of the journal's bytes: a damaged one stops nobody, a deleted journal leaves none."""
 
 import asyncio
+import errno
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
@@ -14,6 +16,7 @@ from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpe
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, Running, Shelf, Stored, _idle, _until, running
+from tests.support.faulty import Fault, FaultyDisk
 
 NAME: Final = JournalName("index/a")
 SPEC: Final = JournalSpec(
@@ -96,6 +99,31 @@ async def test_a_damaged_index_is_passed_over() -> None:
         for name in _indexes(shelf):
             _damage(shelf, name)
         assert await _point(node, 8 * len(LINE)) == 0
+    assert not crashes
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_an_index_that_finds_no_open_file_ends_no_node(*, is_deleted: bool) -> None:
+    """It is made again when the journal goes on; a refusal of a read behind it ended the process."""
+    crashes: list[BaseException] = []
+    disk = SimDisk()
+    faulty = FaultyDisk(disk)
+    wait = 1000 if is_deleted else 20
+    config = msgspec.structs.replace(JOURNALS, descriptor_wait=Duration(wait * MILLISECOND))
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=config, faulty=faulty) as node:
+        await node.broker.create(SPEC)
+        replica = await node.broker.replica(NAME)
+        faulty.plan(Fault("read_at", error=errno.EMFILE, name="journals/spool/*.spool"))
+        await _append(node, 2)
+        await _until(lambda: replica.context.spools._waiting, "the index waits for a file")
+        if is_deleted:
+            await node.broker.delete(NAME, None)
+            await node.broker.create(SPEC)
+        else:
+            await asyncio.sleep(0.1)
+        faulty.plan()
+        await _append(node, 2)
+        assert await _point(node, 2 * len(LINE)) > 0
     assert not crashes
 
 

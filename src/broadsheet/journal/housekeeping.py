@@ -15,7 +15,7 @@ from typing import Any, Final
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
-from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
+from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.healing import HEAL_RETRY, Healing
@@ -147,8 +147,8 @@ class Housekeeping:
     async def _index(self) -> None:
         try:
             await self.indexing.catch_up()
-        except OSError:
-            return  # The store does not answer; the next append or roll asks again.
+        except (BroadsheetError, OSError):
+            return  # No store that answers, or no open file; the next append or roll asks again.
         finally:
             self._is_indexing = False
 

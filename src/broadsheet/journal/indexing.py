@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
+from broadsheet.errors import BroadsheetError, Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.reading import next_begin, read_chunk
@@ -78,6 +78,7 @@ class Indexing:
 
         Raises:
             OSError: the store does not answer: repeat it.
+            StoreUnhealthy: no file could be opened: repeat it. ShuttingDown: the journal was closed.
         """
         try:
             async with self._turn:
@@ -118,7 +119,7 @@ class Indexing:
             try:
                 await self.catch_up()
                 error = None
-            except OSError as failed:
+            except (BroadsheetError, OSError) as failed:
                 error = failed
             finally:
                 end(error)
