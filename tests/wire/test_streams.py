@@ -26,6 +26,25 @@ async def test_a_large_body_streams_up_through_a_small_window() -> None:
         await client.close()
 
 
+async def test_streams_that_all_have_a_window_to_fill_end_no_connection() -> None:
+    """Eight appends of 12 MiB by one client ended its own connection, as of a slow peer, and all failed.
+
+    Each had room for 9 MiB, and no turn of the loop in between told them that the socket was full.
+    """
+    limits = WireLimits(frame_bytes_max=1 << 20, window_bytes=9 << 20, send_buffer_bytes_max=12 << 20)
+    async with world(limits) as w:
+        client = await w.client()
+
+        async def upload() -> Sum:
+            stream = await client.open("test.sum", Echo())
+            for _ in range(20):
+                await stream.send(None, (bytes(900_000),))
+            return await stream.reply(Sum)
+
+        assert await asyncio.gather(*[upload() for _ in range(8)]) == [Sum(20, 20 * 900_000)] * 8
+        await client.close()
+
+
 async def test_messages_come_down_in_order_with_their_bodies() -> None:
     """Flow control works the other way as well."""
     async with world(WireLimits(frame_bytes_max=200_000, window_bytes=1 << 19)) as w:

@@ -23,6 +23,9 @@ from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool
 JOIN_BYTES_MAX: Final = 16 << 10
 """Neighbouring buffers up to this size are joined before they are written; larger ones go as they are."""
 
+FLUSH_BYTES: Final = 1 << 20
+"""Messages of streams that wait for the end of a turn; with more they leave at once."""
+
 
 class WirePorts(Protocol):
     """What the wire needs of the world; `runtime.role.Ports` has it all."""
@@ -74,6 +77,7 @@ class ConnectionProtocol:
         self._inbound = Inbound(pool)
         self._check = checker(core.check)
         self._is_dirty = False
+        self._queued_bytes = 0
         self._is_greeting = True
         self._timer: Timer | None = None
         self._timer_at: Instant | None = None
@@ -109,6 +113,18 @@ class ConnectionProtocol:
             self._is_dirty = True
             self.ports.turn.at_end(Rank.WIRE, self.flush)
 
+    def queued(self, size: int) -> None:
+        """`size` more bytes wait for the end of the turn; where they are many, all of them leave now.
+
+        The transport says only then that the socket is full: streams that each had a window to fill in one
+        turn would queue more than a peer may leave unread.
+        """
+        self._queued_bytes += size
+        if self._queued_bytes < FLUSH_BYTES:
+            self.mark_dirty()
+        else:
+            self.flush()
+
     def keep(self, view: memoryview) -> memoryview:
         """`view`, or a copy, for use beyond this read."""
         return self._inbound.keep(view)
@@ -138,7 +154,7 @@ class ConnectionProtocol:
 
     def flush(self) -> None:
         """Hand everything queued to the transport in one write."""
-        self._is_dirty = False
+        self._is_dirty, self._queued_bytes = False, 0
         out = self.base.out
         if not out:
             return

@@ -77,7 +77,7 @@ class StreamEnd:
         if self._error is not None:
             raise self._error
         base.send_message(self.stream, encoded, payload, size)
-        self._shell.mark_dirty()
+        self._shell.queued(size)
 
     async def writable(self) -> None:
         """Wait until the window, or the socket, may have room again."""
