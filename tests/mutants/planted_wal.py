@@ -8,7 +8,7 @@ from tests.wal.planted import PLANTED, look
 
 TARGETS = {
     "lost_sync": "simulator.disk:SimFile.persist",
-    "ack_before_sync": "broadsheet.wal.log:Log._write",
+    "ack_before_sync": "broadsheet.wal.log:Log._persist",
     "payload_not_checked": "broadsheet.wal.recovery:frames",
     "released_early": "broadsheet.wal.batch:Batch.encode",
     "directory_not_synced": "simulator.disk:SimDisk.sync_dir",

@@ -36,15 +36,15 @@ def lost_sync(patch: pytest.MonkeyPatch) -> None:
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     """Everyone is told before the disk has it."""
-    write = Log._write
+    persist = Log._persist
 
-    async def early(self: Log, batch: Batch, encoded: Encoded) -> None:
+    async def early(self: Log, batch: Batch, encoded: Encoded) -> bool:
         done, batch.done = batch.done, []
         for call in done:
             call()
-        await write(self, batch, encoded)
+        return await persist(self, batch, encoded)
 
-    patch.setattr(Log, "_write", early)
+    patch.setattr(Log, "_persist", early)
 
 
 def payload_not_checked(patch: pytest.MonkeyPatch) -> None:
