@@ -164,6 +164,30 @@ async def test_files_grow_and_are_accounted_for_by_one_thread_at_a_time() -> Non
     await abandon(bench)
 
 
+class Slow(SimDisk):
+    """Its threads have done their work, and nobody hears of it."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        done = await super().run(work)
+        await asyncio.Event().wait()
+        return done
+
+
+async def test_a_start_that_is_cancelled_keeps_no_lock() -> None:
+    """The thread goes on: the log that it opened was let go of by nobody, and the next start refused."""
+    disk = Slow()
+    starting = asyncio.create_task(open_log(disk, config=SMALL))
+    for _ in range(1000):
+        if disk.state.locks:
+            break
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert disk.state.locks == {}
+
+
 def test_a_segment_may_be_made_by_a_thread_while_the_loop_looks_for_room() -> None:
     """A KeyError, or "dictionary changed size during iteration", ended the node."""
     disk = SimDisk()

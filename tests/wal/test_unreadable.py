@@ -1,5 +1,6 @@
 """Sectors that the disk cannot read, and damage on a full disk: a start goes on, deletes nothing (W6, W7)."""
 
+import asyncio
 import errno
 
 import msgspec
@@ -12,10 +13,12 @@ from broadsheet.wal.inspection import inspected
 from broadsheet.wal.record import LogFull
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
+from tests.support.faulty import Fault, FaultyDisk
 from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log
-from tests.wal.histories import noise
+from tests.wal.histories import TINY, noise
 from tests.wal.one_stream import ROOMY
 from tests.wal.test_shorter import Image, image_of
+from tests.wal.test_shorter import written as written_shorter
 
 D = LogStreamId(4)
 
@@ -225,4 +228,28 @@ async def test_a_live_log_sets_damage_aside_as_soon_as_a_full_disk_has_space() -
     assert bench.log.segments.kept == {}
     assert any(b"?" + held[A][2][1:] in content for n, content in image_of(disk).items() if "quarantine" in n)
     bench.log.check()
+    await abandon(bench)
+
+
+async def test_a_want_of_descriptors_while_damage_is_set_aside_ends_no_node() -> None:
+    """EMFILE of the file that says how far all are filled came out of the background; it passes."""
+    whole, name, at = await written_shorter()
+    disk = SimDisk(DiskState.of({**whole, name: whole[name][: at + 5000]}, ("wal",)))
+    disk.state.quota_bytes = disk.state.used()
+    full = Fault(
+        "open", error=errno.EMFILE, name="*/extents", after=1, times=3
+    )  # The first one is the start's.
+    faulty = FaultyDisk(disk, [full])
+    config = msgspec.structs.replace(TINY, retry_delay=Duration(1_000_000))
+    bench = await open_log(faulty, config=config, seed=5)
+    assert bench.log.status().is_out_of_space
+    disk.state.quota_bytes = 1 << 40
+    for _ in range(2000):
+        if not bench.log.status().is_out_of_space:
+            break
+        await asyncio.sleep(0.001)
+    assert not bench.log.status().is_out_of_space
+    assert faulty.faults.faults_hit["open"] == 3
+    assert bench.crashes == []
+    assert not any(image_of(disk)[name][at + 4096 : at + 5000]), "what is left of a batch is void"
     await abandon(bench)

@@ -48,7 +48,7 @@ from broadsheet.wal.format import (
     is_of_kernel,
     position,
 )
-from broadsheet.wal.opening import OpenedLog, open_blocking, set_aside
+from broadsheet.wal.opening import OpenedLog, open_files, set_aside
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.reading import Entry, read_places
 from broadsheet.wal.reclaimer import SegmentReclaimer
@@ -114,7 +114,7 @@ class Log:
             OSError: the disk failed. What was durable still is.
         """
         log_id = random.getrandbits(64) | 1
-        opened = await disk.run(lambda: open_blocking(disk, directory, config, log_id))
+        opened = await open_files(disk, directory, config, log_id)
         tasks = scope.child("wal")
         log = cls(
             opened,
@@ -816,16 +816,12 @@ class Log:
             await asyncio.sleep(in_seconds(self.config.retry_delay))
             try:
                 self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, kept)))
+                await self._reclaimer.alone(self._accept_extents)
             except OSError as error:
                 if error.errno not in NO_SPACE + NO_FILE:
                     self.die(error)
                     return
                 continue
-            try:
-                await self._reclaimer.alone(self._accept_extents)
-            except OSError as error:
-                self.die(error)
-                return
             files, self.segments.kept = list(self.segments.kept), {}  # Only now they may grow.
             self._use_again(files)
             return

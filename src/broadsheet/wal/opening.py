@@ -56,6 +56,23 @@ class OpenedLog:
         """What the disk had no space to set aside: it stays where it is, and nothing is written over it."""
         self.quarantine_files: list[str] = []
 
+    def close(self) -> None:
+        """Let go of files and lock."""
+        self.segments.close()
+        self.lock.release()
+
+
+async def open_files(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
+    """`open_blocking`, in a thread. Whoever is cancelled meanwhile keeps neither files nor the lock."""
+    made: list[OpenedLog] = []
+    try:
+        await disk.run(lambda: made.append(open_blocking(disk, directory, config, new_log_id)))
+    except BaseException:
+        for opened in made:
+            opened.close()
+        raise
+    return made[0]
+
 
 def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
     """Everything of a start but the boot frame.

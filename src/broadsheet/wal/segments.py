@@ -165,6 +165,7 @@ class Segments:
                 self.extents.replace(self.filled)
         except OSError as error:
             if error.errno not in NO_SPACE:
+                self.remains = [*self.remains, *void]  # The caller tries again, or ends.
                 raise
             hit("wal.extents_refused")
             self._is_evidence_kept = True
