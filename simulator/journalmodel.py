@@ -59,8 +59,8 @@ class Promised:
         self.refused: dict[int, None] = {}
         self.made: dict[JournalName, None] = {}
         self.stored: dict[str, bytes] = {}
-        self.accepted: dict[JournalName, None] = {}
-        """Journals whose loss an operator has accepted, or was about to."""
+        self.accepted: dict[JournalName, int] = {}
+        """Journals whose loss an operator has accepted, or was about to, and where they go on."""
         for mark in marks:
             match mark:
                 case ("acknowledged", int(number), int(begin)):
@@ -72,8 +72,8 @@ class Promised:
                     self.refused[number] = None
                 case ("made", str(name)):
                     self.made[JournalName(name)] = None
-                case ("accepted", str(name)):
-                    self.accepted[JournalName(name)] = None
+                case ("accepted", str(name), int(head)):
+                    self.accepted[JournalName(name)] = head
                 case ("stored", str(name), bytes(content)):
                     self.stored[name] = content
 

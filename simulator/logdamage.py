@@ -3,8 +3,9 @@
 Bytes throughout. It says what it did, and how much of that a restart can tell. It does not judge.
 """
 
+from collections.abc import Sequence
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from broadsheet.wal.format import BATCH_BYTES, ROW, aligned
 from simulator.disk_state import SECTOR
@@ -63,3 +64,48 @@ def damaged(
     nameless = [stream for stream, kept in before.items() if all(each.batch in lost for each in kept.places)]
     after = {name: bytes(content) for name, content in files.items()}
     return after, Damage(", ".join(what), is_last_hit=is_last_hit, nameless=tuple(nameless))
+
+
+class Hurt(NamedTuple):
+    """One file of a disk with some bytes wrong."""
+
+    name: str
+    content: bytes
+    what: str
+    is_newest: bool
+    """It is in the newest batch of the log, which nothing vouches for."""
+
+
+def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str) -> Hurt | None:
+    """One of the files with a flipped bit or a lost sector; in a log's segment, within a batch.
+
+    Not: the first sector of the newest batch, which would leave no trace. None where nothing was there.
+
+    Args:
+        log: the directory of the log.
+    """
+    names = [name for name in names if any(image[name])]
+    if not names:
+        return None
+    name = names[random.randrange(len(names))]
+    content, is_newest = bytearray(image[name]), False
+    begin, end = 0, len(content.rstrip(b"\0"))
+    if name.startswith(f"{log}/segment"):
+        whole = batches_of(image, log)
+        found = [header for each, header in whole if each == name]
+        if not found:
+            return None
+        header = found[-1 if random.random() < 0.25 else random.randrange(len(found))]
+        begin, end = header.at, header.at + header.length
+        is_newest = header.batch == whole[-1][1].batch
+    at = begin + random.randrange(max(1, end - begin))
+    if random.random() < 0.6 or (is_newest and at - at % SECTOR == begin):
+        content[at] ^= 1 << random.randrange(8)
+        what = f"a bit flipped at {at} of {name}"
+    else:
+        at -= at % SECTOR
+        content[at : at + SECTOR] = bytes(len(content[at : at + SECTOR]))
+        what = f"a lost sector at {at} of {name}"
+    if content == image[name]:
+        return None
+    return Hurt(name, bytes(content), what, is_newest)

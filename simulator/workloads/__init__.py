@@ -17,6 +17,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("canary", Tier.MACHINES): "simulator.workloads.canary:CanaryWorkload",
     ("journal", Tier.CRASHES): "simulator.workloads.journal:JournalWorkload",
     ("keyspace", Tier.SERVICES): "simulator.workloads.keyspace:KeyspaceWorkload",
+    ("keyspace", Tier.CRASHES): "simulator.workloads.keyspace_crashes:KeyspaceCrashes",
     ("log", Tier.CRASHES): "simulator.workloads.log:LogWorkload",
     ("metastore", Tier.MACHINES): "simulator.workloads.metastore:MetastoreWorkload",
     ("metastore", Tier.SERVICES): "simulator.workloads.metastore_service:MetastoreServiceWorkload",

@@ -41,7 +41,7 @@ from simulator.clock import NodeClock, SimTime, SimTimers
 from simulator.crashrun import NODE, CrashRun
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
-from simulator.disk_state import SECTOR, DiskState, Tape
+from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
 from simulator.journalmodel import (
     Append,
@@ -51,7 +51,7 @@ from simulator.journalmodel import (
     registers_behind,
 )
 from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start
-from simulator.logimage import batches_of
+from simulator.logdamage import hurt
 from simulator.run import chooser
 from simulator.workload import CrashWorkload, Violation
 from simulator.world import Life
@@ -313,10 +313,12 @@ class _Histories:
                 return wrong
             if not (replica.reason or replica.damage):
                 break
-            it.promised.accepted[name] = None
+            accept = partial(node.broker.accept_loss, name, None, head=None, is_head_only=False)
+            told = await accept(may_act=False)
+            it.promised.accepted[name] = told.head
             if it.shelf.tape is not None:
-                it.shelf.tape.mark(("accepted", name))
-            await node.broker.accept_loss(name, None, head=None, may_act=True, is_head_only=False)
+                it.shelf.tape.mark(("accepted", name, told.head))
+            await accept(may_act=True)
         replica = await node.broker.replica(name)
         if replica.reason or replica.damage:
             return f"{name}: its loss was accepted, and it says: {replica.reason or replica.damage}"
@@ -329,7 +331,7 @@ class _Histories:
         """Whether each acknowledged append is served as it was, or not at all."""
         for number, begin in promised.acknowledged.items():
             append = self.model.appends[number]
-            if append.journal != replica.name or not append.content:
+            if append.journal != replica.name or begin >= promised.accepted.get(replica.name, begin + 1):
                 continue
             end = begin + len(append.content)
             try:
@@ -399,33 +401,12 @@ class _Histories:
             names = [name for name in image if name.endswith(".spool")]
         else:
             names = [name for name in image if name.startswith("keyspace/")]
-        names = [name for name in names if any(image[name])]
-        if not names:
+        found = hurt(image, random, names, LOG)
+        if found is None:
             return image, NO_DAMAGE
-        name = names[random.randrange(len(names))]
-        content = bytearray(image[name])
-        is_newest = False  # With header and frames gone the newest batch would leave no trace.
-        if name.startswith(f"{LOG}/segment"):
-            found = [each for each in batches_of(image, LOG) if each[0] == name]
-            if not found:
-                return image, NO_DAMAGE
-            _, header = found[-1 if random.random() < 0.25 else random.randrange(len(found))]
-            begin, end = header.at, header.at + header.length
-            is_newest = header.batch == batches_of(image, LOG)[-1][1].batch
-        else:
-            begin, end = 0, len(content.rstrip(b"\0"))
-        at = begin + random.randrange(max(1, end - begin))
-        if random.random() < 0.6 or (is_newest and at - at % SECTOR == begin):
-            content[at] ^= 1 << random.randrange(8)
-            what = f"a bit flipped at {at} of {name}"
-        else:
-            at -= at % SECTOR
-            content[at : at + SECTOR] = bytes(len(content[at : at + SECTOR]))
-            what = f"a lost sector at {at} of {name}"
-        if content == image[name]:
-            return image, NO_DAMAGE
-        is_keyspace = name.startswith("keyspace/")
-        return {**image, name: bytes(content)}, _Damage(what, is_torn and is_newest, is_newest, is_keyspace)
+        is_keyspace = found.name.startswith("keyspace/")
+        damage = _Damage(found.what, is_torn and found.is_newest, found.is_newest, is_keyspace)
+        return {**image, found.name: found.content}, damage
 
     def _kept(self, image: dict[str, bytes], promised: Promised) -> list[Append]:
         """The acknowledged appends whose bytes stand in files beside the log."""

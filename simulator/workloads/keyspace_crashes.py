@@ -1,0 +1,330 @@
+"""The key space, tier 3: seeded histories of one map, and what crashes, damage and restarts leave of it.
+
+In each epoch a node lives some lives on one disk with a small log: transactions on their way together,
+snapshots asked for at any time, full and slow disks, ends of all kinds. Disks that a power cut could have
+left are started: the map must be one that transactions of a row of revisions lead to, at least all that were
+answered, and take another one at a revision that nobody was given. A damaged disk shows that too, or does
+not start and says so. The log by itself is judged by `log`. Source: control.15-17; W2, W6.
+"""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import ClassVar, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from broadsheet.base import buggify
+from broadsheet.base.time import MILLISECOND, Duration
+from broadsheet.errors import BroadsheetError, Corrupt, Unknown
+from broadsheet.keyspace.core.transaction import Delete, KeyValue, Operation, Put
+from broadsheet.keyspace.local.keyspace import KeyspaceConfig, LocalKeyspace
+from broadsheet.keyspace.local.role import LOG_DIRECTORY, open_keyspace
+from broadsheet.ports import ObjectStore, Random
+from broadsheet.runtime.role import Ports
+from broadsheet.runtime.scope import Scope
+from broadsheet.wal.config import KIB
+from simulator.clock import NodeClock, SimTime, SimTimers
+from simulator.crashrun import NODE, CrashRun
+from simulator.crashstates import CrashState, crash_states, record_on
+from simulator.disk import SimDisk
+from simulator.disk_state import DiskState, Tape
+from simulator.entropy import Draws, stream
+from simulator.journalnode import KEYSPACE
+from simulator.logdamage import hurt
+from simulator.run import chooser
+from simulator.workload import CrashWorkload, Violation
+from simulator.world import Life
+
+EPOCHS: Final = 2
+STATES: Final = 30
+ATOMS_MAX: Final = 6
+DAMAGED: Final = 10
+OPENS_SECONDS: Final = 60
+FULL_BYTES: Final = 1 << 40
+
+
+def _no_store(url: str) -> ObjectStore:
+    raise AssertionError(f"the key space stores nothing at {url}")
+
+
+class KeyspaceCrashes(CrashWorkload):
+    """One map, and what it may be."""
+
+    name: ClassVar[str] = "keyspace"
+    scope: ClassVar[tuple[str, ...]] = ("keyspace", "wal")
+
+    def knobs(self, draw: Random) -> dict[str, int]:
+        """How many keys, how large their values, how much is done."""
+        return {
+            "keys": draw.randrange(2, 12),
+            "value_bytes": (10, 100, 900)[draw.randrange(0, 3)],
+            "vouch_ms": (0, 2, 3_600_000)[draw.randrange(0, 3)],
+            "segments_max": draw.randrange(4, 7),
+            "lives": draw.randrange(1, 4),
+            "operations": draw.randrange(60, 160),
+        }
+
+    def perform(self, run: CrashRun) -> None:
+        """Epoch after epoch, each on what a crash left of the one before."""
+        KeyspaceHistories(run).play()
+
+
+class _Asked(NamedTuple):
+    """A transaction: its number is the value of what it puts."""
+
+    puts: tuple[str, ...]
+    deletes: tuple[str, ...]
+
+
+class _Disk(NamedTuple):
+    """A disk to be started, and what was promised of it."""
+
+    state: DiskState
+    marks: tuple[object, ...]
+    clock: NodeClock | None
+    where: str
+    damage: str = ""
+    may_lack: bool = False
+    """The newest transactions may be gone: after a crash nothing tells a torn batch from a damaged one."""
+
+
+class KeyspaceHistories:
+    """One seed's epochs."""
+
+    def __init__(self, run: CrashRun) -> None:
+        self.run, self.knobs = run, run.plan.knobs
+        self.random = stream(run.plan.seed, "keyspace", "operations")
+        self.judging = stream(run.plan.seed, "keyspace", "judging")
+        self.asked: list[_Asked] = []
+        self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
+        self.tape = Tape()
+        self.clock = run.clock
+        self.boots = 0
+        self.before: tuple[object, ...] = ()
+
+    @property
+    def config(self) -> KeyspaceConfig:
+        """A small one."""
+        delay = Duration(self.knobs["vouch_ms"] * MILLISECOND)
+        wal = replace(KEYSPACE.wal, segments_max=self.knobs["segments_max"], vouch_delay=delay)
+        return replace(KEYSPACE, wal=wal, history_transactions_max=16)
+
+    def play(self) -> None:
+        """All epochs."""
+        for epoch in range(EPOCHS):
+            self.tape = record_on(self.disk_state)
+            for mark in self.before:
+                self.tape.mark(mark)
+            begun = len(self.tape.steps)
+            buggify.install(chooser(self.run.plan))
+            for _ in range(self.knobs["lives"]):
+                self.disk_state.locks.clear()
+                self.run.live(self.disk_state, self._life, clock=self.clock)
+                self.disk_state.quota_bytes, self.disk_state.health.slow_ns = FULL_BYTES, 0
+            buggify.install(None)  # What is judged has nothing else against it.
+            states = self._judge(begun)
+            self._judge_damaged(states)
+            state = states[self.judging.randrange(len(states))]
+            self.disk_state = DiskState.of(state.image, state.directories)
+            self.disk_state.draws = Draws(self.run.plan.seed, "medium", epoch + 1)
+            self.before, self.clock = state.marks, self._reboot()
+
+    def marks(self) -> tuple[object, ...]:
+        """What was promised in this epoch."""
+        return tuple(what for step, what in self.tape.steps if step == "mark")
+
+    def _reboot(self) -> NodeClock:
+        self.boots += 1
+        return NodeClock(self.run.world, f"{NODE}.{self.boots}")
+
+    def _judge(self, begun: int) -> list[CrashState]:
+        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
+        chosen = dict.fromkeys(self.judging.sample(syncs, min(STATES, len(syncs))))
+        chosen[len(self.tape.steps)] = None
+        states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
+        for state in states:
+            disk_state = DiskState.of(state.image, state.directories)
+            self._start(_Disk(disk_state, state.marks, None, f"step {state.position}"))
+        return states
+
+    def _judge_damaged(self, states: list[CrashState]) -> None:
+        for number in range(DAMAGED):
+            state = states[self.judging.randrange(len(states))]
+            if number % 2:
+                image, marks, clock, where = state.image, state.marks, None, f"step {state.position}"
+                disk_state = DiskState.of(image, state.directories)
+            else:
+                disk_state = self.disk_state.fork()
+                image = {name: bytes(inode.view) for name, inode in disk_state.files.items()}
+                marks, clock, where = self.marks(), self.clock, "a kill"
+            names = [name for name in image if name.startswith("keyspace/") and "lock" not in name]
+            damage = hurt(image, self.judging, names, LOG_DIRECTORY)
+            if damage is None:
+                continue
+            disk_state.damage(disk_state.files[damage.name], damage.content)
+            self._start(_Disk(disk_state, marks, clock, where, damage.what, damage.is_newest))
+
+    def _start(self, disk: _Disk) -> None:
+        """Start on it, and judge what it shows; sometimes twice."""
+        self.run.judged += 1
+        random = stream(self.run.plan.seed, "judge", self.run.judged)
+        state, clock = disk.state, disk.clock or self._reboot()
+        state.draws = Draws(self.run.plan.seed, "judged", self.run.judged)
+        state.locks.clear()
+        if random.random() < 0.2:
+            state.quota_bytes = state.used() + random.choice((0, 100, 6 * KIB, 60 * KIB))
+            self.run.live(state, self._opened_somehow, clock=clock)
+            state.quota_bytes = FULL_BYTES
+            state.locks.clear()
+        marks = list(disk.marks)
+        said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
+        if said is None and random.random() < 0.5:
+            is_cut = random.random() < 0.7
+            if is_cut:
+                state.power_cut()
+            state.locks.clear()
+            clock = self._reboot() if is_cut else clock
+            said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
+        self.run.trace.note("judged", disk.where, disk.damage, said)
+        if said is not None:
+            raise Violation(f"{said} (at {disk.where}{' with ' * bool(disk.damage)}{disk.damage})")
+
+    async def _opened_somehow(self, life: Life, disk: SimDisk) -> None:
+        with suppress(BroadsheetError, OSError, TimeoutError):
+            await asyncio.wait_for(self.open(life, disk, []), OPENS_SECONDS)
+            await asyncio.sleep(0.01)
+
+    async def open(self, life: Life, disk: SimDisk, crashes: list[BaseException]) -> LocalKeyspace:
+        """Start one process on `disk`."""
+        run, clock, boot = self.run, life.clock, self.run.lives
+        assert isinstance(clock, NodeClock), "a life of this tier has the clock of its node"
+        ports = Ports(
+            time=SimTime(run.world, clock),
+            timers=SimTimers(run.world, life, clock),
+            disk=disk,
+            network=None,  # type: ignore[arg-type]  # Nobody calls.
+            objects=_no_store,
+            random=lambda purpose: stream(run.plan.seed, NODE, boot, purpose),
+            crash=crashes.append,
+        )
+        return await open_keyspace(Scope("keyspace", crash=crashes.append), ports, self.config)
+
+    async def _look(self, it: _Disk, marks: list[object], life: Life, disk: SimDisk) -> str | None:
+        crashes: list[BaseException] = []
+        try:
+            keyspace = await asyncio.wait_for(self.open(life, disk, crashes), OPENS_SECONDS)
+        except Corrupt as error:
+            return None if it.damage else f"W6: it does not start, and nothing was damaged: {error}"
+        except (BroadsheetError, OSError, TimeoutError) as error:
+            return f"it does not start: {error!r}"
+        said = self.judge(keyspace.range(""), keyspace.revision, marks, may_lack=it.may_lack)
+        if said is not None:
+            return said
+        told = [mark for mark in marks if isinstance(mark, tuple) and mark[0] in ("answered", "shown")]
+        highest = max((int(mark[1]) for mark in told), default=0)
+        number = self.note(("judged",), ())
+        try:
+            outcome = await keyspace.transact([], [Put("judged", b"%d" % number)])
+        except BroadsheetError as error:
+            return f"another transaction is refused: {error!r}"
+        may_repeat = it.may_lack and it.clock is None  # After a reboot a torn batch was answered to nobody.
+        if outcome.revision <= highest and not may_repeat:
+            return f"revision {outcome.revision} is given again: {highest} was answered"
+        marks.append(("answered", outcome.revision, number))
+        return f"the process ended: {crashes[0]!r}" if crashes else None
+
+    def note(self, puts: tuple[str, ...], deletes: tuple[str, ...]) -> int:
+        """A transaction is about to be asked for; its number."""
+        self.asked.append(_Asked(puts, deletes))
+        return len(self.asked) - 1
+
+    def judge(
+        self, pairs: list[KeyValue], revision: int, marks: list[object], *, may_lack: bool
+    ) -> str | None:
+        """What is wrong with a map; None where nothing is."""
+        answered = {mark[2]: mark[1] for mark in marks if mark[0] == "answered"}  # type: ignore[index]
+        refused = {mark[1]: None for mark in marks if mark[0] == "refused"}  # type: ignore[index]
+        highest = max(answered.values(), default=0)
+        if revision < highest and not may_lack:
+            return f"W2: revision {highest} was answered, and the map is at {revision}"
+        shown = {pair.key: pair for pair in pairs}
+        by_revision: dict[int, int] = {}
+        for pair in pairs:
+            number = int(pair.value.split(b" ", 1)[0])
+            is_ours = number < len(self.asked) and pair.key in self.asked[number].puts
+            if not is_ours or number in refused:
+                return f"{pair.key} holds {pair.value[:20]!r}, which nobody put there, or was refused"
+            told = answered.get(number, pair.mod_revision)
+            if told != pair.mod_revision or by_revision.setdefault(told, number) != number:
+                return (
+                    f"transaction {number} is at {pair.mod_revision}, and so is another, or it was at {told}"
+                )
+            if not 0 < pair.create_revision <= pair.mod_revision <= revision:
+                return f"{pair} is above revision {revision}"
+        known = {**by_revision, **{at: number for number, at in answered.items() if at <= revision}}
+        return None if may_lack else self._lacks(shown, known)
+
+    def _lacks(self, shown: dict[str, KeyValue], known: dict[int, int]) -> str | None:
+        """Which change is not there; None where all are, or were changed again."""
+        told = dict.fromkeys(known.values())
+        unknown = [asked for number, asked in enumerate(self.asked) if number not in told]
+        may_be_gone = dict.fromkeys(key for asked in unknown for key in asked.deletes)
+        for at in sorted(known, reverse=True):
+            asked = self.asked[known[at]]
+            for key in (*asked.puts, *asked.deletes):
+                here = shown.get(key)
+                if here is not None and here.mod_revision < at:
+                    return f"{key} is of {here.mod_revision}, and transaction {known[at]} changed it at {at}"
+                if here is None and key in asked.puts and key not in may_be_gone:
+                    return f"{key} is gone, which transaction {known[at]} put at {at}"
+            may_be_gone |= dict.fromkeys(asked.deletes)
+        return None
+
+    async def _life(self, life: Life, disk: SimDisk) -> None:
+        crashes: list[BaseException] = []
+        keyspace = await asyncio.wait_for(self.open(life, disk, crashes), OPENS_SECONDS)
+        said = self.judge(keyspace.range(""), keyspace.revision, list(self.marks()), may_lack=False)
+        if said is not None:
+            raise Violation(f"{said} (after a crash)")
+        self.tape.mark(("shown", keyspace.revision))
+        for pair in keyspace.range(""):  # What is shown is durable, whoever was told of it.
+            self.tape.mark(("answered", pair.mod_revision, int(pair.value.split(b" ", 1)[0])))
+        tasks: list[asyncio.Task[None]] = []
+        for _ in range(self.knobs["operations"]):
+            chance = self.random.random()
+            if chance < 0.85:
+                tasks.append(asyncio.ensure_future(self._transact(keyspace)))
+            elif chance < 0.92:
+                keyspace.flush_asked()
+            elif chance < 0.96:
+                disk.state.health.slow_ns = self.random.choice((0, 0, 300_000, 5_000_000))
+            else:
+                is_full = disk.state.quota_bytes < FULL_BYTES
+                room = disk.state.used() + self.random.randrange(20_000)
+                disk.state.quota_bytes = FULL_BYTES if is_full else room
+            await asyncio.sleep(self.random.choice((0, 0, 0.0001, 0.0005, 0.01)))
+            if crashes:
+                raise Violation(f"the process ended: {crashes[0]!r}")
+        if self.random.random() < 0.3:
+            await asyncio.wait(tasks)
+
+    async def _transact(self, keyspace: LocalKeyspace) -> None:
+        random = self.random
+        keys = [f"k{n:02}" for n in range(self.knobs["keys"]) if random.random() < 0.3]
+        deletes = tuple(key for key in keys if random.random() < 0.2)
+        puts = tuple(key for key in keys if key not in deletes)
+        number = self.note(puts, deletes)
+        value = (b"%d " % number).ljust(self.knobs["value_bytes"], b".")
+        operations: list[Operation] = [*(Put(key, value) for key in puts), *(Delete(key) for key in deletes)]
+        try:
+            outcome = await keyspace.transact([], operations)
+        except BroadsheetError as error:
+            if not isinstance(error, Unknown):
+                self.run.refused += 1
+                self.tape.mark(("refused", number))
+            return
+        self.run.acked += 1
+        self.tape.mark(("shown", outcome.revision))
+        if puts:
+            self.tape.mark(("answered", outcome.revision, number))
