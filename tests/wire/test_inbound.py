@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.wire.inbound import CALM_RESTS, PINNED_MAX, Inbound
-from broadsheet.wire.slab import BUSY_BYTES_MAX, SlabPool
+from broadsheet.wire.slab import BUSY_BYTES_MAX, POOLED_BYTES_MAX, SlabPool
 
 HEAD = 4
 """A frame here is its length in four bytes, itself included, and as many bytes of one value."""
@@ -166,6 +166,9 @@ def test_busy_connections_keep_so_many_bytes_together_and_no_more() -> None:
     for reader in readers:
         reader.inbound.close()
     assert pool.busy_bytes == 0
+    assert sum([len(slab) for kept in pool._kept.values() for slab in kept]) <= 3 * (
+        POOLED_BYTES_MAX + (4 << 20)
+    )
 
 
 def test_what_outlives_its_read_is_copied_once_too_much_is_pinned() -> None:

@@ -17,8 +17,10 @@ MEDIUM_BYTES: Final = 1 << 20
 MARGIN_BYTES: Final = 64 << 10
 """Beyond the largest frame, so that a frame and the beginning of the next fit."""
 POOLED_MAX: Final = 32
-"""Slabs kept for reuse, as many of each size."""
-BUSY_BYTES_MAX: Final = 128 << 20
+"""Slabs kept for reuse, as many of each size,"""
+POOLED_BYTES_MAX: Final = 32 << 20
+"""and no more of it than this."""
+BUSY_BYTES_MAX: Final = 64 << 20
 """Slabs above `SMALL_BYTES` that connections keep for speed, all together."""
 
 
@@ -71,5 +73,5 @@ class SlabPool:
         if len(slab) > SMALL_BYTES:
             self.busy_bytes -= len(slab)
         kept = self._kept.get(len(slab))
-        if kept is not None and len(kept) < POOLED_MAX:
+        if kept is not None and len(kept) < POOLED_MAX and len(kept) * len(slab) < POOLED_BYTES_MAX:
             kept.append(slab)
