@@ -314,7 +314,7 @@ async def test_a_call_that_comes_while_the_node_ends_is_refused_and_not_begun() 
 
 async def test_what_was_handed_over_before_the_peer_was_too_slow_is_unknown() -> None:
     """The node had the first of these calls, and did it; that it was never sent made callers repeat it."""
-    limits = WireLimits(send_buffer_bytes_max=1 << 20)
+    limits = WireLimits(write_timeout=Duration(SECOND // 2))
     async with world(WireLimits(in_flight_bytes_max=4 << 20)) as w:
         client = await w.client(limits=limits)
         first = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
@@ -322,11 +322,23 @@ async def test_what_was_handed_over_before_the_peer_was_too_slow_is_unknown() ->
             asyncio.create_task(client.call("test.wait", Echo(), (bytes(4_000_000),), reply=Echo))
             for _ in range(8)
         ]
-        found = await asyncio.gather(first, *rest, return_exceptions=True)
         await until(lambda: w.server.counts.calls > 0)
+        last = asyncio.create_task(client.call("test.wait", Echo(), (bytes(4_000_000),), reply=Echo))
+        found = await asyncio.gather(first, *rest, last, return_exceptions=True)
 
         assert client.reason.startswith("slow peer")
-        assert [type(each) for each in found] == [Unknown] * 9
+        assert [type(each) for each in found] == [Unknown] * 9 + [Unreachable]
+
+
+async def test_calls_of_one_turn_are_no_evidence_of_a_slow_peer() -> None:
+    """A thousand appends of 60 KB at once by one client ended its connection, and all were unknown."""
+    async with world() as w:
+        client = await w.client(limits=WireLimits(send_buffer_bytes_max=1 << 20))
+        calls = [client.call("test.echo", Echo(number=n), (bytes(60_000),), reply=Echo) for n in range(3000)]
+        replies = await asyncio.wait_for(asyncio.gather(*calls), 30)
+
+        assert [reply.number for reply, _ in replies] == list(range(3000))
+        await client.close()
 
 
 async def test_a_request_that_cannot_be_sent_takes_no_others_turn() -> None:

@@ -63,6 +63,7 @@ class ClientConnection(ConnectionProtocol):
     """One connection that we dialled."""
 
     base: DiallerConnection
+    may_burst = True
 
     def __init__(self, ports: WirePorts, limits: WireLimits, address: str, pool: SlabPool) -> None:
         super().__init__(DiallerConnection(limits, now=ports.time.now()), ports, pool)
@@ -178,7 +179,7 @@ class ClientConnection(ConnectionProtocol):
         if not self.is_usable or self.is_lost:
             return
         self.base.check()
-        if self._waiting and self.base.may_open():
+        if self._waiting and self.may_begin():
             raise AssertionError("a request waits, and a stream may be opened")
         for run in self._runs.values():
             run.check()
@@ -231,7 +232,8 @@ class ClientConnection(ConnectionProtocol):
                 f"a request of {len(body)} + {size} bytes, and {self.address} takes"
                 f" {base.peer_frame_bytes_max}"
             )
-        if self._waiting or not base.may_open():
+        has_waited = bool(self._waiting) or not self.may_begin()
+        if has_waited:
             await self._waiting.turn(began, timeout)  # Whoever is woken here uses the stream.
             self.raise_if_unusable()
         left = Duration(max(0, timeout - (self.ports.time.now() - began)))
@@ -239,7 +241,13 @@ class ClientConnection(ConnectionProtocol):
         stream = base.open(kind, number, timeout_ms=timeout_ms, body=body, payload=payload)
         self._unsent[stream] = None
         self.mark_dirty()
+        if has_waited:
+            self._waiting.wake()  # A socket that takes more does so for more than one.
         return stream, left
+
+    def may_begin(self) -> bool:
+        """Whether a request may be sent now: a stream may be opened, and the socket takes more."""
+        return self.base.may_open() and not self.is_write_paused
 
     def raise_if_unusable(self) -> None:
         """Refuse where no more requests are taken.
@@ -337,6 +345,7 @@ class ClientConnection(ConnectionProtocol):
             end.on_writable()
         for run in list(self._runs.values()):
             run.on_writable()
+        self._waiting.wake()
 
     def on_lost(self) -> None:
         """Answer everything that is still open."""

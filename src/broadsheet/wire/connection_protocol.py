@@ -64,6 +64,10 @@ class WirePorts(Protocol):
 class ConnectionProtocol:
     """A `ByteProtocol` around a connection's state."""
 
+    may_burst = False
+    """Whether one turn may queue more than `send_buffer_bytes_max` to a socket that was not full before: our
+    own callers' bytes, which say nothing of a peer that had no time yet to read."""
+
     def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
         self.base, self.ports = core, ports
         self.limits: WireLimits = core.limits
@@ -162,14 +166,15 @@ class ConnectionProtocol:
         transport = self.transport
         if transport is None or self.is_lost or transport.is_closing():
             return
-        pieces = _joined(out)
+        pieces, was_full = _joined(out), self.is_write_paused
         self.written_bytes += sum([len(piece) for piece in pieces])
         if len(pieces) == 1:
             transport.write(pieces[0])
         else:
             transport.writelines(pieces)
         self.on_flushed()  # Also where we give up on the peer now: it may have the first of these bytes.
-        if transport.get_write_buffer_size() > self.limits.send_buffer_bytes_max:
+        is_evidence = was_full or not self.may_burst
+        if is_evidence and transport.get_write_buffer_size() > self.limits.send_buffer_bytes_max:
             self.abort(
                 f"slow peer: more than {self.limits.send_buffer_bytes_max} bytes wait to be read by it"
             )

@@ -1,4 +1,4 @@
-"""Stream slots: the requests of a caller's connection that wait until a stream may be opened.
+"""Stream slots: the requests of a caller's connection that wait for a stream, or for the socket to take more.
 
 First come, first served. A request that gives up was not sent, for sure.
 """
@@ -30,14 +30,14 @@ class StreamSlots:
         return bool(self._waiters)
 
     async def turn(self, began: Instant, timeout: Duration) -> None:
-        """Wait until a stream may be opened.
+        """Wait until a stream may be opened and the socket takes more.
 
         Raises:
             Unreachable: too many wait, or it took longer than `timeout`. Nothing was sent.
         """
         connection = self._connection
         address, ports = connection.address, connection.ports
-        while not connection.base.may_open():
+        while not connection.may_begin():
             connection.raise_if_unusable()
             if len(self._waiters) >= WAITING_MAX:
                 raise Unreachable(f"{WAITING_MAX} requests wait for a stream to {address} already")
@@ -58,7 +58,7 @@ class StreamSlots:
     def wake(self) -> None:
         """Let the first one go on, where there is room; all, where there will never be."""
         is_done_for = not self._connection.is_usable
-        while self._waiters and (is_done_for or self._connection.base.may_open()):
+        while self._waiters and (is_done_for or self._connection.may_begin()):
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
