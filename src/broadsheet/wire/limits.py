@@ -47,7 +47,8 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     frame_timeout: Duration = Duration(60 * SECOND)
     """By when a frame that has begun must be whole."""
     send_buffer_bytes_max: int = 32 << 20
-    """Bytes queued to a peer that does not read them; above, it is disconnected."""
+    """Bytes queued to a peer that does not read them; above, it is disconnected. A caller counts only what
+    it adds to a socket that was full before: its requests wait for the socket."""
     node_unread_bytes_max: int = 256 << 20
     """The same of all peers together, divided as bytes in flight are; above its share it is disconnected."""
     connections_max: int = 4096
