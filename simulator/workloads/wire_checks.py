@@ -11,13 +11,11 @@ from typing import Final
 
 from broadsheet.runtime.turn import Rank
 from broadsheet.wire.account import SHARE_OF_CONTROL, Account, Accounts, Holding, Owned
-from broadsheet.wire.backpressure import Backpressure
-from broadsheet.wire.client import ClientConnection
-from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.client import ClientConnection, RunCaller
+from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.pool import Pool
-from broadsheet.wire.running import RunCaller
 from broadsheet.wire.server import Server
-from broadsheet.wire.serving import LOOKS, ServerConnection
+from broadsheet.wire.server_connection import LOOKS, Backpressure, ServerConnection
 from simulator.workload import Violation
 
 EXPIRY_LOOKS_MAX: Final = 20

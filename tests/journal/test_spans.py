@@ -11,7 +11,7 @@ from broadsheet.journal.messages import JournalInfo, RunRequest
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import RecordsReceived
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.listener import ListenerConnection
+from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.run import RUN_BYTES_MAX
 from simulator.fuzz_sessions import good_session
 from tests.journal.node_process import CONFIG, NodeProcess

@@ -136,14 +136,14 @@ MUTANTS = [
     Mutant(
         "wire_run_window_ignored",
         "A RUN stream's unanswered bytes are not counted.",
-        "broadsheet.wire.listener:ListenerConnection._take",
+        "broadsheet.wire.listening_machine:ListenerConnection._take",
         _forgets_unanswered,
         hunt=_hunt_window,
     ),
     Mutant(
         "wire_message_window_ignored",
         "A STREAM's messages are not charged to its window.",
-        "broadsheet.wire.connection:WireConnection._on_message",
+        "broadsheet.wire.connection_machine:WireConnection._on_message",
         _forgets_grants,
         hunt=_hunt_message_window,
     ),

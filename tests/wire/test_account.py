@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from broadsheet.runtime.turn import Turn
 from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
-from broadsheet.wire.backpressure import Backpressure
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.server_connection import Backpressure
 from tests.wire.harness import LoopPorts, until
 
 LIMITS = WireLimits()

@@ -14,9 +14,9 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import render_rows
-from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.datapath import LOOP_COUNT_MAX
-from broadsheet.wire.dialler import DiallerConnection
+from broadsheet.wire.dialling_machine import DiallerConnection
 from broadsheet.wire.events import (
     AcknowledgedReceived,
     Broken,
@@ -29,7 +29,7 @@ from broadsheet.wire.events import (
     RefusalReceived,
 )
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.listener import ListenerConnection
+from broadsheet.wire.listening_machine import ListenerConnection
 from simulator.fuzz_server import LIMITS
 from simulator.fuzz_sessions import good_session, mutated
 

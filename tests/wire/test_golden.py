@@ -11,7 +11,7 @@ from broadsheet.wire import frame as f
 from broadsheet.wire.datapath import render_acks, render_run_ack
 from broadsheet.wire.events import CallReceived, HelloReceived, RecordsReceived
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.listener import ListenerConnection
+from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY
 
 GOLDEN = Path(__file__).parent / "golden" / "native-v1.txt"

@@ -13,7 +13,7 @@ from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unkno
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.runs import RUN_BYTES
+from broadsheet.wire.server_connection import RUN_BYTES
 from tests.wire.harness import Echo, Empty, until, world
 
 

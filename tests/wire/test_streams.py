@@ -9,7 +9,7 @@ from broadsheet.errors import InvalidArgument, TooLarge, Unknown
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import ClientConnection, ClientStream
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.outlet import TURN_BYTES
+from broadsheet.wire.send_shares import TURN_BYTES
 from tests.wire.harness import EMPTY, Echo, Empty, Sum, until, world
 
 

@@ -16,8 +16,8 @@ from broadsheet.errors import Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Reply
-from broadsheet.wire.serving import ServerConnection
-from broadsheet.wire.turns import ALL, START_UNITS, TOKEN_UNITS, Share, Turns
+from broadsheet.wire.server_connection import ServerConnection
+from broadsheet.wire.turn_shares import ALL, START_UNITS, TOKEN_UNITS, Share, Turns
 from tests.wire.harness import Echo, Empty, World, until, world
 
 UNITS = 256

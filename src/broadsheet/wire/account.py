@@ -23,7 +23,7 @@ from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
 
 if TYPE_CHECKING:
-    from broadsheet.wire.backpressure import Backpressure
+    from broadsheet.wire.server_connection import Backpressure
 
 SHARE_OF_CONTROL: Final = 4
 """Control may use so many times what is left free: peers and operators first."""

@@ -3,12 +3,19 @@
 DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that
 was handed to the socket and not answered is `Unknown` when the connection is lost or its time is up, never
 a no; one that was not is `Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
+
+Requests that wait for a stream are served in the order of their coming. Of a RUN stream unanswered bytes
+never exceed the window that the listener greeted with; runs are sent in the order of the calls, and each is
+answered once: with where its first byte went, or with a refusal of all of it.
 Source: wire.10; C1, C2, C6.
 """
 
 import asyncio
+from array import array
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,13 +34,12 @@ from broadsheet.errors import (
     Unreachable,
     Unsupported,
 )
-from broadsheet.wire import checked
+from broadsheet.wire import argument_checks
 from broadsheet.wire import frame as f
 from broadsheet.wire.answers import decode, error_of
-from broadsheet.wire.caller import Caller, ClientStream
-from broadsheet.wire.connection import Kind, Phase
+from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts, large_slab_bytes
-from broadsheet.wire.dialler import DiallerConnection
+from broadsheet.wire.dialling_machine import DiallerConnection
 from broadsheet.wire.events import (
     AcknowledgedReceived,
     CreditReceived,
@@ -47,11 +53,336 @@ from broadsheet.wire.events import (
     WelcomeReceived,
 )
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.running import Acknowledged, RunCaller
 from broadsheet.wire.slab import SlabPool
-from broadsheet.wire.stream_slots import StreamSlots
+from broadsheet.wire.stream import StreamEnd
 
-__all__ = ["Acknowledged", "Caller", "ClientConnection", "ClientStream", "RunStream", "dial", "error_of"]
+WAITING_MAX: Final = 65_536
+"""Requests of one connection that wait for a stream."""
+
+
+class StreamSlots:
+    """A queue for streams."""
+
+    def __init__(self, connection: "ClientConnection") -> None:
+        self._connection = connection
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiters)
+
+    async def turn(self, began: Instant, timeout: Duration) -> None:
+        """Wait until a stream may be opened and the socket takes more.
+
+        Raises:
+            Unreachable: too many wait, or it took longer than `timeout`. Nothing was sent.
+        """
+        connection = self._connection
+        address, ports = connection.address, connection.ports
+        while not connection.may_begin():
+            connection.raise_if_unusable()
+            if len(self._waiters) >= WAITING_MAX:
+                raise Unreachable(f"{WAITING_MAX} requests wait for a stream to {address} already")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            left = Duration(max(0, timeout - (ports.time.now() - began)))
+            timer = ports.timers.call_after(left, partial(self._give_up, waiter))
+            try:
+                await waiter
+            except BaseException:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                self.wake()  # We may have been woken and leave: the next one's turn.
+                raise
+            finally:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """Let the first one go on, where there is room; all, where there will never be."""
+        is_done_for = not self._connection.is_usable
+        while self._waiters and (is_done_for or self._connection.may_begin()):
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not is_done_for:
+                    return
+
+    def _give_up(self, waiter: "asyncio.Future[None]") -> None:
+        if not waiter.done():
+            address = self._connection.address
+            waiter.set_exception(Unreachable(f"no stream to {address} came free in time: nothing was sent"))
+
+
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+    """A run went to [begin, end), its records back to back."""
+
+    sequence: int
+    count: int
+    begin: int
+    end: int
+
+
+class RunCaller:
+    """A caller's end of a RUN stream."""
+
+    def __init__(self, connection: "ClientConnection", stream: int) -> None:
+        self.stream = stream
+        self._connection = connection
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[memoryview] = loop.create_future()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._error: BroadsheetError | None = None
+        self._sequence = 0
+        self.unanswered_bytes = 0
+        """Sent and not yet answered, and what was promised to those that are about to send."""
+        self._answers: dict[int, tuple[int, int, asyncio.Future[Acknowledged]]] = {}
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._has_finished = False
+
+    async def send(self, records: Sequence[Buffer], *, at: int | None = None) -> Acknowledged:
+        """Send `records` as one run frame and await where they went.
+
+        Args:
+            records: at least one. They are not copied, and stay untouched until the answer.
+            at: where the first byte must go; None for the head.
+
+        Raises:
+            TooLarge: they do not fit into one frame. Nothing was sent: send fewer at a time.
+            InvalidArgument: they are no buffers, or none, or `at` is no offset. Nothing was sent.
+            Refused: none of it was done.
+            Unknown: it may have been done.
+        """
+        future = await self.submit(records, at=at)
+        return await future
+
+    async def submit(
+        self, records: Sequence[Buffer], *, at: int | None = None
+    ) -> "asyncio.Future[Acknowledged]":
+        """As `send`, but return once the frame is on its way; the future has the answer."""
+        argument_checks.buffers("a run", records)
+        argument_checks.offset(at)
+        if not records:
+            raise InvalidArgument("a run has at least one record")
+        lengths = array("I", [len(record) for record in records])
+        size = sum(lengths)
+        base = self._connection.base
+        if (
+            size + 8 + 4 * len(lengths) > base.peer_frame_bytes_max
+            or size > base.peer_window_bytes
+            or len(lengths) > base.peer_run_count_max
+        ):
+            raise TooLarge(
+                f"a run of {len(lengths)} records and {size} bytes, and {self._connection.address} takes"
+                f" {base.peer_run_count_max} and {base.peer_frame_bytes_max}"
+            )
+        if self._waiting or not self._has_room(size):
+            await self._wait(size)
+        else:
+            self.unanswered_bytes += size
+        self._raise_if_ended()
+        table = f.U64.pack(f.AT_HEAD if at is None else at) + lengths.tobytes()
+        future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
+        self._answers[self._sequence] = (len(lengths), size, future)
+        self._sequence += len(lengths)
+        base.send_run(self.stream, table, records)
+        self._connection.mark_dirty()
+        return future
+
+    async def close(self) -> None:
+        """End the stream once everything is answered.
+
+        Raises:
+            BroadsheetError: it was ended otherwise before.
+        """
+        if not self._has_finished and self._error is None:
+            self._has_finished = True
+            self._connection.base.finish(self.stream)
+            self._connection.mark_dirty()
+        await asyncio.shield(self._ended)
+
+    def check(self) -> None:
+        """Between two turns of the loop nobody waits for room that there is; also under `python -O`."""
+        if self._waiting and self._has_room(self._waiting[0][0]):
+            raise AssertionError(f"a run of {self._waiting[0][0]} bytes waits, and has room")
+
+    def _has_room(self, size: int) -> bool:
+        window = self._connection.base.peer_window_bytes
+        return self.unanswered_bytes + size <= window and not self._connection.is_write_paused
+
+    async def _wait(self, size: int) -> None:
+        """Wait for room, which is taken as soon as there is some: nobody may come in between."""
+        self._raise_if_ended()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, waiter)
+        self._waiting.append(entry)
+        try:
+            await waiter
+        except BaseException:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            elif not waiter.cancelled():
+                self.unanswered_bytes -= size  # It had got the room, and goes without using it.
+            self.on_writable()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be submitted any more."""
+        return self._error is not None
+
+    def _raise_if_ended(self) -> None:
+        """What was not submitted was not done, whatever is unknown of the records before it."""
+        if isinstance(self._error, Unknown):
+            raise Unreachable(f"the run stream had ended, and nothing of this was sent: {self._error}")
+        if self._error is not None:
+            raise self._error
+        assert not self._has_finished, "the stream was closed by us"
+
+    # ------------------------------------------------------------------ for the connection
+
+    def on_writable(self) -> None:
+        """The window, or the socket, has room: give it to those that wait, in order."""
+        while self._waiting and (self._error is not None or self._has_room(self._waiting[0][0])):
+            size, waiter = self._waiting.popleft()
+            if not waiter.done():
+                self.unanswered_bytes += size
+                waiter.set_result(None)
+
+    def on_opened(self, body: memoryview) -> None:
+        """The target has accepted the stream."""
+        if not self.opened.done():
+            self.opened.set_result(body)
+
+    def on_answer(self, event: AcknowledgedReceived | RunRefused) -> None:
+        """Some records have their answer."""
+        entry = self._answers.pop(event.sequence, None)
+        if entry is None or entry[0] != event.count:
+            self._connection.base.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
+            return
+        _, size, future = entry
+        self.unanswered_bytes -= size
+        if not future.done():
+            if isinstance(event, RunRefused):
+                future.set_exception(error_of(event.status, event.message, event.hint))
+            else:
+                future.set_result(Acknowledged(event.sequence, event.count, event.begin, event.end))
+        self.on_writable()
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """The stream has ended; what has no answer is as the error says."""
+        self._error = error if error is not None else Unknown("the run stream has ended")
+        if not self.opened.done():
+            self.opened.set_exception(self._error)
+        undecided = Unknown(f"the run stream ended before the answer came: {self._error}")
+        for _, _, future in self._answers.values():
+            if not future.done():
+                future.set_exception(undecided)
+                future.exception()  # Whoever sent it may be gone.
+        self._answers = {}
+        if not self._ended.done():
+            if error is None:
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
+                self._ended.exception()
+        self.on_writable()
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Caller(Protocol):
+    """Anything that can be called: one connection, or a route."""
+
+    async def call(
+        self,
+        method: str,
+        request: msgspec.Struct,
+        payload: Sequence[Buffer] = (),
+        *,
+        reply: type[R],
+        timeout: Duration | None = None,
+        is_idempotent: bool = False,
+    ) -> tuple[R, memoryview]:
+        """One unary call: the reply's body and payload.
+
+        Raises:
+            Refused: it was not done; for sure.
+            Unknown: it may have been done.
+        """
+        ...
+
+    async def open(
+        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
+    ) -> "ClientStream":
+        """Open a STREAM."""
+        ...
+
+    async def open_run(
+        self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
+    ) -> tuple[R, RunCaller]:
+        """Open a RUN stream; returns once its target has accepted it."""
+        ...
+
+
+class ClientStream(StreamEnd):
+    """A caller's end of a STREAM."""
+
+    def __init__(self, connection: "ClientConnection", stream: int, method: str) -> None:
+        super().__init__(connection, stream, window_bytes=connection.limits.window_bytes)
+        self._connection, self._method = connection, method
+        self._reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._has_finished = False
+
+    @property
+    def replied(self) -> "asyncio.Future[memoryview]":
+        """Done when the stream has ended, with its reply or otherwise; not to be cancelled."""
+        return self._reply
+
+    def finish(self) -> None:
+        """Say that no more messages will be sent. Idempotent."""
+        if not self._has_finished:
+            self._has_finished = True
+            self._connection.base.finish(self.stream)
+            self._connection.mark_dirty()
+
+    async def reply(self, kind: type[R]) -> R:
+        """The handler's reply, once it has ended; `finish` is implied.
+
+        Raises:
+            BroadsheetError: it refused, the deadline passed or the connection was lost (`Unknown`).
+        """
+        self.finish()
+        return decode(await asyncio.shield(self._reply), kind, self._method)
+
+    def cancel(self) -> None:
+        """Withdraw; harmless when it has ended."""
+        if not self._reply.done():
+            self._connection.withdraw(self.stream)
+            self.on_end(Unknown("cancelled by us: it may have taken effect"))
+
+    def on_event(self, event: MessageReceived | FinishReceived | CreditReceived) -> None:
+        """A frame came for it."""
+        if isinstance(event, MessageReceived):
+            self.on_message(event)
+        elif isinstance(event, FinishReceived):
+            self.on_finish()
+        else:
+            self.on_writable()
+
+    def on_reply(self, body: memoryview) -> None:
+        """It ended well."""
+        if not self._reply.done():
+            self._reply.set_result(body)
+        super().on_end(None)
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """It ended otherwise."""
+        if error is not None and not self._reply.done():
+            self._reply.set_exception(error)
+            self._reply.exception()  # Nobody may ask for it: `receive` and `send` raise it as well.
+        super().on_end(error)
+
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -105,7 +436,7 @@ class ClientConnection(ConnectionProtocol):
             Unknown: it may have been done.
         """
         body = _checked(method, request, timeout)
-        checked.buffers(f"the payload of {method}", payload)
+        argument_checks.buffers(f"the payload of {method}", payload)
         timeout = self.limits.call_timeout if timeout is None else timeout
         stream, left = await self._begin(Kind.UNARY, method, body, payload, timeout)
         future = self._calls[stream] = asyncio.get_running_loop().create_future()
@@ -165,7 +496,7 @@ class ClientConnection(ConnectionProtocol):
         Raises:
             InvalidArgument: it is no text. Nothing was sent.
         """
-        checked.text("the token", token)
+        argument_checks.text("the token", token)
         self.base.say_token(token)
         self.mark_dirty()
 
@@ -380,7 +711,7 @@ async def dial(
         InvalidArgument: `address` can be no address, or one of the others is no text.
     """
     for what, given in (("the token", token), ("the node's name", node), ("the cluster's name", cluster)):
-        checked.text(what, given)
+        argument_checks.text(what, given)
     slabs = SlabPool(large_slab_bytes(limits)) if pool is None else pool
     made: list[ClientConnection] = []
 
@@ -409,9 +740,9 @@ async def dial(
 
 def _checked(method: str, request: msgspec.Struct, timeout: Duration | None) -> bytes:
     """The body of a request, once what its caller gave is of the right types."""
-    checked.text("the method", method)
-    checked.timeout(timeout)
-    return checked.encoded(f"the request of {method}", request)
+    argument_checks.text("the method", method)
+    argument_checks.timeout(timeout)
+    return argument_checks.encoded(f"the request of {method}", request)
 
 
 def _abort(made: list[ClientConnection]) -> None:

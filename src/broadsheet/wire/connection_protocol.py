@@ -15,7 +15,7 @@ from broadsheet.ports import Network, Random, Time, Timer, Timers, Transport
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Crash
 from broadsheet.runtime.turn import Rank, Turn
-from broadsheet.wire.connection import UNBOUNDED, Phase, WireConnection
+from broadsheet.wire.connection_machine import UNBOUNDED, Phase, WireConnection
 from broadsheet.wire.inbound import Inbound
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool

@@ -16,9 +16,8 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Refused, Retry, Unknown, Unreachable
-from broadsheet.wire.client import ClientConnection, ClientStream
+from broadsheet.wire.client import ClientConnection, ClientStream, RunCaller
 from broadsheet.wire.pool import Pool
-from broadsheet.wire.running import RunCaller
 
 R = TypeVar("R", bound=msgspec.Struct)
 

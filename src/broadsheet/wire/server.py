@@ -20,15 +20,15 @@ from broadsheet.ports import Listener
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.account import Accounts, Owned
+from broadsheet.wire.connection_places import Places
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
 from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
-from broadsheet.wire.outlet import Outlet
-from broadsheet.wire.places import Places
-from broadsheet.wire.serving import ServerConnection
+from broadsheet.wire.send_shares import Outlet
+from broadsheet.wire.server_connection import ServerConnection
 from broadsheet.wire.slab import SlabPool
-from broadsheet.wire.turns import Turns
+from broadsheet.wire.turn_shares import Turns
 
 __all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts"]
 

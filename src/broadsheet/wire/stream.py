@@ -15,7 +15,7 @@ import msgspec
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError, TooLarge
-from broadsheet.wire import checked
+from broadsheet.wire import argument_checks
 from broadsheet.wire import frame as f
 from broadsheet.wire.connection_protocol import ConnectionProtocol
 from broadsheet.wire.events import MessageReceived
@@ -66,8 +66,8 @@ class StreamEnd:
 
     async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
         """Send one message, waiting until the peer's window and the socket have room."""
-        encoded = b"" if body is None else checked.encoded("a message", body)
-        checked.buffers("a message", payload)
+        encoded = b"" if body is None else argument_checks.encoded("a message", body)
+        argument_checks.buffers("a message", payload)
         size = len(encoded) + f.payload_bytes(payload)
         base = self._shell.base
         if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:

@@ -26,7 +26,7 @@ from broadsheet.wire.limits import WireLimits
 
 if TYPE_CHECKING:
     from broadsheet.wire.connection_protocol import WirePorts
-    from broadsheet.wire.serving import ServerConnection
+    from broadsheet.wire.server_connection import ServerConnection
 
 START_UNITS: Final = 32
 """To start a task: decode, authorize, and its first step."""

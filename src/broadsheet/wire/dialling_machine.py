@@ -13,7 +13,7 @@ from broadsheet.base.time import Duration, Instant
 from broadsheet.base.types import Buffer
 from broadsheet.errors import RemoteProtocolError
 from broadsheet.wire import frame as f
-from broadsheet.wire.connection import UNARY, Kind, Phase, StreamState, WireConnection, status_of
+from broadsheet.wire.connection_machine import UNARY, Kind, Phase, StreamState, WireConnection, status_of
 from broadsheet.wire.datapath import ACK_BODY, RUN_ACK_BODY
 from broadsheet.wire.events import (
     AcknowledgedReceived,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from broadsheet.wire.connection_protocol import WirePorts
-    from broadsheet.wire.served import ServedStream
-    from broadsheet.wire.serving import ServerConnection
+    from broadsheet.wire.server_connection import ServedStream, ServerConnection
 
 TURN_BYTES: Final = 1 << 20
 """Of all streams together, and the rest of the message that goes beyond it."""

@@ -21,7 +21,7 @@ from broadsheet.base.types import ConnectionId
 from broadsheet.wire.limits import WireLimits
 
 if TYPE_CHECKING:
-    from broadsheet.wire.serving import ServerConnection
+    from broadsheet.wire.server_connection import ServerConnection
 
 LOOKED_AT_MAX: Final = 64
 """Connections of one caller that are looked at to find an idle one: a full server must not scan them all."""

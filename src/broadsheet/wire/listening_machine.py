@@ -14,7 +14,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import RemoteProtocolError, Status
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import ROWS_MIN, equal_calls
-from broadsheet.wire.connection import UNARY, Kind, Phase, StreamState, WireConnection
+from broadsheet.wire.connection_machine import UNARY, Kind, Phase, StreamState, WireConnection
 from broadsheet.wire.datapath import Lengths, run_lengths, take_records
 from broadsheet.wire.events import (
     CallReceived,

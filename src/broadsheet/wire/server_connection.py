@@ -1,0 +1,1262 @@
+"""A server's connection: requests to handlers, and their answers to the wire.
+
+GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is
+authorized before its handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are
+tasks of the server's scope that end by their deadline, their caller's CANCEL or the connection's loss; in
+every case the stream ends with its task, and its bytes are no longer in flight. Nothing that a handler raises
+ends the process, but an `AssertionError`.
+
+What the caller of a STREAM may send ahead depends on its handler (ADR 0152). A RUN stream ends once its
+dialler has finished and everything is answered, or when it is dropped; its sink is told once. Many unary
+calls that are alike are served together: one look at who calls, one frame's worth of columns back; a call
+that differs, fails or takes its time leaves the row and is served like any other (ADR 0044).
+Source: wire.4-9; access.2-8.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from broadsheet.access.capability import Capability
+from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.base.machine import Event
+from broadsheet.base.marks import hit
+from broadsheet.base.time import SECOND, Duration, Instant, after
+from broadsheet.base.types import Buffer, ConnectionId
+from broadsheet.errors import (
+    BroadsheetError,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    Refused,
+    ShuttingDown,
+    Status,
+    Throttled,
+    Unauthenticated,
+    Unknown,
+)
+from broadsheet.ports import Timer, Transport
+from broadsheet.wire import frame as f
+from broadsheet.wire.account import Holding, Owned
+from broadsheet.wire.admission import Asked, Refusal, admit
+from broadsheet.wire.columns import U32Column, has_one_body, render_rows
+from broadsheet.wire.connection_machine import Phase
+from broadsheet.wire.connection_protocol import ConnectionProtocol
+from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
+from broadsheet.wire.events import (
+    Broken,
+    CallReceived,
+    CallsReceived,
+    CancelReceived,
+    CreditReceived,
+    FinishReceived,
+    GoAwayReceived,
+    HelloReceived,
+    MessageReceived,
+    OpenReceived,
+    RecordsReceived,
+    TokenReceived,
+)
+from broadsheet.wire.inbound import LARGE_FRAME_BYTES
+from broadsheet.wire.listening_machine import ListenerConnection
+from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
+from broadsheet.wire.run import RunSink
+from broadsheet.wire.stream import StreamEnd
+from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share
+
+if TYPE_CHECKING:
+    from broadsheet.wire.server import Server
+
+
+class Backpressure:
+    """What one connection has in flight."""
+
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection, self._accounts = connection, connection.server.accounts
+        self.holding: Holding | None = None
+        """None before the greeting: a stranger has nothing in flight."""
+        self.in_flight_bytes = 0
+        self.is_held = False
+        """Whether the connection is not read."""
+        self._unread = 0
+        """Answers that the peer lets wait."""
+        self._expected = self._wanted = 0
+        """Of a large torn frame: bytes that are reserved for it; bytes that there was no room for yet."""
+
+    def enter(self, name: str, *, is_control: bool) -> None:
+        """The connection has greeted: it counts to the account of `name`."""
+        self.holding = self._accounts.enter(name, is_control=is_control, owned=self.owned)
+
+    def owned(self) -> Owned:
+        """What the requests of the connection own, counted one by one."""
+        connection = self._connection
+        works, runs = connection.works, connection.runs
+        expected = 0 if connection.is_lost else self._expected
+        return Owned(
+            used_bytes=works.size + runs.unanswered_bytes + expected,
+            queued_bytes=connection.queued_bytes,
+            task_count=len(works),
+            run_count=len(runs),
+            unread_bytes=0 if connection.is_lost else self._unread,
+        )
+
+    def forget(self) -> None:
+        """The connection is gone: wait for nothing more."""
+        self._accounts.forget(self)
+        self.expect(0)
+        self._unread_is(0)
+        if self.holding is not None:
+            self._accounts.leave(self.holding)
+
+    def take(self, size: int) -> None:
+        """Count request bytes that are being worked on; stop reading where they are too many."""
+        assert self.holding is not None, "who asks has greeted"
+        self.in_flight_bytes += size
+        has_room = self._accounts.take(self.holding, size)
+        if self.in_flight_bytes > self._connection.limits.in_flight_bytes_max or not has_room:
+            self.hold()
+            if not has_room:
+                self._accounts.wait(self, self._wanted)
+
+    def give(self, size: int) -> None:
+        """Count them no longer."""
+        assert self.holding is not None, "who asked had greeted"
+        self.in_flight_bytes -= size
+        self._accounts.give(self.holding, size)
+        if self.is_held:
+            self.ease()
+
+    def queued(self, size: int) -> None:
+        """Count bytes that wait for a handler (`-size`: fewer): they narrow windows, and hold nobody back."""
+        if self.holding is not None:
+            self._accounts.queue(self.holding, size)
+
+    def count_unread(self) -> None:
+        """Count the answers that the peer lets wait; drop it where others need that memory more."""
+        connection, transport = self._connection, self._connection.transport
+        if connection.is_lost or transport is None:
+            return
+        size = transport.get_write_buffer_size() if connection.is_write_paused else 0
+        if not self._unread_is(size):
+            reason = f"slow peer: it lets {size} bytes wait, and its caller more than its share of the node"
+            connection.ports.timers.call_soon(partial(connection.abort, reason))  # The transport may call us.
+
+    def _unread_is(self, size: int) -> bool:
+        if self.holding is None or size == self._unread:
+            return True
+        self._unread = size
+        return self._accounts.unread(self.holding, size)
+
+    def may_widen(self, size: int) -> bool:
+        """Whether a stream may have `size` bytes of window without a handler that waits for them."""
+        is_full = self.in_flight_bytes * 2 > self._connection.limits.in_flight_bytes_max
+        return not is_full and self.holding is not None and self._accounts.may_widen(self.holding, size)
+
+    def expect(self, size: int) -> None:
+        """Reserve `size` bytes for a large frame that has begun, or stop reading until there is room."""
+        if size == self._expected or self.holding is None:
+            return
+        if self._expected:
+            self._accounts.give(self.holding, self._expected)
+        self._expected = self._wanted = 0
+        if not size:
+            return
+        if self._accounts.has_room(self.holding, size):
+            self._accounts.take(self.holding, size)
+            self._expected = size
+        else:
+            self._wanted = size
+            self.hold()
+            self._accounts.wait(self, self._wanted)
+
+    def hold(self) -> None:
+        """Read no more for now."""
+        if not self.is_held and not self._connection.is_lost:
+            hit("wire.held")
+            self.is_held = True
+            self._connection.update_reading()
+
+    def keep_alive(self, now: Instant) -> None:
+        """The connection is not read: silence is no sign, and the peer's pings are not heard.
+
+        It is told that somebody is here, or it would give up after `keepalive_misses_max` of them.
+        """
+        connection = self._connection
+        connection.base.heard_at, connection.base.misses = now, 0
+        if not connection.is_write_paused and connection.base.phase is not Phase.GREETING:
+            connection.base.out.append(f.frame(f.PONG, 0))
+
+    def ease(self) -> None:
+        """Read on where nothing speaks against it."""
+        connection, holding = self._connection, self.holding
+        if not self.is_held or connection.is_lost or connection.is_closing:
+            return
+        is_reserved = self._expected > 0  # Only by being read does it give back what was reserved for it.
+        if holding is not None and not is_reserved and not self._accounts.has_room(holding, self._wanted):
+            self._accounts.wait(self, self._wanted)
+            return
+        if connection.is_write_paused or self.in_flight_bytes * 2 > connection.limits.in_flight_bytes_max:
+            return
+        if self._wanted:
+            wanted, self._wanted = self._wanted, 0
+            self.expect(wanted)
+        self._accounts.forget(self)
+        self.is_held = False
+        connection.go_on()
+
+    def check(self) -> None:
+        """Assert the invariants; what is owned is the accounts' to check."""
+        connection = self._connection
+        if not self.is_held or connection.is_lost or connection.is_closing:
+            return
+        is_full = self.in_flight_bytes * 2 > connection.limits.in_flight_bytes_max
+        assert is_full or connection.is_write_paused or self._accounts.is_waiting(self), (
+            f"connection {connection.connection} is not read, and nothing will change that"
+        )
+
+
+MESSAGE_MAX: Final = 1024
+"""Characters of a refusal's message and hint."""
+
+
+RUN_BYTES: Final = 512
+"""What a run holds beside its records, so that empty ones are bounded too."""
+LENGTH_BYTES: Final = 8
+
+
+class RunEnd:
+    """The accepting end of a RUN stream."""
+
+    __slots__ = (
+        "connection", "has_finished", "send", "sink", "stream", "unanswered_bytes", "unanswered_count",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sink: RunSink,
+        stream: int,
+        *,
+        connection: ConnectionId,
+        send: Callable[["RunEnd", "Run", bytes], None],
+    ) -> None:
+        self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
+        self.unanswered_count = self.unanswered_bytes = 0
+        """Runs that are with the sink, and what they hold."""
+        self.has_finished = False
+        """The dialler sends no more; once all is answered the stream ends."""
+
+    def on_run(self, run: "Run") -> None:
+        """Hand records to the sink."""
+        self.unanswered_count += 1
+        self.unanswered_bytes += run.held_bytes
+        self.sink.on_run(run)
+
+
+class Run:
+    """A `FrameRun`."""
+
+    __slots__ = (
+        "_end", "_is_answered", "_is_framed", "_lengths", "at", "count", "held_bytes", "parts", "sequence",
+        "size",
+    )  # fmt: skip
+
+    def __init__(self, end: RunEnd, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
+        self._end, self._is_framed, self._is_answered = end, event.is_framed, False
+        self._lengths: Lengths = 0 if event.is_framed else event.lengths
+        self.sequence, self.count, self.size, self.at = event.sequence, event.count, event.size, event.at
+        table = 0 if isinstance(self._lengths, int) else LENGTH_BYTES * len(self._lengths)
+        self.held_bytes = self.size + table + RUN_BYTES
+        """What counts to its caller until it is answered."""
+        self.parts = parts
+
+    @property
+    def connection(self) -> ConnectionId:
+        """The connection that it came by."""
+        return self._end.connection
+
+    @property
+    def stream(self) -> int:
+        """The stream of that connection."""
+        return self._end.stream
+
+    def reply(self, status: Status, begin: int = 0, *, message: str = "", hint: str = "") -> None:
+        """Answer it, once."""
+        assert not self._is_answered, "a run is answered once"
+        self._is_answered = True
+        self.parts = ()
+        stream = self._end.stream
+        if status is not Status.OK:
+            refusal = f.RunRefusal(
+                self.sequence, self.count, int(status), message[:MESSAGE_MAX], hint[:MESSAGE_MAX]
+            )
+            answer = f.frame(f.RUN_REFUSE, stream, f.encode(refusal))
+        elif self._is_framed:
+            answer = render_run_ack(stream, self.sequence, self.count, begin=begin, end=begin + self.size)
+        else:
+            answer = render_acks(stream, self.sequence, self.count, self._lengths, begin)
+        end = self._end
+        end.unanswered_count -= 1
+        end.unanswered_bytes -= self.held_bytes
+        end.send(end, self, answer)
+
+
+class Runs:
+    """The RUN streams of one connection."""
+
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection = connection
+        self._ends: dict[int, RunEnd] = {}
+        self._owing: dict[RunEnd, None] = {}
+        """Those with runs that are not answered, streams that have ended among them."""
+
+    def __contains__(self, stream: int) -> bool:
+        """Whether `stream` is open."""
+        return stream in self._ends
+
+    def __iter__(self) -> Iterator[int]:
+        """The open streams."""
+        return iter(self._ends)
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._ends)
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """Held by runs that are with a sink."""
+        return sum([end.unanswered_bytes for end in self._owing])
+
+    def accept(self, stream: int, opened: RunOpened) -> None:
+        """Open `stream` for records.
+
+        Raises:
+            Throttled: its caller has too many. The sink is told that nothing will come.
+        """
+        connection = self._connection
+        if stream not in connection.base.streams:
+            opened.sink.on_end()  # The caller left before we were ready.
+            return
+        accounts, holding = connection.server.accounts, connection.backpressure.holding
+        assert holding is not None, "who asks has greeted"
+        if not accounts.may_open(holding):
+            opened.sink.on_end()
+            raise Throttled(
+                f"{holding.account.run_count} RUN streams of this caller are open: wait for one to end"
+            )
+        accounts.opened(holding)
+        self._ends[stream] = RunEnd(
+            opened.sink, stream, connection=connection.connection, send=self._on_answered
+        )
+        connection.base.accept_run(stream, f.encode(opened.body))
+        connection.mark_dirty()
+        connection.arm(connection.ports.time.now())  # Its token may expire before the next ping.
+        if connection.base.streams[stream].has_peer_finished:
+            self.on_finish(stream)  # It said so before it was opened.
+
+    def on_records(self, event: RecordsReceived) -> None:
+        """Records came: hand them to the sink."""
+        end = self._ends.get(event.stream)
+        if end is None:
+            return
+        connection, parts = self._connection, event.parts
+        self._owing[end] = None
+        if any(isinstance(part, memoryview) for part in parts):
+            keep = connection.keep
+            parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
+        run = Run(end, event, parts)
+        connection.backpressure.take(run.held_bytes)
+        end.on_run(run)
+
+    def on_finish(self, stream: int) -> None:
+        """The dialler sends no more."""
+        end = self._ends.get(stream)
+        if end is not None:
+            end.has_finished = True
+            end.sink.on_end()
+            self._close(end)
+
+    def drop(self, stream: int) -> None:
+        """The stream has ended otherwise."""
+        end = self._pop(stream)
+        if end is not None and not end.has_finished:
+            end.sink.on_end()
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for stream, end in self._ends.items():
+            assert end.unanswered_count or not end.has_finished, f"stream {stream} is answered, and not ended"
+            assert not end.unanswered_count or end in self._owing, f"stream {stream} owes answers"
+        for end in self._owing:
+            assert end.unanswered_count, f"stream {end.stream} owes no answer"
+
+    def _pop(self, stream: int) -> RunEnd | None:
+        end = self._ends.pop(stream, None)
+        if end is not None:
+            holding = self._connection.backpressure.holding
+            assert holding is not None, "who opened it had greeted"
+            self._connection.server.accounts.opened(holding, -1)
+        return end
+
+    def _on_answered(self, end: RunEnd, run: Run, answer: bytes) -> None:
+        connection = self._connection
+        if not end.unanswered_count:
+            self._owing.pop(end, None)
+        if not connection.is_lost:
+            connection.base.answer_run(end.stream, run.size, answer)
+            self._close(end)
+            connection.mark_dirty()
+        connection.backpressure.give(run.held_bytes)  # Last: the connection may be read on in here.
+
+    def _close(self, end: RunEnd) -> None:
+        if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
+            self._connection.reply(end.stream, Reply(EMPTY))
+
+
+ROOM_BYTES_MIN: Final = 16 << 10
+"""A window with less room than this is waited for, so that small windows do not make tiny messages."""
+
+
+class ServedStream(StreamEnd):
+    """A handler's end of a STREAM."""
+
+    def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
+        super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
+        self.connection, self._method = connection, method
+
+    async def room(self, wanted: int) -> int:
+        """Wait until a message may be sent in this turn, and return how many bytes it may have."""
+        while self._error is None:
+            size = min(wanted, self._shell.base.room(self.stream))
+            if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
+                self.connection.server.outlet.promise(self)
+                return size
+            await self.writable()
+        raise self._error
+
+    def window_bytes(self) -> int:
+        """The whole window if the handler waits or there is room, else what every stream begins with."""
+        wide = self.connection.limits.window_bytes
+        if self.is_waited_for or self.connection.backpressure.may_widen(wide):
+            return wide
+        hit("wire.narrow")
+        return f.INITIAL_WINDOW_BYTES
+
+    def on_message(self, event: MessageReceived) -> None:
+        """A message came."""
+        if not self._method.is_receiving:
+            error = InvalidArgument(f"{self._method.name} takes no messages")
+            self.connection.end_stream(self.stream, error)
+            return
+        before = self.queued_bytes
+        super().on_message(event)
+        self.connection.backpressure.queued(self.queued_bytes - before)
+
+    def may_leave(self, size: int) -> bool:
+        """Whether it may be sent in this turn, beside what the other streams of the server send."""
+        return self.connection.server.outlet.take(self, size)
+
+    def on_end(self, error: BroadsheetError | None) -> None:
+        """The stream has ended: it sends no more."""
+        self.connection.server.outlet.forget(self)
+        super().on_end(error)
+
+    def on_taken(self, size: int) -> None:
+        """The handler has it now."""
+        self.connection.backpressure.queued(-size)
+
+    def close(self) -> None:
+        """Nobody will take what is queued, or send."""
+        self.connection.server.outlet.forget(self)
+        self._queue.clear()
+        self.connection.backpressure.queued(-self._queued_bytes)
+        self._queued_bytes = 0
+
+
+class Work:
+    """A request that runs as a task."""
+
+    __slots__ = ("handler", "size", "task", "timer")
+
+    def __init__(self, handler: Any, size: int) -> None:  # noqa: ANN401 - an awaitable.
+        self.handler, self.size = handler, size
+        self.task: asyncio.Task[None] | None = None
+        self.timer: Timer | None = None
+
+
+class RequestTasks:
+    """The tasks of one connection, by stream."""
+
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection = connection
+        self._works: dict[int, Work] = {}
+
+    def answer(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
+        """Reply with what `handler` brings. `size` bytes are in flight until then."""
+        self._start(stream, self._answer, handler, call, size)
+
+    def open_run(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
+        """Open a RUN stream with what `handler` brings."""
+        self._start(stream, self._open_run, handler, call, size)
+
+    def __contains__(self, stream: int) -> bool:
+        """Whether a task runs for `stream`."""
+        return stream in self._works
+
+    def __len__(self) -> int:
+        """How many run."""
+        return len(self._works)
+
+    @property
+    def size(self) -> int:
+        """Request bytes that they work on."""
+        return sum([work.size for work in self._works.values()])
+
+    def cancel(self, stream: int) -> None:
+        """End one, where it runs. It keeps its slot until it has ended."""
+        entry = self._works.get(stream)
+        if entry is not None and entry.task is not None:
+            hit("wire.cancelled")
+            self._connection.base.lingers(stream)
+            entry.task.cancel()
+
+    def cancel_all(self) -> None:
+        """End all."""
+        for stream in list(self._works):
+            self.cancel(stream)
+
+    def _start(
+        self,
+        stream: int,
+        work: Callable[[int, Any], Coroutine[Any, Any, None]],
+        handler: Any,  # noqa: ANN401 - an awaitable.
+        call: Call,
+        size: int,
+    ) -> None:
+        connection = self._connection
+        accounts, holding = connection.server.accounts, connection.backpressure.holding
+        assert holding is not None, "who asks has greeted"
+        if connection.share is not None:
+            connection.share.units -= START_UNITS
+        refusal: BroadsheetError | None = None
+        if connection.server.scope.is_closed:
+            refusal = ShuttingDown("the node shuts down: nothing was done")
+        elif not accounts.may_start(holding):
+            refusal = Throttled(
+                f"{holding.account.task_count} requests of this caller are worked on: wait for one to end"
+            )
+        if refusal is not None:
+            if isinstance(handler, Coroutine):
+                handler.close()  # It was not begun, for certain.
+            connection.refuse(stream, refusal)
+            connection.on_stopped(stream)
+            return
+        accounts.started(holding)
+        entry = self._works[stream] = Work(handler, size)
+        connection.backpressure.take(size)
+        entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
+        entry.task.add_done_callback(lambda _task: self._stopped(stream))
+        if call.deadline is not None:
+            delay = Duration(max(0, call.deadline - connection.ports.time.now()))
+            entry.timer = connection.ports.timers.call_after(delay, lambda: self._late(stream))
+
+    def _late(self, stream: int) -> None:
+        entry = self._works.get(stream)
+        if entry is not None and entry.task is not None:
+            hit("wire.late")
+            error = DeadlineExceeded("the deadline passed while the node was working on it")
+            self._connection.refuse(stream, error)
+            self._connection.base.lingers(stream)
+            entry.task.cancel()
+
+    def _stopped(self, stream: int) -> None:
+        """A task has ended, in whatever way."""
+        entry = self._works.pop(stream)
+        holding = self._connection.backpressure.holding
+        assert holding is not None, "who asked had greeted"
+        self._connection.server.accounts.stopped(holding)
+        if entry.timer is not None:
+            entry.timer.cancel()
+        if isinstance(entry.handler, Coroutine):
+            entry.handler.close()  # Where the task was cancelled before its first step.
+        self._connection.on_stopped(stream)
+        self._connection.backpressure.give(entry.size)  # Last: the connection may be read on in here.
+
+    async def _answer(self, stream: int, work: Awaitable[Reply]) -> None:
+        try:
+            self._connection.reply(stream, await work)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            self._connection.refuse(stream, error)
+
+    async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
+        try:
+            self._connection.runs.accept(stream, await work)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            self._connection.refuse(stream, error)
+
+
+class Rows:
+    """Replies of one event, rendered together while they have one body and payloads of one length."""
+
+    __slots__ = ("_begin", "_body", "_connection", "_encoded", "_payload_bytes", "_payloads", "_streams")
+
+    def __init__(self, connection: "ServerConnection", streams: U32Column) -> None:
+        self._connection, self._streams = connection, streams
+        self._begin = 0
+        """The call that the first of `_payloads` answers."""
+        self._body: msgspec.Struct | None = None
+        self._encoded = b""
+        self._payload_bytes = 0
+        self._payloads: list[Buffer] = []
+
+    def form(self) -> tuple[msgspec.Struct | None, Callable[[Buffer], None], int]:
+        """The body that replies have now, how to add the payload of the next one, and its length."""
+        return self._body, self._payloads.append, self._payload_bytes
+
+    def add(self, number: int, reply: Reply) -> None:
+        """Answer call `number` in a form of its own."""
+        payload = reply.payload
+        part = payload[0] if len(payload) == 1 else b"".join(payload)
+        self.flush(number)
+        self._body, self._encoded, self._payload_bytes = reply.body, f.encode(reply.body), len(part)
+        self._payloads.append(part)
+
+    def flush(self, begin: int) -> None:
+        """Send what was added, and go on with call `begin`."""
+        payloads, first = self._payloads, self._begin
+        self._payloads, self._begin, self._body = [], begin, None
+        if payloads:
+            streams = self._streams[first : first + len(payloads)]
+            self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes)
+
+
+CHUNK_MIN: Final = 4
+CHUNK_MAX: Final = 64
+"""Calls of a row between two looks at the share of the turn: few at first, for who knows what one costs."""
+CHUNK_UNITS: Final = 16
+REFUSAL_UNITS: Final = 4
+"""Refusing one of a row."""
+
+
+def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
+    """Many calls that are alike: authorized once where their requests are the same, answered by column.
+
+    Returns what is left of them where the share of this turn is used up.
+    """
+    view, stride, body, count = event.view, event.stride, event.body_bytes, len(event.streams)
+    if not has_one_body(view, stride, count, body):
+        return _one_by_one(connection, event, now)
+    try:
+        method, call, request = connection.admit(
+            event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
+        )
+    except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+        return _refuse_calls(connection, event, error)
+    hit("wire.row")
+    handler, rows, done = method.handler, Rows(connection, event.streams), 0
+    share, chunk = connection.share, CHUNK_MIN
+    while done < count:
+        done = _serve_chunk(connection, event, rows, handler, call, request, done, min(count, done + chunk))
+        chunk = min(2 * chunk, CHUNK_MAX)
+        if share is not None and done < count:
+            share.units -= CHUNK_UNITS
+            if share.is_over or connection.backpressure.is_held:
+                break
+    rows.flush(done)
+    connection.server.counts.calls += done - 1
+    if done == count:
+        return None
+    hit("wire.row_waited")
+    return _rest_of(event, done)
+
+
+def _refuse_calls(
+    connection: "ServerConnection", event: CallsReceived, error: Exception
+) -> CallsReceived | None:
+    """Refuse as many of the calls as the share allows; returns what is left of them."""
+    share, count = connection.share, len(event.streams)
+    most = count if share is None else max(1, share.units // REFUSAL_UNITS)
+    for stream in event.streams[:most].tolist():
+        if connection.base.begin_call(stream):
+            connection.refuse(stream, error)
+    if share is not None:
+        share.units -= REFUSAL_UNITS * min(most, count)
+    return _rest_of(event, most) if most < count else None
+
+
+def _rest_of(event: CallsReceived, done: int) -> CallsReceived:
+    """`event` without its first calls."""
+    return CallsReceived(
+        event.streams[done:], event.method, event.timeout_ms, event.view[done * event.stride :], event.stride,
+        event.body_bytes,
+    )  # fmt: skip
+
+
+def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
+    connection: "ServerConnection",
+    event: CallsReceived,
+    rows: Rows,
+    handler: Callable[..., Any],
+    call: Call,
+    request: Any,  # noqa: ANN401 - any request.
+    done: int,
+    last: int,
+) -> int:
+    """Serve the calls [done, last), or as many as the share allows; returns how many are done."""
+    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
+    is_task = call.method.is_task
+    first, size = f.HEADER_BYTES + body, stride - f.HEADER_BYTES - body
+    same, add_row, row = rows.form()
+    for begin in range(first + done * stride, first + last * stride, stride):
+        try:
+            payload_view = view[begin : begin + size]
+            result = handler(call, request, connection.keep_small(payload_view) if is_task else payload_view)
+            if type(result) is Reply:
+                payload = result.payload
+                if result.body is same and len(payload) == 1 and len(payload[0]) == row:
+                    add_row(payload[0])  # The usual case, inline: the form of the reply before it.
+                else:
+                    rows.add((begin - first) // stride, result)
+                    same, add_row, row = rows.form()
+                continue
+            stream = int(event.streams[(begin - first) // stride])
+            if connection.base.begin_call(stream):
+                connection.works.answer(stream, result, call, stride)
+            elif isinstance(result, Coroutine):
+                result.close()
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            stream = int(event.streams[(begin - first) // stride])
+            if connection.base.begin_call(stream):
+                connection.refuse(stream, error)
+        number = (begin - first) // stride + 1
+        rows.flush(number)  # This call has left the row.
+        same, add_row, row = rows.form()
+        if share is not None and (share.units <= 0 or connection.backpressure.is_held):
+            return number
+    return last
+
+
+def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
+    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
+    for number, stream in enumerate(event.streams.tolist()):
+        if share is not None:
+            share.units -= 2
+            if share.is_over or connection.backpressure.is_held:
+                return _rest_of(event, number)
+        at = number * stride
+        request, payload = view[at + 24 : at + 16 + body], view[at + 16 + body : at + stride]
+        if connection.base.begin_call(stream):
+            connection.on_call(CallReceived(stream, event.method, event.timeout_ms, request, payload), now)
+    return None
+
+
+STALL_SLACK: Final = Duration(2 * SECOND)
+"""How late a timer may be: a machine may stand still for a while."""
+
+
+class Witness:
+    """Of one connection."""
+
+    def __init__(self, connection: "ServerConnection") -> None:
+        self._connection = connection
+        self._stalled = (-1, connection.base.heard_at)
+        """What the peer had taken when it was first seen to take no more, and when."""
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self._check_progress()
+        self._check_slots()
+
+    def _check_progress(self) -> None:
+        """Whoever takes nothing of what waits for it would hold its memory for ever."""
+        connection = self._connection
+        now, drained = connection.ports.time.now(), connection.drained_bytes()
+        is_waiting = connection.is_write_paused or (
+            connection.transport is not None and connection.is_closing
+        )
+        if connection.is_lost or not is_waiting or drained > self._stalled[0]:
+            self._stalled = (drained if is_waiting else -1, now)
+        patience = Duration(3 * connection.limits.write_timeout + STALL_SLACK)
+        assert now <= after(self._stalled[1], patience), (
+            f"connection {connection.connection} has taken nothing for {(now - self._stalled[1]) // SECOND} s"
+        )
+
+    def _check_slots(self) -> None:
+        connection = self._connection
+        base, works, runs = connection.base, connection.works, connection.runs
+        if connection.has_pending or base.phase is Phase.BROKEN:
+            return  # Streams are registered before they are looked at, and forgotten where they never are.
+        for stream in base.ending:
+            assert stream in works, f"stream {stream} keeps its slot, and nothing runs for it"
+        for stream in base.streams:
+            assert stream in works or stream in runs, f"stream {stream} is open, and nobody works on it"
+        for stream in connection.streams:
+            assert stream in works, f"stream {stream} has an end, and no handler"
+
+
+LOOKS: Final = Capability.LIST | Capability.READ  # What changes nothing.
+
+
+class ServerConnection(ConnectionProtocol):
+    """One connection that was accepted."""
+
+    base: ListenerConnection
+
+    def __init__(self, server: "Server", connection: ConnectionId) -> None:
+        super().__init__(
+            ListenerConnection(server.limits, now=server.ports.time.now()), server.ports, server.pool
+        )
+        self.server, self.connection = server, connection
+        self.peer = ""
+        self.source = ""
+        """The remote host."""
+        self.caller = ""
+        """Who shares its places and turns: the bearer of the token; without tokens, the remote host."""
+        self.asked_at = self.base.heard_at
+        """When it last asked for something."""
+        self.principal = ANYONE
+        self._expelled: Principal | None = None  # Its streams have ended with its token.
+        self.flow = f"#{connection}"
+        """Who shares its turns and bytes: the bearer of the token, a peer, or else the remote host."""
+        self.is_waiting = False
+        """Whether it waits for its turn, and is not read."""
+        self.share: Share | None = None
+        """What it may still do in this turn, while it is worked on."""
+        self._pending: list[Event] = []
+        """What was taken from the bytes and waits for the next turn."""
+        self._is_reading = True
+        self._torn_since = self.base.heard_at
+        self._witness = Witness(self)
+        self.backpressure = Backpressure(self)
+        self.works = RequestTasks(self)
+        self.streams: dict[int, ServedStream] = {}
+        self.runs = Runs(self)
+
+    # ------------------------------------------------------------------ Shell
+
+    def connection_made(self, transport: Transport) -> None:
+        """The connection stands, if there is room for it."""
+        super().connection_made(transport)
+        info: Callable[[str], Any] | None = getattr(transport, "get_extra_info", None)
+        name = info("peername") if info is not None else None
+        if isinstance(name, tuple) and len(name) >= 2:
+            self.source, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        if message := self.server.admit(self):
+            self.dismiss(message)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked over it now."""
+        return not self.base.streams and not self._pending
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something was taken from the bytes and is not looked at yet."""
+        return bool(self._pending or self.base.events)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Of messages that wait for handlers."""
+        return sum([stream.queued_bytes for stream in self.streams.values()])
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        return self.transport is None or self.transport.is_closing()
+
+    def dismiss(self, message: str) -> None:
+        """Have it no longer: others need its place."""
+        self.base.fail(Status.THROTTLED, message)
+        self.take_events(self.ports.time.now())
+
+    def on_received(self) -> None:
+        """Bytes have come: they are worked on when it is this connection's turn."""
+        self.server.turns.enter(self)
+
+    def work(self, share: Share) -> bool:
+        """Work on what was received, within `share`; whether there is more to be done."""
+        now, inbound = self.ports.time.now(), self._inbound
+        self.share = share
+        while not (share.is_over or self.backpressure.is_held or self.base.phase is Phase.BROKEN):
+            if self._pending:
+                self.base.events, self._pending = self._pending, []
+                self.take_events(now)
+            elif inbound.read < inbound.written:
+                self.base.withdrawn.clear()
+                spent = self.receive(now, min(share.units, SLICE_UNITS))
+                share.units -= spent
+                if spent:
+                    self._torn_since = now
+                if self.base.is_torn and not self._pending:
+                    break
+            else:
+                break
+        self.share = None
+        self.settle()
+        self.backpressure.expect(self._torn_bytes())
+        return not self.backpressure.is_held and bool(
+            self._pending or (inbound.read < inbound.written and not self.base.is_torn)
+        )
+
+    def settle(self) -> None:
+        """After frames were taken."""
+        super().settle()
+        if self.server.checked is not None:
+            self._checked(self.server.checked)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.backpressure.check()
+        self.runs.check()
+        self._witness.check()
+
+    def go_on(self) -> None:
+        """It may be read again, and what was received may be worked on."""
+        self.base.heard_at = self._torn_since = self.ports.time.now()
+        if self.share is None:  # Else it is worked on: a turn within would take later frames first.
+            self.server.turns.enter(self)
+
+    def update_reading(self) -> None:
+        """Be read, unless it waits for its turn or is held back."""
+        is_wanted = not (self.is_waiting or self.backpressure.is_held)
+        if is_wanted is self._is_reading or self.is_lost or self.transport is None or self.is_closing:
+            return
+        self._is_reading = is_wanted
+        if is_wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def _torn_bytes(self) -> int:
+        """What a large frame that has begun wants."""
+        base, inbound = self.base, self._inbound
+        if not base.is_torn or base.phase is Phase.BROKEN:
+            return 0
+        wanted = base.wanted(inbound.slab, inbound.read, inbound.written)
+        return wanted if wanted >= LARGE_FRAME_BYTES else 0
+
+    def on_events(self, events: list[Event], now: Instant) -> None:
+        """Take what the connection reports, in order, as far as its share of the turn goes."""
+        self.asked_at = now
+        share = self.share
+        for number, event in enumerate(events):
+            if type(event) is CallsReceived:
+                rest = serve_calls(self, event, now)
+                if rest is not None:
+                    self._pending = [rest, *events[number + 1 :]]
+                    break
+            elif type(event) is CallReceived:
+                self.on_call(event, now)
+            else:
+                _ON[type(event)](self, event, now)
+            if share is None:
+                continue
+            share.units -= _UNITS.get(type(event), 1)
+            if share.is_over or self.backpressure.is_held:
+                self._pending = events[number + 1 :]
+                break
+        if self.base.phase is Phase.BROKEN and self._pending:
+            pending, self._pending = self._pending, []  # Nobody will hear of it: it is not looked at.
+            for event in pending:
+                if isinstance(event, Broken):
+                    self._on_broken(event, now)
+
+    def on_writable(self) -> None:
+        """The socket takes bytes again, so there may be more answers."""
+        self.server.outlet.resume(self)
+        self.backpressure.count_unread()
+        self.backpressure.ease()
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: read no more requests."""
+        super().pause_writing()
+        self.backpressure.hold()
+        self.backpressure.count_unread()
+
+    def on_lost(self) -> None:
+        """Cancel what runs, and let go of everything."""
+        self.server.turns.forget(self)
+        self.backpressure.forget()
+        self._pending = []
+        self.works.cancel_all()
+        for stream in list(self.streams.values()):  # Each is closed when its task has ended.
+            stream.on_end(Unknown("the connection was lost"))
+        for run in list(self.runs):
+            self.runs.drop(run)
+        self.server.depart(self)
+
+    def on_flushed(self) -> None:
+        """Count what waits for the peer; close once the last stream of a draining connection is answered."""
+        self.backpressure.count_unread()
+        if self.base.phase is Phase.LEAVING and self.is_idle:
+            hit("wire.drained")
+            self.end("drained")
+
+    def next_deadline(self) -> Instant | None:
+        """When the token expires."""
+        expires = self.principal.expires
+        if expires is None or self._expelled is self.principal or not (self.streams or self.runs):
+            return None
+        time = self.ports.time
+        return after(time.now(), Duration(max(0, expires - time.wall())))
+
+    def on_deadline(self, now: Instant) -> None:
+        """End long streams whose token has expired; keep a held connection alive."""
+        if not self._is_reading:
+            self._torn_since = now
+            self.backpressure.keep_alive(now)
+        elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
+            self.base.fail(Status.REMOTE_PROTOCOL, "a frame was begun and not sent whole in time")
+            self.take_events(now)
+            return
+        expires = self.principal.expires
+        if expires is None or self.ports.time.wall() < expires:
+            return
+        self._expelled = self.principal
+        self._judge_again()
+
+    def leave(self) -> None:
+        """Take no more streams, and close when the last has ended."""
+        if self.base.phase is Phase.GREETING:
+            self.base.fail(Status.SHUTTING_DOWN, "the node is on its way out")
+            self.take_events(self.ports.time.now())
+            return
+        self.base.leave(Status.SHUTTING_DOWN, "the node is on its way out")
+        self.flush()
+        if self.is_idle:
+            self.end("drained")
+
+    # ------------------------------------------------------------------ events
+
+    def _on_hello(self, event: HelloReceived, now: Instant) -> None:
+        hello, server = event.hello, self.server
+        if self.base.phase is not Phase.GREETING:
+            return  # What followed in the same read has broken the connection already.
+        if hello.cluster and server.cluster and hello.cluster != server.cluster:
+            self.base.fail(
+                Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
+            )
+        else:
+            try:
+                self.principal = server.authorizer.authenticate(hello.token)
+            except Unauthenticated as error:
+                server.counts.unauthenticated += 1
+                self.base.fail(Status.UNAUTHENTICATED, str(error))
+            else:
+                self.caller = self.principal.account or self.source
+                is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
+                peer = f"peer {hello.node}" if is_peer else ""
+                self.flow = self.principal.account or peer or self.source or self.flow
+                self.backpressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
+                if message := server.greeted(self):
+                    self.base.fail(Status.THROTTLED, message)
+                else:
+                    self.base.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
+        self._take_failure(now)
+
+    def _on_token(self, event: TokenReceived, now: Instant) -> None:
+        try:
+            self.principal = self.server.authorizer.authenticate(event.token.token)
+        except Unauthenticated as error:
+            self.server.counts.unauthenticated += 1
+            self.base.fail(Status.UNAUTHENTICATED, str(error))
+            self._take_failure(now)
+            return
+        self._judge_again()
+        self.arm(now)
+
+    def _take_failure(self, now: Instant) -> None:
+        for event in self.base.events:
+            if isinstance(event, Broken):
+                self._on_broken(event, now)
+
+    def _on_broken(self, event: Broken, _now: Instant) -> None:
+        self.reason = self.reason or event.message
+        self.server.counts.broken += 1
+
+    def _on_goaway(self, event: GoAwayReceived, _now: Instant) -> None:
+        self.reason = self.reason or f"the caller leaves: {event.message}"
+
+    def on_call(self, event: CallReceived, now: Instant) -> None:
+        """Serve one unary call."""
+        stream = event.stream
+        if stream not in self.base.streams:
+            return  # Cancelled in the same read, before it was looked at.
+        try:
+            method, call, request = self.admit(
+                event.method, Shape.UNARY, event.request, event.timeout_ms, now
+            )
+            payload = self.keep_small(event.payload) if method.is_task else event.payload
+            result = method.handler(call, request, payload)
+            if type(result) is Reply:
+                self.reply(stream, result)
+                return
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            self.refuse(stream, error)
+            return
+        self.works.answer(stream, result, call, len(event.payload) + len(event.request))
+
+    def _on_open(self, event: OpenReceived, now: Instant) -> None:
+        stream = event.stream
+        if stream not in self.base.streams:
+            return
+        shape = Shape.RUN if event.is_run else Shape.STREAM
+        start = self.works.open_run if event.is_run else self.works.answer
+        try:
+            method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
+            self.base.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
+            if event.is_run:
+                result = method.handler(call, request)
+                if type(result) is RunOpened:
+                    self.runs.accept(stream, result)
+                    return
+            else:
+                end = self.streams[stream] = ServedStream(self, stream, method)
+                result = method.handler(call, request, end)
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            self.streams.pop(stream, None)
+            self.refuse(stream, error)
+            return
+        start(stream, result, call, len(event.request))
+        self.arm(now)
+
+    def admit(
+        self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
+    ) -> tuple[Method, Call, Any]:
+        """The one check in front of every handler (access.2)."""
+        request = Asked(number, shape, body, timeout_ms)
+        found = admit(self.server, self.principal, request, now, connection=self.connection, peer=self.peer)
+        self.server.counts.calls += 1
+        return found
+
+    def _on_message(self, event: MessageReceived, _now: Instant) -> None:
+        end = self.streams.get(event.stream)
+        if end is not None:
+            end.on_message(event)
+
+    def _on_credit(self, event: CreditReceived, _now: Instant) -> None:
+        end = self.streams.get(event.stream)
+        if end is not None:
+            end.on_writable()
+
+    def _on_finish(self, event: FinishReceived, _now: Instant) -> None:
+        if (end := self.streams.get(event.stream)) is not None:
+            end.on_finish()
+        else:
+            self.runs.on_finish(event.stream)
+
+    def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
+        self.end_stream(event.stream, Cancelled("cancelled by the caller"))
+        if event.stream not in self.works:
+            self.base.ended(event.stream)
+
+    def _on_records(self, event: RecordsReceived, _now: Instant) -> None:
+        self.runs.on_records(event)
+
+    # ------------------------------------------------------------------ answers
+
+    def reply(self, stream: int, reply: Reply) -> None:
+        """End `stream` well."""
+        body = f.encode(reply.body)
+        size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
+        if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
+            raise Refusal(
+                Status.TOO_LARGE, f"the reply has {size} bytes, more than the caller takes in a frame"
+            )
+        if self.share is not None:
+            self.share.units -= size >> REPLY_SHIFT
+        if self.base.reply(stream, body, reply.payload):
+            self.mark_dirty()
+
+    def send_rows(self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int) -> None:
+        """Answer calls of one event that were never registered: they need no state."""
+        size = len(body) + payload_bytes
+        if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
+            for stream in streams.tolist():
+                if self.base.begin_call(stream):
+                    self.refuse(stream, Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
+        elif self.base.phase is not Phase.BROKEN:
+            self.base.out.append(render_rows(f.REPLY, streams, body, payloads, payload_bytes))
+            self.mark_dirty()
+
+    def refuse(self, stream: int, error: Exception) -> None:
+        """Answer with the status of `error`; one that is no answer is our bug, and undecided."""
+        if isinstance(error, AssertionError):
+            raise error
+        status, message, hint = Status.UNKNOWN, "the handler failed: see the node's log", ""
+        if isinstance(error, Refusal):
+            status, message = error.code, str(error)
+        elif isinstance(error, BroadsheetError):
+            status, message = error.status, str(error)
+            hint = error.hint if isinstance(error, Refused) else ""
+        else:
+            self.server.failed(error)
+        self.server.counts.refused += 1
+        if self.base.refuse(stream, status, message, hint):
+            self.mark_dirty()
+
+    def on_stopped(self, stream: int) -> None:
+        """The task of `stream` has ended, in whatever way."""
+        if (end := self.streams.pop(stream, None)) is not None:
+            end.close()
+        self.base.ended(stream)
+        if stream in self.base.streams and stream not in self.runs:
+            self.refuse(stream, Unknown("the node stopped working on it"))
+
+    def end_stream(self, stream: int, error: BroadsheetError) -> None:
+        """End a stream from our side or after its CANCEL."""
+        if self.base.refuse(stream, error.status, str(error)):
+            self.mark_dirty()
+        self.runs.drop(stream)
+        if (end := self.streams.get(stream)) is not None:
+            end.on_end(error)
+        self.works.cancel(stream)
+
+    def _judge_again(self) -> None:
+        """End the streams that would not be opened now."""
+        for stream, state in list(self.base.streams.items()):
+            try:
+                if state.grant is not None:
+                    self.server.authorizer.authorize(self.principal, *state.grant)
+            except Refused as error:
+                self._expel(stream, error)
+
+    def _expel(self, stream: int, error: BroadsheetError) -> None:
+        """End a stream that its caller's token no longer covers.
+
+        A handler that changes something hears of it when it next receives or sends: it may have taken all by
+        now, and a refusal says that nothing was done.
+        """
+        hit("wire.expelled")
+        end, state = self.streams.get(stream), self.base.streams.get(stream)
+        if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
+            end.on_end(error)
+        else:
+            self.end_stream(stream, error)
+
+
+SLICE_UNITS: Final = 256
+"""Frames are taken from the bytes in slices of so many units, so that little is known and not yet done."""
+_UNITS: Final[dict[type[Event], int]] = {
+    CallReceived: 2, OpenReceived: 2, RecordsReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
+}  # fmt: skip
+"""What an event costs in units of about a microsecond, besides its frame and the task that it starts."""
+_ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
+    Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
+    CallReceived: ServerConnection.on_call,
+    CancelReceived: ServerConnection._on_cancel,  # noqa: SLF001
+    CreditReceived: ServerConnection._on_credit,  # noqa: SLF001
+    FinishReceived: ServerConnection._on_finish,  # noqa: SLF001
+    GoAwayReceived: ServerConnection._on_goaway,  # noqa: SLF001
+    HelloReceived: ServerConnection._on_hello,  # noqa: SLF001
+    MessageReceived: ServerConnection._on_message,  # noqa: SLF001
+    OpenReceived: ServerConnection._on_open,  # noqa: SLF001
+    RecordsReceived: ServerConnection._on_records,  # noqa: SLF001
+    TokenReceived: ServerConnection._on_token,  # noqa: SLF001
+}
