@@ -12,7 +12,8 @@ LINE_MAX: Final = 110
 MODULE_LINES_MAX: Final = 500
 LONG_MODULES: Final = {
     "src/broadsheet/wal/log.py": 1200,
-    "src/broadsheet/wire/server_connection.py": 520,
+    "src/broadsheet/wire/client.py": 800,
+    "src/broadsheet/wire/server_connection.py": 1400,
 }
 """Modules with one noun in them whose parts would write each other's fields, and how long each may get."""
 FUNCTION_LINES_MAX: Final = 60

@@ -18,7 +18,7 @@ from broadsheet.errors import (
     Unreachable,
     Unsupported,
 )
-from broadsheet.wire import client
+from broadsheet.wire import client as wire_client
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Reply
 from tests.wire.harness import Echo, until, world
@@ -375,7 +375,7 @@ async def test_who_waits_for_a_stream_hears_at_once_that_the_connection_is_gone(
 
 async def test_too_many_that_wait_for_a_stream_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue without an end would hold the requests of a whole outage."""
-    monkeypatch.setattr(client, "WAITING_MAX", 2)
+    monkeypatch.setattr(wire_client, "WAITING_MAX", 2)
     async with world(WireLimits(streams_max=1)) as w:
         client = await w.client()
         calls = [asyncio.create_task(client.call("test.wait", Echo(), reply=Echo)) for _ in range(3)]

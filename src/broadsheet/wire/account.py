@@ -17,13 +17,10 @@ Source: Choudhury and Hahne, dynamic queue length thresholds; ADRs 0152, 0154.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
-
-if TYPE_CHECKING:
-    from broadsheet.wire.server_connection import Backpressure
 
 SHARE_OF_CONTROL: Final = 4
 """Control may use so many times what is left free: peers and operators first."""
@@ -80,6 +77,17 @@ class Holding:
         return not any(getattr(self, what) for what in Owned._fields)
 
 
+class Waiter(Protocol):
+    """Who waits for room, and is not read meanwhile."""
+
+    holding: Holding | None
+    is_held: bool
+
+    def ease(self) -> None:
+        """There may be room: go on where nothing else speaks against it."""
+        ...
+
+
 class Accounts:
     """The accounts of one server, and those that wait for room."""
 
@@ -92,7 +100,7 @@ class Accounts:
         self.used_bytes = self.task_count = self.queued_bytes = self.run_count = self.unread_bytes = 0
         self._turn = turn
         self.by_name: dict[str, Account] = {}
-        self._waiting: dict[Account, dict[Backpressure, int]] = {}
+        self._waiting: dict[Account, dict[Waiter, int]] = {}
         """Connections that wait for room, and for how many bytes."""
 
     def enter(self, name: str, *, is_control: bool, owned: Callable[[], Owned] | None = None) -> Holding:
@@ -201,24 +209,22 @@ class Accounts:
 
     # ------------------------------------------------------------------ those that wait
 
-    def wait(self, backpressure: "Backpressure", size: int = 0) -> None:
-        """Ease `backpressure` when there is room for `size` bytes more. Again, it waits for another size."""
-        assert backpressure.holding is not None, "who waits has greeted"
-        self._waiting.setdefault(backpressure.holding.account, {})[backpressure] = size
+    def wait(self, waiter: Waiter, size: int = 0) -> None:
+        """Ease `waiter` when there is room for `size` bytes more. Again, it waits for another size."""
+        assert waiter.holding is not None, "who waits has greeted"
+        self._waiting.setdefault(waiter.holding.account, {})[waiter] = size
 
-    def forget(self, backpressure: "Backpressure") -> None:
+    def forget(self, waiter: Waiter) -> None:
         """It waits no longer."""
-        if backpressure.holding is None:
+        if waiter.holding is None:
             return
-        line = self._waiting.get(backpressure.holding.account)
-        if line is not None and line.pop(backpressure, None) is not None and not line:
-            del self._waiting[backpressure.holding.account]
+        line = self._waiting.get(waiter.holding.account)
+        if line is not None and line.pop(waiter, None) is not None and not line:
+            del self._waiting[waiter.holding.account]
 
-    def is_waiting(self, backpressure: "Backpressure") -> bool:
+    def is_waiting(self, waiter: Waiter) -> bool:
         """Whether it waits for room."""
-        return backpressure.holding is not None and backpressure in self._waiting.get(
-            backpressure.holding.account, ()
-        )
+        return waiter.holding is not None and waiter in self._waiting.get(waiter.holding.account, ())
 
     def _wake(self) -> None:
         """Ease those that fit, in order; the first of an account that does not keeps the others waiting.
@@ -227,13 +233,13 @@ class Accounts:
         """
         for account, line in list(self._waiting.items()):
             while line:
-                backpressure, size = next(iter(line.items()))
-                if backpressure.holding is not None and not self.has_room(backpressure.holding, size):
+                waiter, size = next(iter(line.items()))
+                if waiter.holding is not None and not self.has_room(waiter.holding, size):
                     break
-                del line[backpressure]
+                del line[waiter]
                 if not line:
                     del self._waiting[account]
-                backpressure.ease()
+                waiter.ease()
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -246,8 +252,8 @@ class Accounts:
             self._check(account)
         assert all(self._waiting.values()), "no empty line"
         for line in self._waiting.values():
-            for backpressure in line:
-                assert backpressure.is_held, "who waits for room is not read"
+            for waiter in line:
+                assert waiter.is_held, "who waits for room is not read"
 
     @staticmethod
     def _check(account: Account) -> None:

@@ -4,18 +4,17 @@ It looks at nothing that the request is about: a name outside the grant is refus
 Source: access.2, access.4.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ConnectionId
 from broadsheet.errors import Status
+from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Method, Shape
-
-if TYPE_CHECKING:
-    from broadsheet.wire.server import Server
 
 
 class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
@@ -35,8 +34,22 @@ class Asked(NamedTuple):
     timeout_ms: int
 
 
+class Admitting(Protocol):
+    """Who has a method table."""
+
+    table: dict[int, Method]
+    authorizer: Authorizer
+    limits: WireLimits
+
+
 def admit(
-    server: "Server", principal: Principal, asked: Asked, now: Instant, *, connection: ConnectionId, peer: str
+    server: Admitting,
+    principal: Principal,
+    asked: Asked,
+    now: Instant,
+    *,
+    connection: ConnectionId,
+    peer: str,
 ) -> tuple[Method, Call, Any]:
     """The method, its call and its decoded request.
 

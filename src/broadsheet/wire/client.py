@@ -61,7 +61,10 @@ WAITING_MAX: Final = 65_536
 
 
 class StreamSlots:
-    """A queue for streams."""
+    """Requests that wait until a stream may be opened, first come, first served.
+
+    One that gives up was not sent, for sure.
+    """
 
     def __init__(self, connection: "ClientConnection") -> None:
         self._connection = connection
@@ -383,8 +386,6 @@ class ClientStream(StreamEnd):
             self._reply.exception()  # Nobody may ask for it: `receive` and `send` raise it as well.
         super().on_end(error)
 
-
-R = TypeVar("R", bound=msgspec.Struct)
 
 RunStream = RunCaller
 """A caller's end of a RUN stream: records out, acknowledgements in."""

@@ -14,34 +14,57 @@ It closes nothing by itself: it names whom to drop. Source: wire.4; ADR 0150.
 """
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from broadsheet.access.exposure import is_loopback
+from broadsheet.base.time import Instant
 from broadsheet.base.types import ConnectionId
 from broadsheet.wire.limits import WireLimits
-
-if TYPE_CHECKING:
-    from broadsheet.wire.server_connection import ServerConnection
 
 LOOKED_AT_MAX: Final = 64
 """Connections of one caller that are looked at to find an idle one: a full server must not scan them all."""
 
 
-class Places:
+class Placed(Protocol):
+    """A connection, as far as its place depends on it."""
+
+    connection: ConnectionId
+    source: str
+    """The remote host."""
+    caller: str
+    """Who shares its places."""
+    asked_at: Instant
+    """When it last asked for something."""
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether its peer has sent anything."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked over it now."""
+        ...
+
+
+C = TypeVar("C", bound=Placed)
+
+
+class Places(Generic[C]):
     """The connections of one server."""
 
     def __init__(self, limits: WireLimits) -> None:
         self.limits = limits
-        self.all: dict[ConnectionId, ServerConnection] = {}
-        self._strangers: dict[str, dict[ConnectionId, ServerConnection]] = {}
-        self._callers: dict[str, dict[ConnectionId, ServerConnection]] = {}
+        self.all: dict[ConnectionId, C] = {}
+        self._strangers: dict[str, dict[ConnectionId, C]] = {}
+        self._callers: dict[str, dict[ConnectionId, C]] = {}
         self._by_source: dict[str, int] = {}
         self._leaving: dict[ConnectionId, None] = {}
         """Those that have lost their place, and are not closed yet: many newcomers may come in one turn of
         the loop, and each of them costs another one its place."""
         self.stranger_count = self.caller_count = 0
 
-    def arrive(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
+    def arrive(self, connection: C) -> tuple[str, C | None]:
         """Count a new stranger in; why not, or else which other stranger loses its place."""
         source, limits = connection.source, self.limits
         from_source = self._by_source.get(source, 0)
@@ -57,10 +80,10 @@ class Places:
         others = [each for each in crowd.values() if each is not connection]
         if not others:  # Each source has one.
             others = [each for crowd in self._strangers.values() for each in crowd.values()]
-        silent = next((each for each in others if not each.base.has_heard), None)
+        silent = next((each for each in others if not each.has_heard), None)
         return "", self._dismissed(silent or others[0])
 
-    def greet(self, connection: "ServerConnection") -> tuple[str, "ServerConnection | None"]:
+    def greet(self, connection: C) -> tuple[str, C | None]:
         """A stranger has become a caller; why it cannot, or else which idle caller loses its place."""
         if not self._forget_stranger(connection):
             return "", None
@@ -79,7 +102,7 @@ class Places:
             crowd[busy.connection] = crowd.pop(busy.connection)
         return f"the node has {self.limits.connections_max} connections already, and none is idle", None
 
-    def leave(self, connection: "ServerConnection") -> bool:
+    def leave(self, connection: C) -> bool:
         """It is gone; false where it had left before."""
         if self.all.pop(connection.connection, None) is None:
             return False
@@ -102,13 +125,13 @@ class Places:
         assert sorted(placed) == sorted(self.all), "each connection has one place, or has lost it"
         assert sum(self._by_source.values()) == len(self.all), "each connection has one source"
 
-    def _dismissed(self, connection: "ServerConnection") -> "ServerConnection":
+    def _dismissed(self, connection: C) -> C:
         """It has lost its place."""
         self._forget(connection)
         self._leaving[connection.connection] = None
         return connection
 
-    def _forget(self, connection: "ServerConnection") -> None:
+    def _forget(self, connection: C) -> None:
         """It has no place any more."""
         if self._forget_stranger(connection):
             return
@@ -118,7 +141,7 @@ class Places:
             if not crowd:
                 del self._callers[connection.caller]
 
-    def _forget_stranger(self, connection: "ServerConnection") -> bool:
+    def _forget_stranger(self, connection: C) -> bool:
         crowd = self._strangers.get(connection.source)
         if crowd is None or crowd.pop(connection.connection, None) is None:
             return False

@@ -11,11 +11,9 @@ it makes. Who wants more waits: callers take turns, and so do the connections of
 A promise is good for one turn. It holds no bytes. Source: ADR 0151.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from broadsheet.wire.connection_protocol import WirePorts
-    from broadsheet.wire.server_connection import ServedStream, ServerConnection
+from broadsheet.wire.connection_protocol import WirePorts
 
 TURN_BYTES: Final = 1 << 20
 """Of all streams together, and the rest of the message that goes beyond it."""
@@ -23,20 +21,45 @@ MESSAGE_BYTES: Final = 16 << 10
 """A message costs so much more than its bytes: sixty-four empty ones are a turn's."""
 
 
+class Sending(Protocol):
+    """A connection whose streams send."""
+
+    flow: str
+    """Who shares its turns."""
+
+    @property
+    def is_write_paused(self) -> bool:
+        """Whether its peer does not read."""
+        ...
+
+
+class Sender(Protocol):
+    """A stream that sends."""
+
+    @property
+    def connection(self) -> Sending:
+        """By which it goes."""
+        ...
+
+    def on_writable(self) -> None:
+        """It may send now."""
+        ...
+
+
 class Outlet:
     """What the streams of one server may still send in this turn, and those that wait."""
 
-    def __init__(self, ports: "WirePorts") -> None:
+    def __init__(self, ports: WirePorts) -> None:
         self._ports = ports
         self._left = TURN_BYTES
         self._is_armed = False
-        self._waiting: dict[str, dict[ServerConnection, dict[ServedStream, int]]] = {}
+        self._waiting: dict[str, dict[Sending, dict[Sender, int]]] = {}
         """By caller and connection: what each stream wants to send."""
-        self._parked: dict[ServerConnection, dict[ServedStream, int]] = {}
+        self._parked: dict[Sending, dict[Sender, int]] = {}
         """By connection, where its peer does not read."""
-        self._promised: dict[ServedStream, None] = {}
+        self._promised: dict[Sender, None] = {}
 
-    def take(self, stream: "ServedStream", size: int) -> bool:
+    def take(self, stream: Sender, size: int) -> bool:
         """Whether `stream` may send a message of `size` bytes now; else it is woken when it may."""
         is_promised = self._promised.pop(stream, 0) is None
         connection = stream.connection
@@ -52,18 +75,18 @@ class Outlet:
         self._left -= size + MESSAGE_BYTES
         return True
 
-    def promise(self, stream: "ServedStream") -> None:
+    def promise(self, stream: Sender) -> None:
         """What `stream` may send now, as `take` has said, may be sent at any time in this turn."""
         self._promised[stream] = None
 
-    def resume(self, connection: "ServerConnection") -> None:
+    def resume(self, connection: Sending) -> None:
         """The peer of `connection` reads again, so its streams may send when it is their turn."""
         parked = self._parked.pop(connection, None)
         if parked:
             self._line(connection).update(parked)
             self._arm()
 
-    def forget(self, stream: "ServedStream") -> None:
+    def forget(self, stream: Sender) -> None:
         """It sends no more."""
         self._promised.pop(stream, None)
         connection = stream.connection
@@ -86,10 +109,10 @@ class Outlet:
         assert not self._waiting or self._is_armed, "who waits is woken some time"
         assert all(each.is_write_paused for each in self._parked), "whose peer reads is not parked"
 
-    def _line(self, connection: "ServerConnection") -> "dict[ServedStream, int]":
+    def _line(self, connection: Sending) -> dict[Sender, int]:
         return self._waiting.setdefault(connection.flow, {}).setdefault(connection, {})
 
-    def _first(self) -> "tuple[ServedStream, int]":
+    def _first(self) -> tuple[Sender, int]:
         """The next stream and what it wants: of the next caller, and of its next connection."""
         flow = next(iter(self._waiting))
         others = self._waiting.pop(flow)
@@ -123,7 +146,7 @@ class Outlet:
             self._arm()
 
 
-def _drop(lines: "dict[Any, dict[ServedStream, int]]", key: object, stream: "ServedStream") -> None:
+def _drop(lines: dict[Any, dict[Sender, int]], key: object, stream: Sender) -> None:
     line = lines.get(key)
     if line is not None and line.pop(stream, None) is not None and not line:
         del lines[key]

@@ -26,21 +26,13 @@ from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
 from broadsheet.wire.send_shares import Outlet
-from broadsheet.wire.server_connection import ServerConnection
+from broadsheet.wire.server_connection import Counts, ServerConnection
 from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.turn_shares import Turns
 
 __all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts"]
 
 DEFAULT_LIMITS: Final = WireLimits()
-
-
-class Counts:
-    """What has happened, for metrics to read at scrape."""
-
-    def __init__(self) -> None:
-        self.accepted = self.turned_away = self.displaced = self.unauthenticated = self.broken = 0
-        self.calls = self.refused = self.failed = 0
 
 
 class Server:
@@ -75,7 +67,7 @@ class Server:
         self.turns = Turns(ports, limits)
         self.outlet = Outlet(ports)
         self.counts = Counts()
-        self.places = Places(limits)
+        self.places = Places[ServerConnection](limits)
         self.connections = self.places.all
         self.checked = checker(self.check)
         """What to call after each step; None in production."""

@@ -16,7 +16,7 @@ Source: wire.4-9; access.2-8.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -39,12 +39,13 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.ports import Timer, Transport
+from broadsheet.runtime.scope import Scope
 from broadsheet.wire import frame as f
-from broadsheet.wire.account import Holding, Owned
-from broadsheet.wire.admission import Asked, Refusal, admit
+from broadsheet.wire.account import Accounts, Holding, Owned
+from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import U32Column, has_one_body, render_rows
 from broadsheet.wire.connection_machine import Phase
-from broadsheet.wire.connection_protocol import ConnectionProtocol
+from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts
 from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
 from broadsheet.wire.events import (
     Broken,
@@ -64,11 +65,56 @@ from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
 from broadsheet.wire.run import RunSink
+from broadsheet.wire.send_shares import Outlet
+from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.stream import StreamEnd
-from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share
+from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share, Turns
 
-if TYPE_CHECKING:
-    from broadsheet.wire.server import Server
+
+class Counts:
+    """What has happened at a server, for metrics to read at scrape."""
+
+    def __init__(self) -> None:
+        self.accepted = self.turned_away = self.displaced = self.unauthenticated = self.broken = 0
+        self.calls = self.refused = self.failed = 0
+
+
+class ConnectionOwner(Admitting, Protocol):
+    """What a connection asks of its server."""
+
+    ports: WirePorts
+    scope: Scope
+    """Owner of the handlers' tasks."""
+    node: str
+    cluster: str
+    numbers: dict[str, int]
+    """The methods by name."""
+    pool: SlabPool
+    accounts: Accounts
+    turns: Turns
+    outlet: Outlet
+    counts: Counts
+    checked: Callable[[], None] | None
+
+    def admit(self, connection: "ServerConnection") -> str:
+        """Count a new connection in; why not, where there is no room."""
+        ...
+
+    def is_peer(self, hello: f.Hello, source: str) -> bool:
+        """Whether who says so without a token is another node of this cluster."""
+        ...
+
+    def greeted(self, connection: "ServerConnection") -> str:
+        """It has said who it is; why it may not stay."""
+        ...
+
+    def depart(self, connection: "ServerConnection") -> None:
+        """It is gone."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """A handler raised what is no answer."""
+        ...
 
 
 class Backpressure:
@@ -808,7 +854,7 @@ class ServerConnection(ConnectionProtocol):
 
     base: ListenerConnection
 
-    def __init__(self, server: "Server", connection: ConnectionId) -> None:
+    def __init__(self, server: ConnectionOwner, connection: ConnectionId) -> None:
         super().__init__(
             ListenerConnection(server.limits, now=server.ports.time.now()), server.ports, server.pool
         )
@@ -849,6 +895,11 @@ class ServerConnection(ConnectionProtocol):
             self.source, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
         if message := self.server.admit(self):
             self.dismiss(message)
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether its peer has sent anything."""
+        return self.base.has_heard
 
     @property
     def is_idle(self) -> bool:

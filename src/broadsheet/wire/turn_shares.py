@@ -18,15 +18,12 @@ It reads no bytes and knows no frames. Source: RFC 8290 section 4; ADR 0151.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from broadsheet.base.marks import hit
 from broadsheet.base.time import Instant
+from broadsheet.wire.connection_protocol import WirePorts
 from broadsheet.wire.limits import WireLimits
-
-if TYPE_CHECKING:
-    from broadsheet.wire.connection_protocol import WirePorts
-    from broadsheet.wire.server_connection import ServerConnection
 
 START_UNITS: Final = 32
 """To start a task: decode, authorize, and its first step."""
@@ -63,14 +60,35 @@ class Share:
         return False
 
 
+class Worked(Protocol):
+    """A connection, as its turns see it."""
+
+    flow: str
+    """Who shares its turns."""
+    is_waiting: bool
+    """Whether it waits for its turn, and is not read."""
+
+    def work(self, share: Share) -> bool:
+        """Work on what was received, within `share`; whether there is more to be done."""
+        ...
+
+    def update_reading(self) -> None:
+        """Be read, unless it waits or is held back."""
+        ...
+
+    def rest(self) -> None:
+        """Hold no receive buffer where nothing is left in it."""
+        ...
+
+
 class Turns:
     """The turns of one server."""
 
-    def __init__(self, ports: "WirePorts", limits: WireLimits) -> None:
+    def __init__(self, ports: WirePorts, limits: WireLimits) -> None:
         self._ports, self._limits = ports, limits
         self._now: Callable[[], Instant] = ports.time.now
-        self._fresh: dict[str, dict[ServerConnection, None]] = {}
-        self._stale: dict[str, dict[ServerConnection, None]] = {}
+        self._fresh: dict[str, dict[Worked, None]] = {}
+        self._stale: dict[str, dict[Worked, None]] = {}
         self._ends = Instant(0)
         self._was_fresh = False
         """Whether the last that was taken from a line had come fresh: then one that wants more is next."""
@@ -79,10 +97,10 @@ class Turns:
         self._most = limits.turn_units_max * ALL
         """What a turn has for all together: less while turns take long, with what was started in them."""
         self._is_armed = False
-        self._served: dict[ServerConnection, None] = {}
+        self._served: dict[Worked, None] = {}
         """Those that were worked on in this turn: at its end they give back what they need no more."""
 
-    def enter(self, connection: "ServerConnection") -> None:
+    def enter(self, connection: Worked) -> None:
         """Bytes have come on `connection`, or it may go on: work on them now, or when its turn comes."""
         if not self._is_armed:
             self._begin()
@@ -93,7 +111,7 @@ class Turns:
         else:
             self._serve(connection)
 
-    def forget(self, connection: "ServerConnection") -> None:
+    def forget(self, connection: Worked) -> None:
         """It is gone."""
         if connection.is_waiting:
             connection.is_waiting = False
@@ -140,7 +158,7 @@ class Turns:
         elif took < time_max:
             self._most = min(ALL * least, self._most * 2)
 
-    def _first(self) -> "ServerConnection":
+    def _first(self) -> Worked:
         is_fresh = bool(self._fresh) and not (self._was_fresh and self._stale)
         line = self._fresh if is_fresh else self._stale
         self._was_fresh = is_fresh
@@ -153,13 +171,13 @@ class Turns:
         connection.is_waiting = False
         return connection
 
-    def _queue(self, line: "dict[str, dict[ServerConnection, None]]", connection: "ServerConnection") -> None:
+    def _queue(self, line: dict[str, dict[Worked, None]], connection: Worked) -> None:
         hit("wire.turn_waited")
         connection.is_waiting = True
         line.setdefault(connection.flow, {})[connection] = None
         connection.update_reading()
 
-    def _serve(self, connection: "ServerConnection") -> None:
+    def _serve(self, connection: Worked) -> None:
         share = Share(self._limits.turn_units_max, self._now, self._ends)
         self._served[connection] = None
         has_more = connection.work(share)
