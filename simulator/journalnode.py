@@ -14,8 +14,8 @@ import msgspec
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer, JournalName, NodeId
 from broadsheet.journal.broker import Broker
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.reading import read
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.role import JournalsRole
 from broadsheet.keyspace.core.transaction import Limits

@@ -15,7 +15,7 @@ from broadsheet.base.machine import Effect
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import ByteOffset, NodeId
 from broadsheet.errors import Status
-from broadsheet.journal.core.admission import Limits
+from broadsheet.journal.core.append_admission import Limits
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,

@@ -22,16 +22,16 @@ from broadsheet.base import buggify
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Corrupt, Status
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, spec_key
 from broadsheet.journal.keys import decode_registers
-from broadsheet.journal.reading import read
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.sealing import LOST_SUFFIX
+from broadsheet.journal.seal_files import LOST_SUFFIX
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.ports import Random
 from broadsheet.runtime.role import Ports, Services

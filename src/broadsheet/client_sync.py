@@ -18,13 +18,13 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
 from broadsheet.errors import DeadlineExceeded, InvalidArgument
-from broadsheet.journal.appending import Upload
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
+from broadsheet.journal.client_appends import Upload
+from broadsheet.journal.client_requests import pieces_of
 from broadsheet.journal.messages import (
     Chunk,
     Commit,
 )
-from broadsheet.journal.requests import pieces_of
 from broadsheet.runtime.loop import loop_factory
 
 P = ParamSpec("P")

@@ -21,7 +21,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_ke
 from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers

@@ -7,7 +7,7 @@ import pytest
 
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.blocks import Budget
+from broadsheet.journal.block_cache import Budget
 from broadsheet.journal.codecs import compress
 from broadsheet.journal.config import CACHE_BYTES_MIN
 from broadsheet.journal.core.fragment import Codec, Fragment

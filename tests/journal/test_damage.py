@@ -15,19 +15,19 @@ from msgspec.structs import replace
 import broadsheet
 from broadsheet.base.types import ByteOffset, JournalName, Offset
 from broadsheet.errors import Corrupt, Status
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
-from broadsheet.journal.core.claims import Claim, Claims
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.records import Checkpoint, Proposal, decode
 from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import Condition, RegisterState
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.core.spool_claims import Claim, Claims
 from broadsheet.journal.failpoints import REPAIR_LABELS
 from broadsheet.journal.opening import stream_of
-from broadsheet.journal.reading import read
-from broadsheet.journal.repairing import Witnesses, repair
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import spool_name
+from broadsheet.journal.spool_repair import Witnesses, repair
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write

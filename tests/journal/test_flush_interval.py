@@ -9,7 +9,7 @@ from broadsheet.errors import Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.streamed_append import StreamedAppend
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.support.hand import HandClock

@@ -10,12 +10,12 @@ import pytest
 
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.blocks import Block, Budget
+from broadsheet.journal.block_cache import Block, Budget
 from broadsheet.journal.codecs import PIECE_BYTES, Fed, compress, decompress
 from broadsheet.journal.config import CACHE_BYTES_MIN
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.fragments import FragmentStore
-from broadsheet.journal.stored import BLOCK_BYTES
+from broadsheet.journal.stored_fragment import BLOCK_BYTES
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf
 

@@ -12,7 +12,7 @@ from broadsheet.journal.core.fragment import parse_name
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.streamed_append import StreamedAppend
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running

@@ -15,7 +15,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.listing import Listing
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streaming import Stage, StreamedAppend
+from broadsheet.journal.streamed_append import Stage, StreamedAppend
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import broadsheet
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Refused, Throttled, Unknown
-from broadsheet.journal.runs import STREAMS_KEPT
+from broadsheet.journal.client_batches import STREAMS_KEPT
 from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "runs/a"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from broadsheet.journal.opening_turns import Turns
 from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
-from broadsheet.journal.turns import Turns
 from broadsheet.ports import File
 from simulator.disk import SimDisk
 

@@ -15,9 +15,9 @@ from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
-from broadsheet.journal.reading import read
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import Kind

@@ -16,8 +16,8 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.staged import DIRECTORY, SLICE_BYTES, Staged, StagedBy, StagingArea
-from broadsheet.journal.streaming import Stage, StreamedAppend
+from broadsheet.journal.staging_area import DIRECTORY, SLICE_BYTES, Staged, StagedBy, StagingArea
+from broadsheet.journal.streamed_append import Stage, StreamedAppend
 from broadsheet.ports import Disk
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running

@@ -13,7 +13,7 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.journal.sealing import SEAL_NAME
+from broadsheet.journal.seal_files import SEAL_NAME
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running

@@ -15,10 +15,10 @@ import broadsheet
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy, Unknown
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.messages import LossReply
-from broadsheet.journal.reading import read
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of

@@ -19,7 +19,7 @@ from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.orphans import ORPHANS_NAME
 from broadsheet.keyspace.core.loss import LOSS_KEY
 from broadsheet.keyspace.local.role import open_keyspace
-from broadsheet.keyspace.local.sealing import REVISION_LEAP, SEAL_NAME
+from broadsheet.keyspace.local.seal_file import REVISION_LEAP, SEAL_NAME
 from broadsheet.observe.logs import Logs
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk

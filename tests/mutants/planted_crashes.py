@@ -11,7 +11,7 @@ from tests.mutants.registry import Mutant, edited
 SPOOLS = "broadsheet.journal.spool_disk:SpoolHandle"
 HOUSEKEEPING = "broadsheet.journal.housekeeping:Housekeeping"
 REPLICA = "broadsheet.journal.replica:Replica"
-SEALING = "broadsheet.journal.sealing"
+SEALING = "broadsheet.journal.seal_files"
 REPLAY = "broadsheet.wal.stream_replay:StreamReplay"
 OPENING = "broadsheet.wal.opening"
 
@@ -136,13 +136,13 @@ FURTHER_JOURNAL = [
     (
         "record_at_the_checkpoints_end_again",
         "The append that ends where a checkpoint does is counted again.",
-        "broadsheet.journal.standing:replay",
+        "broadsheet.journal.recovered_state:replay",
         ("record.end <= base.end", "record.end < base.end"),
     ),
     (
         "stream_placed_unsynced",
         "A streaming append into a file that was synced once is not synced.",
-        "broadsheet.journal.streaming:StreamedAppend._place",
+        "broadsheet.journal.streamed_append:StreamedAppend._place",
         ("await spool.file.flush()", "spool.is_dir_synced or await spool.file.flush()"),
     ),
     (
@@ -160,19 +160,19 @@ FURTHER_JOURNAL = [
     (
         "repair_is_content",
         "A repair is whole although files have more than it proves.",
-        "broadsheet.journal.standing:repair",
+        "broadsheet.journal.recovered_state:repair",
         ("and not has_more\n", "\n"),
     ),
     (
         "any_registers_are_put",
         "A repair takes appends whose registers were never put.",
-        "broadsheet.journal.repairing:is_put",
+        "broadsheet.journal.spool_repair:is_put",
         ("claim.registers_version <= (known.version if known is not None else 0)", "True"),
     ),
     (
         "wrong_bits_unbounded",
         "A repair takes any sum for the one that was told.",
-        "broadsheet.journal.repairing:agrees",
+        "broadsheet.journal.spool_repair:agrees",
         ("bits_wrong(found, told) <= WRONG_BITS_MAX", "bits_wrong(found, told) <= 100"),
     ),
     (

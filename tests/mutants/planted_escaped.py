@@ -15,7 +15,7 @@ PLANTED = [
     (
         "wire_runs_refused_with_their_stream",
         "Runs that are on their way when their stream is refused are refused with it (C2).",
-        f"{WIRE}.running:RunCaller.on_end",
+        f"{WIRE}.client:RunCaller.on_end",
         (
             'undecided = Unknown(f"the run stream ended before the answer came: {self._error}")',
             "undecided = self._error",
@@ -32,28 +32,28 @@ PLANTED = [
     (
         "wire_promised_room_leaks",
         "A sender that is cancelled just as it gets room keeps it.",
-        f"{WIRE}.running:RunCaller._wait",
+        f"{WIRE}.client:RunCaller._wait",
         ("elif not waiter.cancelled():", "elif waiter.cancelled():"),
         "wire",
     ),
     (
         "wire_parked_for_ever",
         "Streams whose peer reads again are put in line, and nobody looks at the line.",
-        f"{WIRE}.outlet:Outlet.resume",
+        f"{WIRE}.send_shares:Outlet.resume",
         ("self._arm()", "pass"),
         "wire",
     ),
     (
         "wire_rest_of_a_read_lost",
         "What was read behind a row of calls that has to wait is dropped.",
-        f"{WIRE}.serving:ServerConnection.on_events",
+        f"{WIRE}.server_connection:ServerConnection.on_events",
         ("[rest, *events[number + 1 :]]", "[rest]"),
         "wire",
     ),
     (
         "wire_one_call_of_a_row_skipped",
         "Where the share of a turn ends within a row, one call is passed over.",
-        f"{WIRE}.rows:_serve_chunk",
+        f"{WIRE}.server_connection:_serve_chunk",
         ("return number\n", "return number + 1\n"),
         "wire",
     ),
@@ -77,14 +77,14 @@ PLANTED = [
     (
         "wire_sink_not_told_of_the_end",
         "The sink of a RUN stream whose connection is lost never hears of it.",
-        f"{WIRE}.runs:Runs.drop",
+        f"{WIRE}.server_connection:Runs.drop",
         ("end.sink.on_end()", "pass"),
         "wire",
     ),
     (
         "wire_bytes_of_the_lost_leak",
         "Runs that are answered after their connection is lost keep their bytes.",
-        f"{WIRE}.runs:Runs._on_answered",
+        f"{WIRE}.server_connection:Runs._on_answered",
         (
             "connection.backpressure.give(run.held_bytes)",
             "connection.is_lost or connection.backpressure.give(run.held_bytes)",
@@ -94,14 +94,14 @@ PLANTED = [
     (
         "wire_expired_token_goes_on",
         "Streams that are open when their token expires go on.",
-        f"{WIRE}.serving:ServerConnection.on_deadline",
+        f"{WIRE}.server_connection:ServerConnection.on_deadline",
         ("self._judge_again()", "pass"),
         "wire",
     ),
     (
         "wire_held_connection_looks_silent",
         "A connection that is not read is given up, since its peer says nothing.",
-        f"{WIRE}.backpressure:Backpressure.keep_alive",
+        f"{WIRE}.server_connection:Backpressure.keep_alive",
         ("connection.base.heard_at, connection.base.misses = now, 0", "pass"),
         "wire",
     ),

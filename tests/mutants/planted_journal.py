@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from broadsheet.base.time import Instant
 from broadsheet.errors import Status
-from broadsheet.journal.core.admission import Entry
+from broadsheet.journal.core.append_admission import Entry
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import Output, Persisted, PutRegisters, Rollback
 from simulator.plan import Tier
@@ -184,7 +184,7 @@ MUTANTS = [
     Mutant(
         "journal_undo_keeps_the_bytes",
         "A streaming append that broke off leaves its bytes in the spool (J3).",
-        "broadsheet.journal.streaming:StreamedAppend.undo",
+        "broadsheet.journal.streamed_append:StreamedAppend.undo",
         _keeps_the_bytes,
         workload="append",
         tier=Tier.SERVICES,
@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(
         "journal_recovery_forgets_the_last_record",
         "Recovery leaves out the newest record of the log (J2).",
-        "broadsheet.journal.standing:replay",
+        "broadsheet.journal.recovered_state:replay",
         _forgets_the_last,
         workload="append",
         tier=Tier.SERVICES,

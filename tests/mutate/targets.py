@@ -57,7 +57,7 @@ TARGETS = (
     ),
     Target(
         "journals",
-        ("journal/core/*.py", "journal/spool_file.py", "journal/indexing.py", "journal/replica.py"),
+        ("journal/core/*.py", "journal/spool_file.py", "journal/producer_indexing.py", "journal/replica.py"),
         ("tests/journal/core", "tests/journal"),
         (("append", 1, 20), ("append", 2, 4)),
     ),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from broadsheet.base.time import Duration
-from broadsheet.runtime.heap import INTERVAL, STEP_BLOCKS, WHOLE_LOOKS_MIN, Heap
+from broadsheet.runtime.garbage import INTERVAL, STEP_BLOCKS, WHOLE_LOOKS_MIN, Heap
 from tests.support.hand import HandClock
 
 

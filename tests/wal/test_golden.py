@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, Kind
-from broadsheet.wal.quick import sound_runs
+from broadsheet.wal.quick_scan import sound_runs
 from broadsheet.wal.recovery import held_of, of_batch
 from broadsheet.wal.scan import Content, batches, frames, is_chained
 from broadsheet.wal.stream_replay import Held

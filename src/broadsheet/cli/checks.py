@@ -27,7 +27,7 @@ from broadsheet.config import load
 from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
 from broadsheet.journal.core.seal import decode_seal
 from broadsheet.journal.orphans import ORPHANS_NAME, is_creation
-from broadsheet.keyspace.local.accepting import look
+from broadsheet.keyspace.local.loss_acceptance import look
 from broadsheet.node import Settings
 from broadsheet.runtime.data_dir import FORMAT_FILE
 from broadsheet.runtime.disk import LocalDisk

@@ -12,7 +12,7 @@ from broadsheet.cli.checks import Finding, Verdict
 from broadsheet.cli.cluster import data_dirs
 from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.journal.core.fragment import parse_name
-from broadsheet.journal.stored import summed
+from broadsheet.journal.stored_fragment import summed
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.objects import LocalObjects
 

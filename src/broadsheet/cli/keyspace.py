@@ -30,7 +30,7 @@ from broadsheet.journal.orphans import (
 from broadsheet.keyspace.core.loss import AcceptedLoss
 from broadsheet.keyspace.core.salvage import LostRevisions
 from broadsheet.keyspace.core.transaction import KeyValue
-from broadsheet.keyspace.local.accepting import Standing, floor, give_up, look
+from broadsheet.keyspace.local.loss_acceptance import Standing, floor, give_up, look
 from broadsheet.ports import Disk
 from broadsheet.runtime.data_dir import claim, node_of
 from broadsheet.runtime.disk import LocalDisk

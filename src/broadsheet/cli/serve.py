@@ -18,7 +18,7 @@ from broadsheet.node import Node, Settings
 from broadsheet.observe.logs import Level, Logs
 from broadsheet.runtime.data_dir import claim, prepare
 from broadsheet.runtime.disk import LocalDisk
-from broadsheet.runtime.heap import Heap
+from broadsheet.runtime.garbage import Heap
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process, lift_file_limit
 from broadsheet.runtime.system import system_ports

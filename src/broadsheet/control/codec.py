@@ -1,4 +1,4 @@
-"""Carrying: the metastore's messages on the native wire. The document is payload, and meets no codec.
+"""Codec: the metastore's messages on the native wire. The document is payload, and meets no codec.
 
 One STREAM method for each kind of request: the opening holds the message without its document; messages in
 both directions carry the document in chunks, since it may be larger than a frame.

@@ -27,7 +27,6 @@ from broadsheet.errors import (
     TooLarge,
     Unknown,
 )
-from broadsheet.journal.accepting import Loss, give_up, look
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
@@ -40,9 +39,9 @@ from broadsheet.journal.core.spec import (
 )
 from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
-from broadsheet.journal.indexing import Indexing
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
+from broadsheet.journal.loss_acceptance import Loss, give_up, look
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, LostSpan
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
@@ -53,11 +52,12 @@ from broadsheet.journal.opening import (
     open_journal,
     stream_of,
 )
+from broadsheet.journal.opening_turns import Turns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
+from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
-from broadsheet.journal.turns import Turns
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
 

@@ -19,7 +19,21 @@ from broadsheet.errors import (
     InvalidArgument,
     StoreUnhealthy,
 )
-from broadsheet.journal.appending import Appending, Upload
+from broadsheet.journal.client_appends import Appending, Upload
+from broadsheet.journal.client_batches import RunsByJournal
+from broadsheet.journal.client_reads import Reader
+from broadsheet.journal.client_requests import (
+    RETRY_MAX,
+    RETRY_MIN,
+    codec_of,
+    condition_of,
+    is_buffer,
+    is_repeatable,
+    name_of,
+    pieces_of,
+    revision_of,
+    seconds_of,
+)
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.messages import (
@@ -42,20 +56,6 @@ from broadsheet.journal.messages import (
     ProducerIndexRequest,
     Registers,
 )
-from broadsheet.journal.reader import Reader
-from broadsheet.journal.requests import (
-    RETRY_MAX,
-    RETRY_MIN,
-    codec_of,
-    condition_of,
-    is_buffer,
-    is_repeatable,
-    name_of,
-    pieces_of,
-    revision_of,
-    seconds_of,
-)
-from broadsheet.journal.runs import RunsByJournal
 from broadsheet.ports import Random
 from broadsheet.wire.client import Caller
 from broadsheet.wire.method import Empty

@@ -3,7 +3,7 @@
 import msgspec
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.journal.core.admission import Limits
+from broadsheet.journal.core.append_admission import Limits
 from broadsheet.wal.config import WALConfig
 from broadsheet.wire.run import RUN_BYTES_MAX
 

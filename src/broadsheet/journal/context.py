@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
-from broadsheet.journal.blocks import Budget
+from broadsheet.journal.block_cache import Budget
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.spool_disk import SpoolDisk
-from broadsheet.journal.staged import StagingArea
+from broadsheet.journal.staging_area import StagingArea
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers

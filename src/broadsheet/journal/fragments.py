@@ -17,12 +17,20 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Corrupt
-from broadsheet.journal.blocks import Block, Budget, Flights
+from broadsheet.journal.block_cache import Block, Budget, Flights
 from broadsheet.journal.codecs import DECODER_BYTES, compress
 from broadsheet.journal.core.fragment import Codec, Fragment, parse_name
 from broadsheet.journal.core.spec import SIDE_DIRECTORY
 from broadsheet.journal.spool_file import SpoolFile, contents
-from broadsheet.journal.stored import BLOCK_BYTES, RESTORE, Decoding, Sums, block_bytes, raw_block, summed
+from broadsheet.journal.stored_fragment import (
+    BLOCK_BYTES,
+    RESTORE,
+    Decoding,
+    Sums,
+    block_bytes,
+    raw_block,
+    summed,
+)
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.failpoints import passed
 

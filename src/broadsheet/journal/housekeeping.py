@@ -18,9 +18,9 @@ from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
-from broadsheet.journal.healing import HEAL_RETRY, Healing
-from broadsheet.journal.indexing import Indexing
+from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.opening import contradiction
+from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR

@@ -23,7 +23,7 @@ from broadsheet.errors import Corrupt, Refused, Unknown
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
-from broadsheet.journal.core.index import Index
+from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
@@ -36,11 +36,11 @@ from broadsheet.journal.keys import (
     encode_registers,
 )
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.recovered_state import Standing, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.sealing import is_kept, move_aside, sync_files
+from broadsheet.journal.seal_files import is_kept, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
-from broadsheet.journal.standing import Standing, begin_log, name_stream, stand
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed

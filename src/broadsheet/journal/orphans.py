@@ -21,7 +21,7 @@ from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
-from broadsheet.keyspace.local.sealing import REMEDY
+from broadsheet.keyspace.local.seal_file import REMEDY
 from broadsheet.ports import Disk
 from broadsheet.wal.inspection import inspected
 

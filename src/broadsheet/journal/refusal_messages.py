@@ -1,4 +1,4 @@
-"""Refusals: what a caller reads when an append is refused, with the values and the remedy."""
+"""Refusal messages: what a caller reads when an append is refused, with the values and the remedy."""
 
 from typing import Final
 

@@ -2,8 +2,8 @@
 
 Offsets are bytes. OPENED --close--> CLOSED; `opening.py` makes one, and nothing here runs before the epoch's
 keys are put. The performers below carry out what the pipeline decides, in its order: log and spool for
-`Persist`, the Keyspace for `PutRegisters`, waiting readers for `Advance`. Uploads and checkpoints are
-restartable procedures (`housekeeping.py`), reads are in `reading.py`. Source: journals.6, 8, 9, 11, 14, 20.
+`Persist`, the Keyspace for `PutRegisters`, waiting readers for `Advance`. Uploads and checkpoints are in
+`housekeeping.py`, reads in `committed_reads.py`. Source: journals.6, 8, 9, 11, 14, 20.
 """
 
 import asyncio
@@ -16,12 +16,11 @@ from typing import Final
 from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
-from broadsheet.journal.arrivals import AppendRun, Upload
-from broadsheet.journal.awaiting import Awaiting
+from broadsheet.journal.append_ports import AppendRun, Upload
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import Fragment
-from broadsheet.journal.core.index import Index
+from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import (
     Abort,
@@ -46,6 +45,7 @@ from broadsheet.journal.core.pipeline_events import (
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_proposal
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key
+from broadsheet.journal.descriptor_waits import Awaiting
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo

@@ -25,6 +25,7 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.journal.broker import Broker
+from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
@@ -51,13 +52,12 @@ from broadsheet.journal.messages import (
     SettleReply,
     SettleRequest,
 )
-from broadsheet.journal.reading import read
-from broadsheet.journal.receiving import receive
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
-from broadsheet.journal.staged import StagedBy
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.staging_area import StagedBy
+from broadsheet.journal.streamed_append import StreamedAppend
+from broadsheet.journal.streamed_content import receive
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import FrameRun
 

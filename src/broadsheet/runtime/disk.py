@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broadsheet.base.types import Buffer
+from broadsheet.runtime.directory_tree import FILE_MODE, Tree
 from broadsheet.runtime.syncs import Inode, Syncs
-from broadsheet.runtime.tree import FILE_MODE, Tree
 from broadsheet.runtime.workers import Workers
 
 T = TypeVar("T")

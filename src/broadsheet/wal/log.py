@@ -65,7 +65,7 @@ from broadsheet.wal.record import (
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import NO_FILE, NO_SPACE
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
-from broadsheet.wal.witness import Witness
+from broadsheet.wal.vouching import Witness
 
 Done = Callable[[], None]
 """Called on the loop once what was appended with it is durable; never if that does not happen."""

@@ -1,4 +1,4 @@
-"""Room: filling segments ahead of the head, and freeing old ones that a few records pin.
+"""Reclaimer: filling segments ahead of the head, and freeing old ones that a few records pin.
 
 Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush, again and
 again until its pins are gone; where that does not help, a segment that is mostly dead is copied forward,

@@ -35,7 +35,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
-from broadsheet.wal.quick import sound_runs
+from broadsheet.wal.quick_scan import sound_runs
 from broadsheet.wal.scan import (
     STEP_BYTES,
     Content,

@@ -1,4 +1,4 @@
-"""Checked: what a caller hands to the wire, looked at before the first byte leaves.
+"""Argument checks: what a caller hands to the wire, looked at before the first byte leaves.
 
 A value of a wrong type would else be found when a whole turn's frames are written, and take the connection
 and everybody's requests with it. A refusal changes nothing and sends nothing.

@@ -1,4 +1,4 @@
-"""Connection: the sans-IO state of one native connection: bytes in, events out, bytes out.
+"""Connection machine: the sans-IO state of one native connection: bytes in, events out, bytes out.
 
 Stream numbers are unsigned 32 bits, odd and rising for the dialler's. Windows count bytes.
 GREETING --HELLO/WELCOME--> OPEN --GOAWAY--> LEAVING --> BROKEN, and BROKEN from anywhere.

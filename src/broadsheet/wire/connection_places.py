@@ -1,4 +1,4 @@
-"""Places: which connections a server keeps when more come than it has room for.
+"""Connection places: which connections a server keeps when more come than it has room for.
 
 Strangers (connections that have not greeted) have places of their own, `ungreeted_max` of them. Where these
 are full, the source with the most strangers loses the oldest that has sent nothing, or else its oldest: a

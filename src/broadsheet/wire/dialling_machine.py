@@ -1,4 +1,4 @@
-"""Dialler: the calling side of a connection's sans-IO state.
+"""Dialling machine: the calling side of a connection's sans-IO state.
 
 It opens streams with odd, rising numbers, as many at once as the listener's greeting allows, and never uses
 one again. Source: docs/protocols/native.md.

@@ -1,4 +1,4 @@
-"""Listener: the accepting side of a connection's sans-IO state.
+"""Listening machine: the accepting side of a connection's sans-IO state.
 
 Streams are opened by the dialler, and end here: by REPLY, by REFUSE, or by the dialler's CANCEL.
 Source: docs/protocols/native.md.

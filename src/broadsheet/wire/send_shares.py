@@ -1,4 +1,4 @@
-"""Outlet: how much the handlers of STREAMs send in one turn of the loop.
+"""Send shares: how much the handlers of STREAMs send in one turn of the loop.
 
 A reader may have a window of gigabytes, and a connection a thousand readers: without a bound each would
 queue its whole window in one turn, before anybody looks whether the peer takes any of it. All streams of a

@@ -1,6 +1,4 @@
-"""Stream.
-
-Either end of a STREAM, over a shell: messages in a bounded queue, messages out under the peer's window.
+"""Stream: either end of a STREAM: messages in a bounded queue, messages out under the peer's window.
 
 One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never
 exceed the window. A window is granted by `receive`, so that a stream whose task does not receive holds the

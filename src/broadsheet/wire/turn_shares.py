@@ -1,4 +1,4 @@
-"""Turns: whose received bytes are worked on in this turn of the loop, and how much of them.
+"""Turn shares: whose received bytes are worked on in this turn of the loop, and how much of them.
 
 Work is counted in units of about a microsecond: a frame is one, a task that is started `START_UNITS`, a token
 that is verified `TOKEN_UNITS`. A connection has `turn_units_max` of them at a time, all connections of a

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
-from broadsheet.control.core.patience import DOUBLINGS_MAX, Patience
+from broadsheet.control.core.proposer_timing import DOUBLINGS_MAX, Patience
 from broadsheet.control.core.settings import ProposerConfig
 
 CONFIG = ProposerConfig(

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Epoch
 from broadsheet.errors import InvalidArgument
-from broadsheet.journal.core.claims import Claims, claims_of
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_checkpoint, encode_proposal
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.core.registers import (
@@ -16,6 +15,7 @@ from broadsheet.journal.core.registers import (
     is_within_limits,
     validate_condition,
 )
+from broadsheet.journal.core.spool_claims import Claims, claims_of
 
 SUM, OTHER = bytes(range(20)), bytes(range(1, 21))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.journal.core.fragment import Codec, Fragment
-from broadsheet.journal.core.index import Index
+from broadsheet.journal.core.fragment_index import Index
 
 
 def fragment(begin: int, end: int, content: int = 0) -> Fragment:

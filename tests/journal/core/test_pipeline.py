@@ -9,7 +9,7 @@ from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Instant
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
-from broadsheet.journal.core.admission import Limits
+from broadsheet.journal.core.append_admission import Limits
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES, KEPT, SETTLED_KEPT, Attempts, Remembered
 from broadsheet.journal.core.pipeline import PUT_RETRY, Pipeline
 from broadsheet.journal.core.pipeline_events import (

@@ -40,7 +40,7 @@ from broadsheet.control.core.operation import (
     ReplaceRequest,
     next_step,
 )
-from broadsheet.control.core.patience import Patience
+from broadsheet.control.core.proposer_timing import Patience
 from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (

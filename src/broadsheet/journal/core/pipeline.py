@@ -28,7 +28,7 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
-from broadsheet.journal.core.admission import Entry, Limits, verdict
+from broadsheet.journal.core.append_admission import Entry, Limits, verdict
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.pipeline_events import (
     Abort,

@@ -8,7 +8,7 @@ Source: journals.9.
 from collections import deque
 
 from broadsheet.base.types import ByteOffset, Token
-from broadsheet.journal.core.admission import Entry
+from broadsheet.journal.core.append_admission import Entry
 from broadsheet.journal.core.registers import RegisterState
 
 

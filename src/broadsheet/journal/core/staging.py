@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from broadsheet.base.time import SECOND, Instant, after
 from broadsheet.errors import Status
-from broadsheet.journal.core.admission import Entry, Limits
+from broadsheet.journal.core.append_admission import Entry, Limits
 
 
 class _Clock:

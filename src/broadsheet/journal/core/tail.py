@@ -4,7 +4,7 @@ FREE --grant--> OWNED --placed or failed--> FREE. The owner's content is whole: 
 tail and synced, at the pace of our disk; no client is waited for. Source: journals.17.
 """
 
-from broadsheet.journal.core.admission import Entry
+from broadsheet.journal.core.append_admission import Entry
 
 
 class Tail:

@@ -45,7 +45,7 @@ from broadsheet.keyspace.core.store import (
     TrimLog,
 )
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Operation, Outcome
-from broadsheet.keyspace.local.sealing import Seal, begin_log, write_seal
+from broadsheet.keyspace.local.seal_file import Seal, begin_log, write_seal
 from broadsheet.keyspace.port import WAIT_REVISION_TIMEOUT, Change, Update
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, Time, Timers

@@ -17,7 +17,7 @@ from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.recovery import recovered
 from broadsheet.keyspace.core.store import Store
 from broadsheet.keyspace.local.keyspace import STREAM, KeyspaceConfig, LocalKeyspace
-from broadsheet.keyspace.local.sealing import (
+from broadsheet.keyspace.local.seal_file import (
     REMEDY,
     REVISION_LEAP,
     Seal,

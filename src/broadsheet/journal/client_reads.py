@@ -1,4 +1,4 @@
-"""Reader: one read of a client, over as many connections as it takes.
+"""Client reads: one read of a client, over as many connections as it takes.
 
 Offsets are bytes, times seconds. NOWHERE --position told--> PLACED --chunk--> PLACED ... --> ended. The first
 message places the read: from then on it goes on where it stood, in the same journal, however often the
@@ -18,8 +18,8 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import ByteOffset, JournalName, Revision
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled, Unknown, Unreachable
+from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN
 from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadRequest
-from broadsheet.journal.requests import RETRY_MAX, RETRY_MIN
 from broadsheet.wire.client import Caller
 
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)

@@ -1,4 +1,4 @@
-"""Sealing: the files beside a journal's spools that keep what its log lost, or what nothing proves.
+"""Seal files: the files beside a journal's spools that keep what its log lost, or what nothing proves.
 
 Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. What nothing
 proves is moved aside, never cut off, where it may have been acknowledged (`repairing` says what is proven).
@@ -11,9 +11,9 @@ from typing import Final
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.journal.core.claims import Claims
 from broadsheet.journal.core.recovery import RecoveryPlan
 from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
+from broadsheet.journal.core.spool_claims import Claims
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed

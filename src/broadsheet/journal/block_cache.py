@@ -1,4 +1,4 @@
-"""Blocks: checked pieces of stored fragments, kept for readers within one budget of bytes.
+"""Block cache: checked pieces of stored fragments, kept for readers within one budget of bytes.
 
 Lengths are bytes. A block is ABSENT --wanted--> FETCHING --came--> KEPT --pushed out--> ABSENT. Whoever wants
 a block that is being fetched waits for that one call. What is on its way counts as what is kept does: whoever

@@ -1,4 +1,4 @@
-"""Receiving: the content of a streamed append, from the wire to its stage.
+"""Streamed content: the content of a streamed append, from the wire to its stage.
 
 Until the content is whole, and while it waits for its place, the append ends with its client, with its
 deadline or with a refusal, and then nothing of it took effect. Source: journals.17; C2.
@@ -13,8 +13,8 @@ from broadsheet.base.time import MILLISECOND, Duration, Instant
 from broadsheet.errors import BroadsheetError, RemoteProtocolError, Status
 from broadsheet.journal.context import Context
 from broadsheet.journal.messages import AppendStreamMessage, Commit
-from broadsheet.journal.staged import SLICE_BYTES
-from broadsheet.journal.streaming import StreamedAppend
+from broadsheet.journal.staging_area import SLICE_BYTES
+from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.ports import Timer
 from broadsheet.wire.method import Message, WireStream
 

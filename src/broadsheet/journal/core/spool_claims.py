@@ -1,4 +1,4 @@
-"""Claims: what records that the log does not vouch for say of a journal's spool files.
+"""Spool claims: what records that the log does not vouch for say of a journal's spool files.
 
 Offsets are bytes. A claim is believed only where the content of a file proves it: content that has the SHA-1
 that was written down for it is that content, be the record itself damaged or not. A sum that is itself

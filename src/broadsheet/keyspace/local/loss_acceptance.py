@@ -1,4 +1,4 @@
-"""Accepting: an operator looks at what a stopped key space lost, and has it go on without that.
+"""Loss acceptance: an operator looks at what a stopped key space lost, and has it go on without that.
 
 `look` reads the seal and the log and changes nothing. `give_up` writes a seal with the map that is left: the
 next start believes it and begins the log anew. A report and a damaged seal stay beside it. Revisions go on
@@ -19,7 +19,7 @@ from broadsheet.keyspace.core.salvage import IsCreation, LostRevisions, Read, Sa
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.keyspace import STREAM
 from broadsheet.keyspace.local.role import LOG_DIRECTORY
-from broadsheet.keyspace.local.sealing import (
+from broadsheet.keyspace.local.seal_file import (
     REVISION_LEAP,
     SEAL_NAME,
     Seal,

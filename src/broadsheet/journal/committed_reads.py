@@ -1,4 +1,4 @@
-"""Reading: committed bytes of one journal, from wherever they are.
+"""Committed reads: committed bytes of one journal, from wherever they are.
 
 Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the
 next chunk from the open spool, a closed one or the store, and goes on. Nothing above the committed end is

@@ -1,4 +1,4 @@
-"""Accepting: an operator looks at what a journal lost, and has it go on without that.
+"""Loss acceptance: an operator looks at what a journal lost, and has it go on without that.
 
 Offsets are bytes. `look` tells every span that is lost and the head at which appends would go on; `give_up`
 does it: damaged and unproven files are moved aside, and a seal without a reason carries the decision to the
@@ -22,7 +22,7 @@ from broadsheet.journal.keys import decode_epoch, decode_registers
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
-from broadsheet.journal.sealing import (
+from broadsheet.journal.seal_files import (
     copy_out,
     lost_files,
     read_seal,

@@ -1,4 +1,4 @@
-"""Admission: one submitted append, the limits that it meets, and what becomes of it at some head.
+"""Append admission: one submitted append, the limits that it meets, and what becomes of it at some head.
 
 Lengths are bytes. Pure: the order of the checks stands here once, and nowhere else.
 Source: journals.12, 15, 24.

@@ -1,4 +1,4 @@
-"""Heap: when the interpreter looks for garbage in cycles, so that it never holds the loop for long.
+"""Garbage: when the interpreter looks for garbage in cycles, so that it never holds the loop for long.
 
 The collector's last generation is everything that lives long: modules, journals, connections. To walk it
 takes a tenth of a second for a small node and more for each thousand journals, with every thread standing

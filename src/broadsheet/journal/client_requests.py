@@ -1,4 +1,4 @@
-"""Requests: from what a user passes to what the journal client sends, and how often. No state, no IO."""
+"""Client requests: from what a user passes to what is sent, and how often. No state, no IO."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from operator import index

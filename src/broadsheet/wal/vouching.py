@@ -1,4 +1,4 @@
-"""The witness: a batch without records, written once a log has fallen idle, that vouches for its last one.
+"""Vouching: a batch without records, written once a log has fallen idle, that vouches for its last one.
 
     VOUCHED --a batch with records is durable--> ALONE --the log rested for `vouch_delay`--> VOUCHED
 

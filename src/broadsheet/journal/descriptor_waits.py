@@ -1,4 +1,4 @@
-"""Awaiting: what one replica cannot do for want of an open file, in its order, for a bounded time.
+"""Descriptor waits: what one replica cannot do for want of an open file, in its order, for a bounded time.
 
 Counts are effects of the pipeline. While anything waits, what comes later waits behind it: appends keep their
 order. Nothing of what waits was written, so it may be refused for certain. It does not open files: it asks

@@ -1,4 +1,4 @@
-"""Sealing: the whole map in a file beside the log, while the log's stream is begun anew.
+"""Seal file: the whole map in a file beside the log, while the log's stream is begun anew.
 
 It carries the map over a crash from the moment at which the stream is reset until the log holds it again, or
 from an operator's word to the next start. It governs for as long as it is there: it is removed, durably,

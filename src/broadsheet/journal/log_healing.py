@@ -1,4 +1,4 @@
-"""Healing: a live journal whose log stream turned out damaged writes anew what the log lost.
+"""Log healing: a live journal whose log stream turned out damaged writes anew what the log lost.
 
 SOUND --the log quarantines the stream--> HEALING --a checkpoint in a new generation is durable--> SOUND
                                           HEALING --a spool is damaged too--> SEALED (until an operator acts)
@@ -17,11 +17,11 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, Corrupt
 from broadsheet.journal.core.records import Checkpoint
 from broadsheet.journal.core.seal import Lost, Seal
+from broadsheet.journal.recovered_state import begin_log
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NO_SPACE, Replica
-from broadsheet.journal.sealing import write_seal
+from broadsheet.journal.seal_files import write_seal
 from broadsheet.journal.spool_file import SpoolFile
-from broadsheet.journal.standing import begin_log
 
 HEAL_RETRY: Final = Duration(100 * MILLISECOND)
 """Pause before another attempt, while an append is on its way or the log is full."""

@@ -1,4 +1,4 @@
-"""Standing: where a journal stands when it is opened, by its log, its seal and its spool files.
+"""Recovered state: where a journal stands when it is opened, by its log, its seal and its spool files.
 
 Offsets are bytes. Damage that the log reports is dealt with here, once: repaired from the spools where the
 sums of records prove their bytes, else written down in a seal with the reason, which stops appends until an
@@ -16,16 +16,16 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
-from broadsheet.journal.core.claims import Claims, claims_of
 from broadsheet.journal.core.fragment import Fragment
 from broadsheet.journal.core.records import decode, encode_checkpoint
 from broadsheet.journal.core.recovery import RecoveryPlan, replay
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
+from broadsheet.journal.core.spool_claims import Claims, claims_of
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.repairing import Witnesses, repair
-from broadsheet.journal.sealing import lost_of, read_seal, remove_seal, set_aside, write_seal
+from broadsheet.journal.seal_files import lost_of, read_seal, remove_seal, set_aside, write_seal
+from broadsheet.journal.spool_repair import Witnesses, repair
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
 

@@ -1,4 +1,4 @@
-"""Appending, the calling side: content with a condition, or too large for a run frame.
+"""Client appends: content with a condition, or too large for a run frame.
 
 Content is gathered until it is above `inline_bytes_max` or ends: small content is one request, larger content
 a stream of messages, the last of which says that all was sent. Before that one left nothing of a stream can
@@ -28,6 +28,7 @@ from broadsheet.errors import (
     Unreachable,
     WrongAppendOffset,
 )
+from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN, as_bytes
 from broadsheet.journal.messages import (
     AppendRequest,
     AppendStreamMessage,
@@ -35,7 +36,6 @@ from broadsheet.journal.messages import (
     SettleReply,
     SettleRequest,
 )
-from broadsheet.journal.requests import RETRY_MAX, RETRY_MIN, as_bytes
 from broadsheet.wire.client import Caller, ClientStream
 
 PIECE_BYTES: Final = 1 << 20

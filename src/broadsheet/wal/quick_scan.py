@@ -1,4 +1,4 @@
-"""Quick: a batch that is as nearly every batch is, read in one loop.
+"""Quick scan: a batch that is as nearly every batch is, read in one loop.
 
 A start reads tens of thousands of frames before a node is ready. Where anything is otherwise than in a sound
 batch of runs it says nothing at all, and `scan.frames` tells what is there, frame by frame. Source: W2, W4.

@@ -1,4 +1,4 @@
-"""Patience: how long a proposer waits before it repeats a round, and pauses after it has lost one.
+"""Proposer timing: how long a proposer waits before it repeats a round, and pauses after it has lost one.
 
 Nanoseconds. Follows the longest round trip seen of late; a shorter one counts by an eighth. A round that was
 given up doubles it, so it outgrows any link. Not a machine: a noun of `core.proposer`. It knows no ballots.

@@ -1,4 +1,4 @@
-"""Indexing: the producer index of one journal, kept up with its committed bytes and stored beside them.
+"""Producer indexing: the index of one journal, kept up with its committed bytes and stored beside them.
 
 Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
 every 16 MiB; and where the journal goes on behind a hole. Each index is made from the one before and the
@@ -18,9 +18,9 @@ from typing import Any, Final
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
+from broadsheet.journal.committed_reads import next_begin, read_chunk
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
-from broadsheet.journal.reading import next_begin, read_chunk
 from broadsheet.journal.remedies import reset_head
 from broadsheet.journal.replica import Replica
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind

@@ -1,4 +1,4 @@
-"""Streaming: an append whose content comes in chunks, staged beside the tail until it is whole.
+"""Streamed append: an append whose content comes in chunks, staged beside the tail until it is whole.
 
     OPENED --begin--> STAGING --finish--> WHOLE --grant--> PLACING --copied, synced--> PLACED --answer--> DONE
 
@@ -29,7 +29,7 @@ from broadsheet.journal.messages import Commit
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import NO_SPACE, Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
-from broadsheet.journal.staged import StagedBy
+from broadsheet.journal.staging_area import StagedBy
 from broadsheet.runtime.failpoints import passed
 
 NO_FILE: Final = (errno.EMFILE, errno.ENFILE)

@@ -1,4 +1,4 @@
-"""Repairing: a journal's content from its spool files, where its log lost the records that name it.
+"""Spool repair: a journal's content from its spool files, where its log lost the records that name it.
 
 Offsets are bytes. Blocking, for a thread; it may be cut by a crash and repeated. A file's bytes are believed
 where a sum proves them that some record names (`core/claims.py`), be that record itself damaged or not; what
@@ -17,7 +17,10 @@ from msgspec.structs import replace
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.journal.core.claims import (
+from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
+from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
+from broadsheet.journal.core.registers import RegisterState
+from broadsheet.journal.core.spool_claims import (
     Claim,
     Claims,
     agrees,
@@ -26,10 +29,7 @@ from broadsheet.journal.core.claims import (
     tells_begin,
     tells_no_other_registers,
 )
-from broadsheet.journal.core.fragment import EMPTY_SUM, Fragment
-from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
-from broadsheet.journal.core.registers import RegisterState
-from broadsheet.journal.sealing import PIECE_BYTES, spools_in
+from broadsheet.journal.seal_files import PIECE_BYTES, spools_in
 from broadsheet.journal.spool_file import spool_name
 from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around

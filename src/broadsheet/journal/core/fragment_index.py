@@ -1,4 +1,4 @@
-"""Index: which fragments of a journal are stored, and which of them covers an offset.
+"""Fragment index: which fragments of a journal are stored, and which of them covers an offset.
 
 Offsets are bytes. Fragments are sorted by begin and by end, and none lies within another; a larger one
 replaces those that it covers. Equal ranges with different sums are a conflict, which is kept and refused,

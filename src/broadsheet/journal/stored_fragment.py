@@ -1,4 +1,4 @@
-"""Stored: the content of one stored fragment, fetched by ranges, decoded in pieces, checked by block.
+"""Stored fragment: its content, fetched by ranges, decoded in pieces, checked by block.
 
 Offsets are bytes of the fragment's content. A fragment's name has one sum, of the whole. So the first who
 wants any of it has the whole fetched and summed once, a range at a time, and the crc32c of each block kept;

@@ -1,4 +1,4 @@
-"""Runs, the calling side: small appends of one journal, gathered into run frames (wire.2).
+"""Client batches: small appends of one journal, gathered into run frames (wire.2).
 
 Offsets and lengths are bytes. What is ready when the loop comes round leaves as one frame, without a timer:
 the first append of a quiet moment waits for nothing, and under load frames grow by themselves. Answers come

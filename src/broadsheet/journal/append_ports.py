@@ -1,4 +1,4 @@
-"""Arrivals: what a replica asks of an append, however its content comes."""
+"""Append ports: what a replica asks of an append, however its content comes."""
 
 from typing import Protocol
 
@@ -20,7 +20,7 @@ class AppendRun(Protocol):
 
 
 class Upload(Protocol):
-    """A streaming append, as `streaming.py` runs it."""
+    """A streaming append, as `streamed_append.py` runs it."""
 
     @property
     def is_placing(self) -> bool:

@@ -1,4 +1,4 @@
-"""Staged: the content of streaming appends, beside the tail of their journal until it is whole.
+"""Staging area: the content of streaming appends, beside the tail of their journal until it is whole.
 
 Lengths are bytes. Small content is kept in memory, more in a file of its own, which is never synced: what is
 staged is acknowledged to nobody, and a start removes what a former life left. A checksum of all of it is kept

@@ -1,4 +1,4 @@
-"""Turns: who is opened next, where thousands wait: first whom somebody asks for, then the rest in order.
+"""Opening turns: who is opened next where thousands wait: what somebody asks for, then the rest in order.
 
 WAITING --hastened--> WAITING in front --given--> HAS A TURN --done--> gone. So a journal that is asked for is
 usable at once, however many others a start has to open.
