@@ -22,8 +22,8 @@ from broadsheet.errors import ConfigError
 from simulator.campaign import Summary, run_campaign
 from simulator.coverage import Coverage, places
 from simulator.determinism import differences
+from simulator.episode import Result
 from simulator.plan import Plan, Tier, load, save
-from simulator.run import Result
 from simulator.runner import keep_failure, plan_of, reproduce_line, run_plan
 from simulator.shrink import Shrinker
 from simulator.workloads import WORKLOADS, make

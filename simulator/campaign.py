@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from simulator.coverage import Coverage
+from simulator.episode import Result
 from simulator.plan import Tier
-from simulator.run import Result
 from simulator.runner import keep_failure, reproduce_line, run_seed
 from simulator.workloads import make
 

@@ -15,12 +15,9 @@ what comes after the moment does not happen. It does not know faults: `fault_inj
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
-
-if TYPE_CHECKING:
-    from simulator.world import World
 
 
 class Gone(BaseException):
@@ -41,15 +38,38 @@ class _Trap(msgspec.Struct):
         return moment == self.moment
 
 
+class Living(Protocol):
+    """One life of one node."""
+
+    @property
+    def node(self) -> str:
+        """Whose."""
+        ...
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+
+class Scene(Protocol):
+    """Where moments are passed."""
+
+    @property
+    def current(self) -> Living | None:
+        """Whose call runs now."""
+        ...
+
+
 class Moments:
     """Who waits for which moment of which node."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, scene: Scene) -> None:
         self.planned: dict[str, None] = {}
         """The moments that the plan names; what is costly to watch is watched for these only."""
         self.is_armed = False
         """Asked before `reach`, which costs more."""
-        self._world = world
+        self._scene = scene
         self._traps: dict[str, list[_Trap]] = {}
 
     def arm(self, node: str, moment: str, *, passage: int, strike: Callable[[], None]) -> None:
@@ -68,7 +88,7 @@ class Moments:
         Raises:
             Gone: what struck there ended its life.
         """
-        life = self._world.current
+        life = self._scene.current
         traps = None if life is None else self._traps.get(life.node)
         if life is None or not traps:
             return

@@ -14,10 +14,12 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from simulator.crash_episode import CrashWorkload
+from simulator.episode import EpisodeBase, MachineEpisode, Result
 from simulator.faults import draw_plan
 from simulator.plan import Plan, Tier, save
-from simulator.run import MachineRun, Result, RunBase
-from simulator.workload import CrashWorkload, MachineWorkload, ServiceWorkload
+from simulator.services import ServiceWorkload
+from simulator.workload import MachineWorkload
 from simulator.workloads import make
 
 
@@ -30,16 +32,16 @@ def run_plan(plan: Plan, *, show: Callable[[str], None] | None = None, until: in
     """Perform a plan in a fresh world."""
     workload = make(plan.workload, plan.tier)
     if plan.tier is Tier.CRASHES:
-        from simulator.crashrun import CrashRun  # noqa: PLC0415 - as below.
+        from simulator.crash_episode import CrashEpisode  # noqa: PLC0415 - as below.
 
-        return _collected(CrashRun(plan, cast(CrashWorkload, workload), show).perform(until=until))
-    machine: RunBase[MachineWorkload] | RunBase[ServiceWorkload]
+        return _collected(CrashEpisode(plan, cast(CrashWorkload, workload), show).perform(until=until))
+    machine: EpisodeBase[MachineWorkload] | EpisodeBase[ServiceWorkload]
     if plan.tier is Tier.MACHINES:
-        machine = MachineRun(plan, cast(MachineWorkload, workload), show)
+        machine = MachineEpisode(plan, cast(MachineWorkload, workload), show)
     else:
-        from simulator.services import ServiceRun  # noqa: PLC0415 - tier 1 needs no asyncio.
+        from simulator.services import ServiceEpisode  # noqa: PLC0415 - tier 1 needs no asyncio.
 
-        machine = ServiceRun(plan, cast(ServiceWorkload, workload), show)
+        machine = ServiceEpisode(plan, cast(ServiceWorkload, workload), show)
     result = machine.perform(until=until)
     if plan.tier is Tier.SERVICES:
         del machine, workload

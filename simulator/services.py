@@ -5,6 +5,7 @@ stores and clock of a node outlive its lives; a client has its own, and is never
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
@@ -19,14 +20,14 @@ from simulator.cluster import Node
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.entropy import Draws, stream
+from simulator.episode import EpisodeBase
 from simulator.health import Health
 from simulator.loop import make_loop
 from simulator.objects import ObjectShelf, SimObjects
-from simulator.plan import Plan
-from simulator.run import RunBase
+from simulator.plan import Plan, Tier
 from simulator.streams import Streams
 from simulator.trace import StoriesTraced
-from simulator.workload import ServiceWorkload, Violation
+from simulator.workload import Episode, Violation, Workload
 from simulator.world import Life, World
 
 PORT: Final = 6640
@@ -65,7 +66,29 @@ class ServiceContext:
         return f"{node}:{PORT}"
 
 
-class ServiceRun(RunBase[ServiceWorkload]):
+class ServiceWorkload(Workload):
+    """A domain in tier 2."""
+
+    tier = Tier.SERVICES
+
+    def may_die_of(self, error: BaseException) -> bool:
+        """Whether a node's process may end by `error`; anything else is a finding."""
+        return isinstance(error, OSError)
+
+    @abstractmethod
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
+        """One boot of one node: recover, listen on `context.address`, return; `context.scope` holds the rest.
+
+        It may raise what a process may die of (`OSError` of a sick disk): the node is down then, and is
+        started again.
+        """
+
+    @abstractmethod
+    async def client(self, context: ServiceContext, run: Episode) -> None:
+        """One client with a world of its own: `context.ports.network` dials `context.address_of(node)`."""
+
+
+class ServiceEpisode(EpisodeBase[ServiceWorkload]):
     """A run of tier 2."""
 
     def __init__(

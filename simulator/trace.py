@@ -7,7 +7,7 @@ not decide anything.
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,10 +15,18 @@ from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Instant
 from broadsheet.observe.story import Story
 
-if TYPE_CHECKING:
-    from simulator.moments import Moments
-
 DIGEST_BYTES: Final = 8
+
+
+class Watcher(Protocol):
+    """Who is told of the moments that are passed."""
+
+    is_armed: bool
+    """Asked before `reach`, which costs more."""
+
+    def reach(self, moment: str) -> None:
+        """Whoever's call runs now passes `moment`."""
+        ...
 
 
 def _opaque(value: object) -> str:
@@ -60,7 +68,7 @@ class Trace:
         self._update = self._hash.update
         self._encode = msgspec.msgpack.Encoder(enc_hook=_opaque, order="deterministic").encode
         self._show = show
-        self.moments: Moments | None = None
+        self.moments: Watcher | None = None
         self.hear: Callable[[Event, Sequence[Effect]], None] | None = None
         """Where the workload judges each step."""
         self.transitions: dict[tuple[str, str, object], int] = {}

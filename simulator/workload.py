@@ -13,21 +13,16 @@ after healing (liveness).
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.types import NodeId
 from broadsheet.ports import Random
 from simulator import coverage
 from simulator.history import History
+from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import Budget, Fault, Plan, Tier
-
-if TYPE_CHECKING:
-    from simulator.crashrun import CrashRun
-    from simulator.node_context import ClientContext, NodeContext
-    from simulator.services import ServiceContext
-    from simulator.world import Life, World
-
+from simulator.world import Life, World
 
 OPERATIONS: Final = ("open", "write", "sync", "truncate", "rename", "remove", "sync_dir")
 """The disk's operations that a fault may wait for."""
@@ -37,7 +32,7 @@ class Violation(Exception):  # noqa: N818 - the field's word.
     """A property does not hold in this run. The message says which, with the values."""
 
 
-class Run(Protocol):
+class Episode(Protocol):
     """One run, as a workload sees it."""
 
     @property
@@ -110,11 +105,11 @@ class Workload(ABC):
         """The domain's own: actions, and faults aimed where they hurt."""
         return []
 
-    def act(self, run: Run, fault: Fault) -> None:
+    def act(self, run: Episode, fault: Fault) -> None:
         """Perform an `ACTION` fault."""
         raise NotImplementedError(fault.action, run.plan.workload)  # A workload that plans it has it.
 
-    def watch(self, run: Run) -> None:  # noqa: B027 - most have nothing that must hold at all times.
+    def watch(self, run: Episode) -> None:  # noqa: B027 - most have nothing that must hold at all times.
         """Check what must hold at all times; called every 100 virtual ms. Raises `Violation`."""
 
     def hear(self, life: "Life | None", event: Event, effects: Sequence[Effect]) -> None:
@@ -122,7 +117,7 @@ class Workload(ABC):
         raise NotImplementedError  # Only those that have it are asked.
 
     @abstractmethod
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Check the whole run after healing and quiet. Raises `Violation`."""
 
 
@@ -138,45 +133,5 @@ class MachineWorkload(Workload):
         """Start one boot of a node: its machine from `context.log(...)`, its host, `context.on_message`."""
 
     @abstractmethod
-    async def client(self, context: "ClientContext", run: Run) -> None:
+    async def client(self, context: "ClientContext", run: Episode) -> None:
         """One client. Await only what `context` offers."""
-
-
-class ServiceWorkload(Workload):
-    """A domain in tier 2."""
-
-    tier = Tier.SERVICES
-
-    def may_die_of(self, error: BaseException) -> bool:
-        """Whether a node's process may end by `error`; anything else is a finding."""
-        return isinstance(error, OSError)
-
-    @abstractmethod
-    async def serve(self, context: "ServiceContext", run: Run) -> None:
-        """One boot of one node: recover, listen on `context.address`, return; `context.scope` holds the rest.
-
-        It may raise what a process may die of (`OSError` of a sick disk): the node is down then, and is
-        started again.
-        """
-
-    @abstractmethod
-    async def client(self, context: "ServiceContext", run: Run) -> None:
-        """One client with a world of its own: `context.ports.network` dials `context.address_of(node)`."""
-
-
-class CrashWorkload(Workload):
-    """A domain in tier 3: a history that is recorded, and the judge of what crashes leave of it."""
-
-    tier = Tier.CRASHES
-    clients: ClassVar[int] = 0
-
-    @abstractmethod
-    def perform(self, run: "CrashRun") -> None:
-        """Play histories by `run.live`, and judge disks. Raises `Violation`."""
-
-    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
-        """One."""
-        return (NodeId("n1"),)
-
-    def verify(self, run: Run) -> None:
-        """Nothing: `perform` judges."""

@@ -38,8 +38,8 @@ from broadsheet.wire.server import Server
 from simulator.checkers.appends import Seen, Wanted, check_appends, content_of, content_with
 from simulator.checkers.indexes import check_indexes
 from simulator.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode
 
 NODE: Final = NodeId("n1")
 TIMEOUT_SECONDS: Final = 1.0
@@ -92,7 +92,7 @@ class AppendServiceWorkload(ServiceWorkload):
         """A sick disk, or a log that cannot be made on a full one."""
         return isinstance(error, OSError | ConfigError)
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """The roles that journals need, and the door."""
         services = Services()
         identity = Identity(
@@ -118,11 +118,11 @@ class AppendServiceWorkload(ServiceWorkload):
         )
         await server.listen(context.address, is_insecure=True)
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """One operation at a time."""
         await _Client(context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """One sequence of whole appends, each once, each true to its condition."""
         check_appends(run.history.operations)
         check_indexes(run.history.operations)
@@ -135,7 +135,7 @@ class _BrokeOff(Exception):  # noqa: N818 - what a client does.
 class _Client:
     """One client and what it knows of the journals."""
 
-    def __init__(self, context: ServiceContext, run: Run) -> None:
+    def __init__(self, context: ServiceContext, run: Episode) -> None:
         self.context, self.run, self.knobs = context, run, run.plan.knobs
         self.random = context.random("operations")
         self.pool = Pool(context.ports, context.scope, limits=LIMITS)

@@ -43,7 +43,7 @@ from broadsheet.ports import Random
 from simulator.checkers.appends import Seen, Wanted, check_appends, content_of
 from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
-from simulator.workload import MachineWorkload, Run, Violation
+from simulator.workload import Episode, MachineWorkload, Violation
 
 NODE: Final = NodeId("n1")
 JOURNAL: Final = "sim/j"
@@ -304,11 +304,11 @@ class AppendWorkload(MachineWorkload):
         """A journal from its logs."""
         type(self).node(context, fragment_bytes=1 << context.random("fragments").randrange(6, 12))
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         """One operation at a time."""
         await _Client(context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """One sequence of whole appends, each once, each true to its condition."""
         check_appends(run.history.operations)
 
@@ -316,7 +316,7 @@ class AppendWorkload(MachineWorkload):
 class _Client:
     """One client, and what it knows."""
 
-    def __init__(self, context: ClientContext, run: Run) -> None:
+    def __init__(self, context: ClientContext, run: Episode) -> None:
         self.context, self.run = context, run
         self.draws = context.draws("operations")
         self.request = self.serial = 0

@@ -38,11 +38,12 @@ from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
 from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crashrun import NODE, CrashRun
+from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
+from simulator.episode import chooser
 from simulator.journalmodel import (
     Append,
     JournalModel,
@@ -52,8 +53,7 @@ from simulator.journalmodel import (
 )
 from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start
 from simulator.logdamage import hurt
-from simulator.run import chooser
-from simulator.workload import CrashWorkload, Violation
+from simulator.workload import Violation
 from simulator.world import Life
 
 EPOCHS: Final = 2
@@ -89,7 +89,7 @@ class JournalWorkload(CrashWorkload):
             "operations": draw.randrange(60, 120),
         }
 
-    def perform(self, run: CrashRun) -> None:
+    def perform(self, run: CrashEpisode) -> None:
         """Epoch after epoch, each on what a crash left of the one before."""
         _Histories(run).play()
 
@@ -126,7 +126,7 @@ class _Disk(NamedTuple):
 class _Histories:
     """One seed's epochs."""
 
-    def __init__(self, run: CrashRun) -> None:
+    def __init__(self, run: CrashEpisode) -> None:
         self.run, self.knobs = run, run.plan.knobs
         self.random = stream(run.plan.seed, "journal", "operations")
         self.judging = stream(run.plan.seed, "journal", "judging")

@@ -31,8 +31,8 @@ from broadsheet.wire.pool import Pool
 from broadsheet.wire.server import Server
 from simulator.checkers.transactions import Transaction, check_transactions
 from simulator.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Fault, Kind, Plan
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode
 
 NODE: Final = NodeId("n1")
 CALL_SECONDS: Final = 1.0
@@ -114,13 +114,13 @@ class KeyspaceWorkload(ServiceWorkload):
         ]
         return crashes + flushes
 
-    def act(self, run: Run, fault: Fault) -> None:
+    def act(self, run: Episode, fault: Fault) -> None:
         """The log asks for a snapshot: so often none is asked for by itself."""
         context, keyspace = self.serving or (None, None)
         if context is not None and keyspace is not None and not context.life.is_dead:
             run.world.act_as(context.life, keyspace.flush_asked)
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """The role, and a door of two methods."""
         services = Services()
         await KeyspaceRole().start(context.scope.child("keyspace"), context.ports, CONFIG, services)
@@ -140,11 +140,11 @@ class KeyspaceWorkload(ServiceWorkload):
         )
         await server.listen(context.address, is_insecure=True)
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """One operation at a time."""
         await _Client(context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """One order of whole transactions, each true to its compares, and every map a state of it."""
         check_transactions(run.history.operations)
 
@@ -165,7 +165,7 @@ def _row(name: str, number: int, request: type[msgspec.Struct], handler: object)
 class _Client:
     """One client, and the map as it saw it last."""
 
-    def __init__(self, context: ServiceContext, run: Run) -> None:
+    def __init__(self, context: ServiceContext, run: Episode) -> None:
         self.context, self.run, self.history, self.knobs = context, run, run.history, run.plan.knobs
         self.random = context.random("operations")
         self.pool = Pool(context.ports, context.scope, limits=LIMITS)

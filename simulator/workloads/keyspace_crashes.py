@@ -25,15 +25,15 @@ from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
 from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crashrun import NODE, CrashRun
+from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
+from simulator.episode import chooser
 from simulator.journalnode import KEYSPACE
 from simulator.logdamage import hurt
-from simulator.run import chooser
-from simulator.workload import CrashWorkload, Violation
+from simulator.workload import Violation
 from simulator.world import Life
 
 EPOCHS: Final = 2
@@ -65,7 +65,7 @@ class KeyspaceCrashes(CrashWorkload):
             "operations": draw.randrange(60, 160),
         }
 
-    def perform(self, run: CrashRun) -> None:
+    def perform(self, run: CrashEpisode) -> None:
         """Epoch after epoch, each on what a crash left of the one before."""
         KeyspaceHistories(run).play()
 
@@ -92,7 +92,7 @@ class _Disk(NamedTuple):
 class KeyspaceHistories:
     """One seed's epochs."""
 
-    def __init__(self, run: CrashRun) -> None:
+    def __init__(self, run: CrashEpisode) -> None:
         self.run, self.knobs = run, run.plan.knobs
         self.random = stream(run.plan.seed, "keyspace", "operations")
         self.judging = stream(run.plan.seed, "keyspace", "judging")

@@ -27,7 +27,7 @@ from broadsheet.wal.format import RowFlag
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull
 from simulator.clock import SimTime, SimTimers
-from simulator.crashrun import NODE, CrashRun
+from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import SECTOR, DiskState, Tape
@@ -35,7 +35,7 @@ from simulator.entropy import Draws, stream
 from simulator.logdamage import damaged
 from simulator.logimage import DIRECTORY, Kept, kept_of, read_image
 from simulator.logmodel import NO_DAMAGE, STARTED, Damage, LogModel, Promised, Trims
-from simulator.workload import CrashWorkload, Violation
+from simulator.workload import Violation
 from simulator.world import Life
 
 EPOCHS: Final = 3
@@ -71,7 +71,7 @@ class LogWorkload(CrashWorkload):
             "operations": draw.randrange(15, 45),
         }
 
-    def perform(self, run: CrashRun) -> None:
+    def perform(self, run: CrashEpisode) -> None:
         """Epoch after epoch, each on what a crash left of the one before."""
         _Histories(run).play()
 
@@ -79,7 +79,7 @@ class LogWorkload(CrashWorkload):
 class _Histories:
     """One seed's epochs."""
 
-    def __init__(self, run: CrashRun) -> None:
+    def __init__(self, run: CrashEpisode) -> None:
         self.run = run
         self.knobs = knobs = run.plan.knobs
         self.config = WALConfig(

@@ -46,7 +46,7 @@ from simulator.history import Outcome as Known
 from simulator.log import SimLog
 from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import CLOCKS, CRASHES, DAMAGE, DISK, NETWORK, Budget, Kind
-from simulator.workload import MachineWorkload, Run, Violation
+from simulator.workload import Episode, MachineWorkload, Violation
 from simulator.world import Life
 
 FOUNDED = b"0"
@@ -159,14 +159,14 @@ class MetastoreWorkload(MachineWorkload):
             booted.begin(memory)
         context.on_message = booted.on_message
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         """The first one or two clients are operators; the others read and write."""
         if int(context.name.removeprefix("client")) < run.plan.knobs.get("operators", 1):
             await _Operator(context, run, self.nodes(run.plan.knobs)).work()
         else:
             await _Client(context, run, self.nodes(run.plan.knobs)).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Both checkers: versions for the whole, the search as a cross-check."""
         operations = [op for op in run.history.operations if op.key == "document"]
         check_versions(run.history.operations)
@@ -328,7 +328,7 @@ def _operation(ask: Ask, request: RequestId) -> OperationRequest:
 class _Asker:
     """A client's exchange with one node at a time."""
 
-    def __init__(self, context: ClientContext, run: Run, nodes: tuple[NodeId, ...]) -> None:
+    def __init__(self, context: ClientContext, run: Episode, nodes: tuple[NodeId, ...]) -> None:
         self.context, self.run, self.nodes = context, run, nodes
         self.draws = context.draws("operations")
         self.count = 0

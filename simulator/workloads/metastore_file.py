@@ -17,8 +17,8 @@ from broadsheet.runtime.role import Services
 from broadsheet.wire.method import Method
 from broadsheet.wire.server import Server
 from simulator.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Fault, Kind, Plan
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode
 from simulator.workloads.metastore_service import CALL_SECONDS, MetastoreClient, verify_document
 
 NODE: Final = NodeId("a")
@@ -94,7 +94,7 @@ class MetastoreFileWorkload(ServiceWorkload):
         cut = at + draw.randrange(50, 700) * MILLISECOND
         return [*faults, Fault(cut, Kind.POWER_CUT, NODE, draw.randrange(1, 100) * MILLISECOND)]
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """The role, and the door."""
         services = Services()
         peers = {NODE: context.address}
@@ -113,11 +113,11 @@ class MetastoreFileWorkload(ServiceWorkload):
         )
         await server.listen(context.address, is_insecure=True)
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """All read and write."""
         await _Client(context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """As of the majority."""
         verify_document(run.history.operations)
 

@@ -46,8 +46,8 @@ from simulator.checkers.ledger import Ledger
 from simulator.checkers.linearizable import check_linearizable
 from simulator.history import Operation
 from simulator.plan import CLOCKS, CRASHES, DAMAGE, NETWORK, Budget, Fault, Kind, Plan
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode
 from simulator.workloads.metastore import check_versions, document_model, founded_document
 from simulator.world import Life
 
@@ -124,7 +124,7 @@ class MetastoreServiceWorkload(ServiceWorkload):
         """A sick disk, or a log that cannot be made on a full one."""
         return isinstance(error, OSError | ConfigError)
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """The role, and the door."""
         services = Services()
         peers = {node: context.address_of(node) for node in SEEDS}
@@ -145,14 +145,14 @@ class MetastoreServiceWorkload(ServiceWorkload):
         )
         await server.listen(context.address, is_insecure=True)
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """The first one or two clients are operators; the others read and write."""
         if int(context.node.removeprefix("client")) < run.plan.knobs.get("operators", 1):
             await _Operator(context, run).work()
         else:
             await MetastoreClient(context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Both checkers: versions for the whole, the search as a cross-check."""
         verify_document(run.history.operations)
 
@@ -173,7 +173,7 @@ class _Caller:
 
     nodes: ClassVar[tuple[NodeId, ...]] = NODES
 
-    def __init__(self, context: ServiceContext, run: Run) -> None:
+    def __init__(self, context: ServiceContext, run: Episode) -> None:
         self.context, self.run, self.knobs = context, run, run.plan.knobs
         self.random = context.random("operations")
         self.pool = Pool(context.ports, context.scope, limits=LIMITS)

@@ -18,7 +18,7 @@ from simulator import coverage
 from simulator.checkers.pipelines import Ledger, Reader, check_pipeline
 from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import CLOCKS, CRASHES, NETWORK, Budget, Fault, Kind, Plan
-from simulator.workload import MachineWorkload, Run, Violation
+from simulator.workload import Episode, MachineWorkload, Violation
 from simulator.workloads.pipeline_journals import JournalsNode, Key, Reply, Request, Shelf
 from simulator.workloads.pipeline_query import COMMITS, OUTPUTS, DriverNode, Query, Worker, output_of
 
@@ -89,7 +89,7 @@ class PipelineWorkload(MachineWorkload):
                 faults.append(Fault(at, Kind.ACTION, str(JOURNALS), amount=amount, action=action))
         return faults
 
-    def act(self, run: Run, fault: Fault) -> None:
+    def act(self, run: Episode, fault: Fault) -> None:
         """What an operator does."""
         query = self.query
         assert query is not None, "processes were started"
@@ -131,17 +131,17 @@ class PipelineWorkload(MachineWorkload):
         assert self.query is not None
         return max((*self.query.offsets, len(self.ledger.batches)), default=0)
 
-    def watch(self, run: Run) -> None:
+    def watch(self, run: Episode) -> None:
         """After healing nobody STARTs without need."""
         if self.query is not None:
             self.query.is_calm = run.healed_at is not None
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         """Put rows, and wait until they are shown."""
         assert self.query is not None, "processes were started"
         await _Client(self.query, self.ledger, context, run).work()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Every row of a committed batch once, and nothing else."""
         assert self.node is not None
         assert self.query is not None
@@ -155,7 +155,7 @@ class PipelineWorkload(MachineWorkload):
 class _Client:
     """Somebody who puts rows into the source, and reads the output."""
 
-    def __init__(self, query: Query, ledger: Ledger, context: ClientContext, run: Run) -> None:
+    def __init__(self, query: Query, ledger: Ledger, context: ClientContext, run: Episode) -> None:
         self.query, self.ledger, self.context, self.run = query, ledger, context, run
         self.draws = context.draws("rows")
         self.readers = {name: (0, Reader()) for name in OUTPUTS}

@@ -19,7 +19,7 @@ from broadsheet.ports import Random
 from simulator.checkers.linearizable import check_linearizable
 from simulator.checkers.versioned import check_versioned
 from simulator.node_context import ClientContext, NodeContext
-from simulator.workload import MachineWorkload, Run
+from simulator.workload import Episode, MachineWorkload
 
 Tag = tuple[int, str]
 NO_TAG: Tag = (0, "")
@@ -178,7 +178,7 @@ class RegisterWorkload(MachineWorkload):
 
         context.on_message = receive
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         """Read or write, one operation at a time."""
         session = _Session(context, self.nodes(run.plan.knobs))
         history, knobs, draws = run.history, run.plan.knobs, context.draws("operations")
@@ -203,7 +203,7 @@ class RegisterWorkload(MachineWorkload):
                     history.ok(operation, found[1] or None, version=_version(found[0]))
             await context.sleep(Duration(draws.below(2 * knobs["think_ms"]) * MILLISECOND))
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Both checkers, one against the other."""
         check_versioned(run.history.operations)
         check_linearizable(run.history.operations)

@@ -23,8 +23,8 @@ from broadsheet.runtime.host import Host
 from simulator.checkers.linearizable import check_linearizable
 from simulator.checkers.versioned import check_versioned
 from simulator.plan import CLOCKS, CRASHES, NETWORK, Budget, Kind
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode
 from simulator.workloads.register import (
     NO_TAG,
     Answer,
@@ -220,11 +220,11 @@ class RegisterServiceWorkload(ServiceWorkload):
         """Three cells."""
         return (NodeId("a"), NodeId("b"), NodeId("c"))
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """A cell from its file."""
         await CellService(context, type(self).cell).start()
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """Read or write, one operation at a time."""
         session = _Session(context, self.nodes(run.plan.knobs))
         history, knobs, random = run.history, run.plan.knobs, context.random("operations")
@@ -247,7 +247,7 @@ class RegisterServiceWorkload(ServiceWorkload):
                 history.ok(operation, read or None, version=tag[0] * 100 + client)
             await asyncio.sleep(random.randrange(0, 2 * knobs["think_ms"]) / 1000)
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Both checkers, one against the other."""
         check_versioned(run.history.operations)
         check_linearizable(run.history.operations)

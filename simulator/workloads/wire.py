@@ -34,8 +34,8 @@ from broadsheet.wire.run import FrameRun
 from broadsheet.wire.server import Server
 from simulator.history import Operation, Outcome
 from simulator.plan import Budget, Fault, Kind, Plan
-from simulator.services import ServiceContext
-from simulator.workload import Run, ServiceWorkload, Violation
+from simulator.services import ServiceContext, ServiceWorkload
+from simulator.workload import Episode, Violation
 from simulator.workloads.wire_checks import Watcher, check_idle, check_idle_client, check_left, demand, hold
 from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
 from simulator.workloads.wire_long import Long, tail
@@ -172,7 +172,7 @@ class WireWorkload(ServiceWorkload):
         """Two, so that a route can move."""
         return NODES
 
-    async def serve(self, context: ServiceContext, run: Run) -> None:
+    async def serve(self, context: ServiceContext, run: Episode) -> None:
         """A method of each shape."""
         methods = [
             _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
@@ -204,7 +204,7 @@ class WireWorkload(ServiceWorkload):
         context.scope.defer(server.close)
         ended.append(server)
 
-    async def client(self, context: ServiceContext, run: Run) -> None:
+    async def client(self, context: ServiceContext, run: Episode) -> None:
         """Calls, uploads and runs, one at a time."""
         client = _Client(context, run, self.deeds, self.kept)
         self.callers.append(client)
@@ -232,7 +232,7 @@ class WireWorkload(ServiceWorkload):
             for lasts in (draw.randrange(1, 300),)
         ]
 
-    def watch(self, run: Run) -> None:
+    def watch(self, run: Episode) -> None:
         """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
         for client in self.callers:
             hold(client.pool.check)
@@ -241,7 +241,7 @@ class WireWorkload(ServiceWorkload):
                 hold(watcher.server.check)
                 watcher.look()
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Once, never, or once at most, as the client was told; and the answer was the request's own."""
         for operation in run.history.operations:
             count = self.deeds.counts.get(str(operation.key), 0)
@@ -291,7 +291,7 @@ class WireWorkload(ServiceWorkload):
 class _Client:
     """One client and what it has asked."""
 
-    def __init__(self, context: ServiceContext, run: Run, deeds: Deeds, kept: Keeper) -> None:
+    def __init__(self, context: ServiceContext, run: Episode, deeds: Deeds, kept: Keeper) -> None:
         self.context, self.run, self.knobs, self.deeds, self.kept = context, run, run.plan.knobs, deeds, kept
         self.random = context.random("operations")
         self.pool = Pool(context.ports, context.scope, limits=_limits(self.knobs), token=self._token)

@@ -22,7 +22,7 @@ from broadsheet.ports import Random
 from broadsheet.wire.method import Call, Empty, Reply
 from broadsheet.wire.routed import Routed
 from simulator.services import ServiceContext
-from simulator.workload import Run, Violation
+from simulator.workload import Episode, Violation
 from simulator.workloads.wire_checks import check_run
 from simulator.workloads.wire_requests import Asked, Deeds, Told
 
@@ -36,7 +36,7 @@ PATIENCE: Final = 10
 MOVED_TIMEOUT: Final = Duration(300 * MILLISECOND)
 
 
-def patient(timeout: Duration, run: Run) -> Duration:
+def patient(timeout: Duration, run: Episode) -> Duration:
     """How long a call may take: as long as it says while faults last."""
     return timeout if run.healed_at is None else Duration(PATIENCE * timeout)
 
@@ -117,7 +117,7 @@ class Crowd:
     """The client's side."""
 
     def __init__(
-        self, context: ServiceContext, run: Run, routed: Routed, deeds: Deeds, random: Random
+        self, context: ServiceContext, run: Episode, routed: Routed, deeds: Deeds, random: Random
     ) -> None:
         self._context, self._run, self._routed, self._deeds, self._random = (
             context,

@@ -23,7 +23,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Empty, Reply, RoomyStream
 from broadsheet.wire.routed import Routed
 from simulator.services import ServiceContext
-from simulator.workload import Run, Violation
+from simulator.workload import Episode, Violation
 from simulator.workloads.wire_checks import check_run
 from simulator.workloads.wire_requests import Asked, Deeds, Told
 
@@ -59,7 +59,7 @@ class Long:
     def __init__(
         self,
         context: ServiceContext,
-        run: Run,
+        run: Episode,
         routed: Routed,
         deeds: Deeds,
         *,

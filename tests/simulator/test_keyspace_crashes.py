@@ -2,7 +2,7 @@
 
 from broadsheet.base.types import Revision
 from broadsheet.keyspace.core.transaction import KeyValue
-from simulator.crashrun import CrashRun
+from simulator.crash_episode import CrashEpisode
 from simulator.plan import Tier
 from simulator.runner import plan_of, run_seed
 from simulator.workloads.keyspace_crashes import KeyspaceCrashes, KeyspaceHistories
@@ -19,7 +19,7 @@ def test_a_history_of_the_key_space_is_judged_the_same_each_time() -> None:
 
 def test_a_map_that_breaks_a_promise_is_told() -> None:
     """simulation.9: a checker that cannot fail sees nothing."""
-    it = KeyspaceHistories(CrashRun(plan_of("keyspace", Tier.CRASHES, 0), KeyspaceCrashes()))
+    it = KeyspaceHistories(CrashEpisode(plan_of("keyspace", Tier.CRASHES, 0), KeyspaceCrashes()))
     it.note(("a", "b"), ())
     it.note((), ("a",))
     a, b = (KeyValue(key, b"0 ", Revision(1), Revision(1)) for key in "ab")

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from broadsheet.errors import ConfigError
 from simulator.campaign import Summary
 from simulator.coverage import ELSEWHERE, places
+from simulator.episode import MachineEpisode
 from simulator.faults import draw_plan
 from simulator.history import Operation
 from simulator.node_context import ClientContext
 from simulator.plan import CLOCKS, FORMAT, Budget, Fault, Kind, Plan, Tier, load, save
-from simulator.run import MachineRun
 from simulator.runner import plan_of, run_plan
-from simulator.workload import Run
+from simulator.workload import Episode
 from simulator.workloads import WORKLOADS, make
 from simulator.workloads.register import RegisterWorkload
 
@@ -175,7 +175,7 @@ def test_too_many_unknown_outcomes_are_a_finding() -> None:
 class _Loser(RegisterWorkload):
     """A workload whose clients lose a call now and then, whatever happens."""
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         count = 0
         while not context.is_stopping:
             count += 1
@@ -186,14 +186,14 @@ class _Loser(RegisterWorkload):
             else:
                 run.history.ok(operation)
 
-    def verify(self, run: Run) -> None:
+    def verify(self, run: Episode) -> None:
         """Nothing more."""
 
 
 class _Silent(_Loser):
     """A workload whose clients are answered once after healing, and then never."""
 
-    async def client(self, context: ClientContext, run: Run) -> None:
+    async def client(self, context: ClientContext, run: Episode) -> None:
         while run.healed_at is None:
             await context.sleep(1_000_000)  # type: ignore[arg-type]
         run.history.ok(run.history.invoke(context.name, "k", "read"))
@@ -208,13 +208,13 @@ def quiet_plan() -> Plan:
 
 def test_calls_that_end_unknown_when_nothing_fails_are_a_finding() -> None:
     """One acknowledged call for each client hid a client that lost every second one."""
-    result = MachineRun(quiet_plan(), _Loser()).perform()
+    result = MachineEpisode(quiet_plan(), _Loser()).perform()
 
     assert "calls end unknown" in (result.violation or "")
 
 
 def test_a_client_whose_next_call_is_not_answered_is_a_finding() -> None:
     """Liveness is the next call's, not the last one's (simulation.10)."""
-    result = MachineRun(quiet_plan(), _Silent()).perform()
+    result = MachineEpisode(quiet_plan(), _Silent()).perform()
 
     assert "are not answered" in (result.violation or "")

@@ -6,19 +6,21 @@ by a model. One process writes, so nothing is sent and no client is cut off; the
 and what is judged. The same plan gives the same run. Source: ALICE, OSDI 2014.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from time import process_time
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from broadsheet.base.types import NodeId
 from simulator.clock import NodeClock
 from simulator.coverage import Coverage
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
+from simulator.episode import Result, judged
 from simulator.loop import make_loop
-from simulator.plan import Plan
-from simulator.run import Result, judged
+from simulator.plan import Plan, Tier
 from simulator.trace import StoriesTraced, Trace
-from simulator.workload import CrashWorkload, Violation
+from simulator.workload import Episode, Violation, Workload
 from simulator.world import Life, World
 
 LIFE_NS: Final = 3_600_000_000_000
@@ -28,7 +30,25 @@ NODE: Final = "n1"
 T = TypeVar("T")
 
 
-class CrashRun:
+class CrashWorkload(Workload):
+    """A domain in tier 3: a history that is recorded, and the judge of what crashes leave of it."""
+
+    tier = Tier.CRASHES
+    clients: ClassVar[int] = 0
+
+    @abstractmethod
+    def perform(self, run: "CrashEpisode") -> None:
+        """Play histories by `run.live`, and judge disks. Raises `Violation`."""
+
+    def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
+        """One."""
+        return (NodeId("n1"),)
+
+    def verify(self, run: Episode) -> None:
+        """Nothing: `perform` judges."""
+
+
+class CrashEpisode:
     """What a workload of tier 3 has at hand."""
 
     def __init__(

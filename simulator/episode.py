@@ -6,8 +6,8 @@
 A failure ends it at once: an assertion of a machine, a broken property, a client that makes no progress
 after healing, calls that are begun once all are alive and end unknown.
 
-What differs between the tiers (how a node boots, how a client runs) is `MachineRun` and, in `services.py`,
-`ServiceRun`.
+What differs between the tiers (how a node boots, how a client runs) is `MachineEpisode` and, in
+`services.py`, `ServiceEpisode`.
 """
 
 import gc
@@ -81,7 +81,7 @@ class Result(msgspec.Struct):
         )
 
 
-class RunBase(ABC, Generic[W]):
+class EpisodeBase(ABC, Generic[W]):
     """What both tiers share."""
 
     def __init__(self, plan: Plan, workload: W, show: Callable[[str], None] | None = None) -> None:
@@ -264,7 +264,7 @@ class RunBase(ABC, Generic[W]):
         self.workload.act(self, fault)
 
 
-class MachineRun(RunBase[MachineWorkload]):
+class MachineEpisode(EpisodeBase[MachineWorkload]):
     """A run of tier 1."""
 
     def __init__(
