@@ -32,3 +32,13 @@ def test_a_walk_through_the_code_names_modules_that_exist(document: Path) -> Non
 
     assert len(named) >= 8
     assert [each for each in named if not (ROOT / "src" / "broadsheet" / each).exists()] == []
+
+
+def test_the_map_names_modules_that_exist() -> None:
+    """A reader who does not find the room that the map shows believes the map no more."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = [each for each in re.findall(r"`([a-z_/]+\.py)`", text) if "/" in each]
+    source = ROOT / "src" / "broadsheet"
+
+    assert len(named) >= 60
+    assert [each for each in named if not (source / each).exists()] == []
