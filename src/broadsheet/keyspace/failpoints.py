@@ -1,7 +1,7 @@
 """Failpoints: every place of the key space's role at which a test ends the process (kill -9), in one list.
 
-`tests/keyspace/test_kill.py` kills a process at each of them, and holds that the list is what the code
-passes.
+`tests/keyspace/test_kill.py` kills a process at each of them, and checks that the list names exactly the
+failpoints that the code passes.
 """
 
 from typing import Final
@@ -12,4 +12,4 @@ LABELS: Final = (
     "keyspace.snapshot",
     "keyspace.trim",
 )
-"""What `BROADSHEET_FAILPOINT=label:count` may name of this role."""
+"""The labels of this role that `BROADSHEET_FAILPOINT=label:count` accepts."""

@@ -1,8 +1,8 @@
-"""The Keyspace port: what brokers and services ask of the metadata, whoever keeps it (control.15-17).
+"""Port: the interface through which brokers and services read and change the metadata (control.15-17).
 
-Everything that is shown is durable. Reads are of the mirror in this process and never wait.
-Implementations: `local` (now); over our KV and over etcd come with their parts. One conformance suite
-(`tests/keyspace/conformance`) runs against all. Source: control.15-17.
+Readers see only durable state. Reads are answered from the mirror in this process and never wait.
+The one implementation today is `local`; others, over our KV and over etcd, are planned. One conformance
+suite (`tests/keyspace/conformance`) holds for all of them. Source: control.15-17.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from broadsheet.base.types import Revision
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Operation, Outcome
 
 WAIT_REVISION_TIMEOUT: Final = Duration(10 * SECOND)
-"""How long `wait_revision` waits where the caller does not say."""
+"""How long `wait_revision` waits by default."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -23,19 +23,19 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     key: str
     now: KeyValue | None
-    """The key after the transaction; None where it was deleted."""
+    """The key after the transaction; None if the transaction deleted it."""
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """A step of a watcher's mirror: apply the whole of it at once."""
+    """One step of a watcher's mirror: the watcher must apply all of it at once."""
 
     revision: Revision
-    """The revision of the mirror once this is applied."""
+    """The revision of the mirror after this update is applied."""
     changes: tuple[Change, ...]
-    """In key order, only keys of the watched prefix; empty where it only advances the revision."""
+    """In key order, only keys of the watched prefix; empty if the update only advances the revision."""
     is_reload: bool = False
-    """`changes` is the whole prefix at `revision`: forget every other key. Sent first where the watch began
-    before the history that is kept, and whenever the watcher fell behind it."""
+    """`changes` is the whole prefix at `revision`, and the watcher forgets every other key. A reload comes
+    first if the watch began before the kept history, and again whenever the watcher fell behind it."""
 
 
 class Keyspace(Protocol):
@@ -43,7 +43,7 @@ class Keyspace(Protocol):
 
     @property
     def revision(self) -> Revision:
-        """The revision of what `get` and `range` show; 0 before the first transaction."""
+        """The revision of the state that `get` and `range` show; 0 before the first transaction."""
         ...
 
     def get(self, key: str) -> KeyValue | None:
@@ -57,46 +57,46 @@ class Keyspace(Protocol):
     def page(self, prefix: str, *, after: str, count_max: int) -> list[KeyValue]:
         """The first `count_max` pairs of `range(prefix)` whose keys are above `after`.
 
-        It costs what it returns, however many keys there are.
+        The cost grows with the number of pairs returned, not with the number of keys in the map.
         """
         ...
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, is_upkeep: bool = False
     ) -> Outcome:
-        """Do all `operations` in one revision where all `compares` hold, else none of them.
+        """Do all `operations` in one revision if all `compares` hold; otherwise do none of them.
 
-        When it returns, the outcome is durable and `revision` has reached it. A transaction that changes
-        nothing (no operations, or only deletes of absent keys) takes no revision.
+        When the call returns, the outcome is durable and `revision` has reached it. A transaction that
+        changes nothing (no operations, or only deletes of absent keys) takes no revision.
 
         Args:
-            is_upkeep: it is of something that the map names already, or lets go of it. A full map refuses
-                what is new, and not that: else nobody could make room.
+            is_upkeep: the transaction concerns something that the map names already, or removes it. A full
+                map accepts upkeep and refuses only what is new; otherwise nobody could make room.
 
         Raises:
             InvalidArgument: an empty or malformed key, or a key in two operations. Nothing changed.
             TooLarge: above a limit; the message names it. Nothing changed.
-            Unsupported: it names a lease. Nothing changed.
+            Unsupported: an operation names a lease. Nothing changed.
             Throttled: too many transactions wait. Nothing changed.
             StoreUnhealthy: the log has no space. Nothing changed.
-            Unknown: the node stopped before the outcome was known. Look before repeating.
+            Unknown: the node stopped before the outcome was known. Read the keys before you repeat the call.
         """
         ...
 
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[Update]:
         """Every transaction from `from_revision` on that touches `prefix`: whole, once each, in order.
 
-        Starts with a reload where `from_revision` is 0 or older than the kept history: so 0 means "the
-        present, then everything after". Revisions that do not touch the prefix come as updates without
-        changes, many in one. A slow watcher holds nobody up: it is reloaded. Ends when the key space closes.
+        Starts with a reload if `from_revision` is 0 or older than the kept history; 0 therefore means "the
+        present, then everything after". One update without changes stands for all revisions in a row that do
+        not touch the prefix. A slow watcher delays nobody: it gets a reload. Ends when the key space closes.
         """
         ...
 
     async def wait_revision(self, revision: Revision, within: Duration = WAIT_REVISION_TIMEOUT) -> None:
-        """Return once the mirror shows `revision` or a later one. Always ends.
+        """Return once the mirror shows `revision` or a later one. Never waits longer than `within`.
 
         Raises:
-            DeadlineExceeded: it did not come that time.
+            DeadlineExceeded: the mirror did not reach `revision` within that time.
             ShuttingDown: the key space closed first.
         """
         ...

@@ -1,7 +1,8 @@
 """History: the last committed transactions, for watchers that come a little late.
 
-Revisions are dense: entry i is the transaction of revision `first + i`. Bounded by transactions and by
-bytes; what is older is forgotten, and who asks for it is told so. Not a machine: a noun of `core.store`.
+Revisions are dense: entry i is the transaction of revision `first + i`. The history is bounded by
+transactions and by bytes, and forgets the oldest first. A watcher that asks for a forgotten revision gets a
+reload (`port.Update`). Not a machine: a part of `core.store`.
 Source: design/control.md control.15.
 """
 
@@ -12,7 +13,7 @@ from broadsheet.keyspace.core.map import size
 from broadsheet.keyspace.core.transaction import KeyValue
 
 Changes = tuple[tuple[str, KeyValue | None], ...]
-"""What a transaction left of each key that it changed, in key order; None where it deleted it."""
+"""Each key that a transaction changed, in key order, with its new pair; None if the key was deleted."""
 
 
 class History:
@@ -29,17 +30,18 @@ class History:
 
     @property
     def end(self) -> Revision:
-        """The revision after the last one that is held."""
+        """The revision after the last one in the window."""
         return Revision(self.first + len(self._entries))
 
     def add(self, revision: Revision, changes: Changes) -> None:
-        """Append the transaction of `revision`, and forget what no longer fits."""
+        """Append the transaction of `revision`, and forget the oldest ones above the bounds."""
         assert revision == self.end, f"revision {revision} follows {self.end - 1}"
         held = sum(len(key) if pair is None else size(pair) for key, pair in changes)
         self._entries.append(changes)
         self._sizes.append(held)
         self._bytes += held
         while len(self._entries) > self._transactions_max or (
+            # The newest transaction stays, however large: a watcher that is up to date needs no reload.
             self._bytes > self._bytes_max and len(self._entries) > 1
         ):
             self._entries.popleft()

@@ -1,8 +1,8 @@
-"""The key that says that a loss was accepted: the map is not known to name everything that is here.
+"""Loss: the key that records an accepted loss, after which the map may no longer name everything on disk.
 
-Revisions up to `AcceptedLoss.revision` may belong to what the map lost. Who owns things that are named by
-revisions deletes none of those that the map does not name. The key goes when an operator drops what nobody
-names. Source: ADR 0124.
+Revisions up to `AcceptedLoss.revision` may belong to transactions that the map lost. While the key is
+present, no role deletes streams or files that it does not find named in the map, because the lost part may
+have named them. The key is removed when an operator drops these orphans. Source: ADR 0124.
 """
 
 from typing import Final
@@ -20,26 +20,26 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     """What was accepted, and when."""
 
     revision: Revision
-    """The map went on above everything that was seen: here."""
+    """The revision at which the map went on; above every revision that was seen."""
     sound: Revision
-    """Up to it nothing was missing."""
+    """Up to this revision nothing was missing."""
     accepted: int
-    """Nanoseconds since 1970."""
+    """When the loss was accepted, in nanoseconds since 1970."""
 
 
 _decoder = msgspec.json.Decoder(AcceptedLoss)
 
 
 def loss_pair(loss: AcceptedLoss) -> KeyValue:
-    """The key, as a part of the map that is accepted."""
+    """The pair to put into the map that goes on after the loss."""
     return KeyValue(LOSS_KEY, msgspec.json.encode(loss), loss.revision, loss.revision)
 
 
 def decode_loss(pair: KeyValue | None) -> AcceptedLoss | None:
-    """What the key says; None where it is absent.
+    """The accepted loss in `pair`; None if the key is absent.
 
     Raises:
-        Corrupt: its value is none.
+        Corrupt: the value does not decode.
     """
     if pair is None:
         return None

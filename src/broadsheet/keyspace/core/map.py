@@ -1,7 +1,7 @@
-"""OrderedMap: the keys that are there, in order, with the bytes that they hold.
+"""Map: the present keys in order, with a count of the bytes that they hold.
 
 Keys are text in code-point order. `held_bytes` counts keys (as characters) and values. Not a machine: a
-noun of `core.store`. It does not know revisions' meaning, limits or transactions. Source: design/control.md
+part of `core.store`. It does not interpret revisions, limits or transactions. Source: design/control.md
 control.15-16.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 from broadsheet.keyspace.core.transaction import KeyValue
 
 INSERTS_SINGLE: Final = 16
-"""Up to so many keys are inserted or removed one by one; above, one pass over all is faster."""
+"""Up to this many keys are inserted or removed one by one; for more, one pass over all keys is faster."""
 
 
 class OrderedMap:
@@ -53,11 +53,11 @@ class OrderedMap:
         return [self._pairs[key] for key in self._keys]
 
     def frozen(self) -> tuple[KeyValue, ...]:
-        """Every pair as it is now, in no order: a copy at the speed of memory, for work beside the loop."""
+        """A copy of every pair, in no order: fast enough for the loop; a thread may work on it."""
         return tuple(self._pairs.values())
 
     def apply(self, changes: Iterable[tuple[str, KeyValue | None]]) -> None:
-        """Set each key to its pair, or remove it where that is None. Each key stands there once."""
+        """Set each key to its pair, or remove the key if that is None. No key may occur twice."""
         fresh: list[str] = []
         gone: list[str] = []
         for key, pair in changes:
@@ -91,5 +91,5 @@ class OrderedMap:
 
 
 def size(pair: KeyValue) -> int:
-    """What a pair counts for in `map_bytes_max`."""
+    """The bytes of a pair that count towards `map_bytes_max`."""
     return len(pair.key) + len(pair.value)

@@ -1,8 +1,8 @@
-"""Records: what the key space writes to its log stream.
+"""Record: what the key space writes to its log stream.
 
 One byte of format version, then MessagePack. A transaction is one record. A snapshot is `count` chunks of
-one revision; it counts only when all are there, so that one which a crash cut short is as if it were not.
-Source: control.15; log.19.
+one revision. Recovery uses a snapshot only if all its chunks are present, and ignores one that a crash cut
+short. Source: control.15; log.19.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from broadsheet.errors import Corrupt
 from broadsheet.keyspace.core.transaction import KeyValue
 
 FORMAT: Final = 1
-"""Version of the record format; a greater one is refused."""
+"""Version of the record format; a record of any other version is refused."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
@@ -51,7 +51,7 @@ def decoded(payload: bytes) -> Record:
     """The record in `payload`.
 
     Raises:
-        Corrupt: it is of a newer format, or no record at all.
+        Corrupt: the payload has another format version, or does not decode.
     """
     if payload[:1] != _VERSION:
         raise Corrupt(f"keyspace record of format {payload[:1]!r}: this version reads format {FORMAT}")
@@ -62,10 +62,10 @@ def decoded(payload: bytes) -> Record:
 
 
 def snapshot(revision: Revision, pairs: Iterable[KeyValue], *, chunk_bytes: int) -> tuple[bytes, ...]:
-    """The encoded chunks of a snapshot; at least one, also of an empty map. Long work: not for the loop.
+    """The encoded chunks of a snapshot; an empty map has one, too. Slow: call it in a thread.
 
     Args:
-        chunk_bytes: a chunk is closed once its keys and values reach this.
+        chunk_bytes: a chunk ends with the pair at which its keys and values reach this size.
     """
     chunks: list[list[KeyValue]] = [[]]
     room = chunk_bytes

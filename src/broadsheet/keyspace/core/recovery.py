@@ -1,8 +1,8 @@
-"""Recovery: from the records of the log stream to a `Store`.
+"""Recovery: builds a `Store` from the records of the log stream.
 
-Reads the last complete snapshot, then every transaction after its revision; these must be dense. A snapshot
-may stand behind transactions that it does not hold: they were appended while it was encoded. Pure.
-It does not cut or repair: what cannot be explained is `Corrupt`, and nothing is deleted.
+It reads the last complete snapshot, then every transaction after the snapshot's revision; their revisions
+must be dense. Transactions that were appended while a snapshot was encoded lie before it in the log and are
+not part of it. Pure. It does not cut, repair or delete: records that do not fit together are `Corrupt`.
 Source: design/control.md control.15-16.
 """
 
@@ -30,13 +30,14 @@ def recovered(
 
     Args:
         payloads: every record of the stream, in order.
-        is_trimmed: whether records before the first one were deleted on purpose.
-        next_offset: where the next record will go.
+        is_trimmed: whether earlier records were trimmed because a snapshot replaced them.
+        next_offset: the offset of the next record.
         transactions_max: how many transactions the history keeps.
         bytes_max: how many bytes the history keeps.
 
     Raises:
-        Corrupt: a record is unreadable, a revision is missing, or the snapshot that trimming relied on is.
+        Corrupt: a record does not decode, a revision is missing, or the log was trimmed and holds no
+            complete snapshot.
     """
     base: tuple[SnapshotChunk, ...] = ()
     partial: list[SnapshotChunk] = []
@@ -47,9 +48,9 @@ def recovered(
             transactions.append(record)
             continue
         if record.index == 0:
-            partial = []  # A new snapshot; one before it that a crash cut short counts for nothing.
+            partial = []  # A new snapshot begins; ignore an earlier one that a crash cut short.
         if record.index != len(partial):
-            partial = []
+            partial = []  # The start of this snapshot was trimmed: its other chunks are not a whole map.
             continue
         partial.append(record)
         if len(partial) == record.count:
@@ -72,7 +73,7 @@ def recovered(
 
 
 def changes_of(shown: OrderedMap, transaction: TransactionRecord) -> Changes:
-    """What a transaction leaves of each key that it changes, over what is shown."""
+    """Each key that `transaction` changes, with its new pair, if `shown` is the map before it."""
     changes: list[tuple[str, KeyValue | None]] = [(key, None) for key in transaction.deletes]
     for key, value in transaction.puts:
         old = shown.get(key)

@@ -1,10 +1,10 @@
-"""Salvage: what is left of the map where the log lost records of it.
+"""Salvage: rebuilds as much of the map as possible after the log lost records of it.
 
-Revisions count transactions, offsets records. Only payloads whose checksum holds count; a damaged one is a
-hint for the operator and no more. The base is the newest complete snapshot, else whatever whole chunks there
-are. Every whole transaction above it is applied in order of revision, also behind a gap: what it put, it put.
-So each key shows the newest change that is still there, and a key that only a lost transaction changed shows
-an older state. Pure: it reads nothing and decides nothing. Source: ADR 0124.
+Revisions count transactions, offsets count records. Only payloads with a right checksum are applied; damaged
+ones only yield hints for the operator. The base is the newest complete snapshot or, without one, all whole
+chunks. Every whole transaction above the base is applied in order of revision, also after a gap, because its
+puts hold the full values. So each key shows its newest surviving change, and a key that only a lost
+transaction changed shows an older state. Pure: it does no IO and decides nothing. Source: ADR 0124.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,14 +20,14 @@ from broadsheet.keyspace.core.recovery import changes_of
 from broadsheet.keyspace.core.transaction import KeyValue
 
 HINTS_MAX: Final = 64
-"""Keys that damaged records name, and that are told."""
+"""At most this many keys from damaged records are reported."""
 
 IsCreation = Callable[[str, bytes], bool]
-"""Whether a put of this value can only have made its key: it was made then, whatever stood there before."""
+"""Whether a put of this value always creates its key, so that an older pair of the key is another life."""
 
 
 class Read(msgspec.Struct, frozen=True, gc=False):
-    """One record as the log has it."""
+    """One record as it was found in the log."""
 
     offset: Offset
     payload: bytes
@@ -35,7 +35,7 @@ class Read(msgspec.Struct, frozen=True, gc=False):
 
 
 class LostRevisions(msgspec.Struct, frozen=True):
-    """Transactions of which nothing is left: `[begin, end)`."""
+    """The transactions `[begin, end)`, of which nothing is left."""
 
     begin: Revision
     end: Revision
@@ -43,19 +43,19 @@ class LostRevisions(msgspec.Struct, frozen=True):
 
 
 class Salvage(msgspec.Struct, frozen=True):
-    """What is left, and what is not."""
+    """The salvaged map, and what is missing from it."""
 
     pairs: tuple[KeyValue, ...]
     """The map, in key order."""
     sound: Revision
-    """Up to it nothing is missing; 0 where the snapshot is damaged that everything builds on."""
+    """Up to this revision nothing is missing; 0 if the base snapshot itself is damaged."""
     revision: Revision
-    """The greatest that anything sound names, missing records at the end counted in."""
+    """The greatest revision that may have existed: missing records at the end count as transactions."""
     lost: tuple[LostRevisions, ...]
     behind: int
-    """Whole transactions behind the first gap: they are applied."""
+    """How many whole transactions after the first gap were applied."""
     hints: tuple[str, ...]
-    """Keys that damaged records seem to name: not believed, only told."""
+    """Keys that damaged records seem to name; they are reported, and not applied."""
 
 
 def salvage(
@@ -65,16 +65,16 @@ def salvage(
     next_offset: Offset,
     is_creation: IsCreation,
 ) -> Salvage:
-    """What the records leave of the map.
+    """The map that the surviving records describe.
 
     Args:
-        reads: everything that was found; of two whole records of one offset the later one counts.
+        reads: every record that was found; of two whole records with one offset the later one counts.
         first: the lowest offset that was not trimmed.
-        next_offset: where the next record would go.
-        is_creation: see there.
+        next_offset: the offset that the next record would get.
+        is_creation: see `IsCreation`.
 
     Raises:
-        Corrupt: a whole record is of a newer version: it is not lost, this program cannot read it.
+        Corrupt: a whole record is of a newer version. It is not lost: a newer release can read it.
     """
     whole: dict[int, Record] = {}
     damaged: list[bytes] = []
@@ -96,7 +96,7 @@ def salvage(
     if not is_founded:
         known = max([0, *(chunk.revision for chunk in chunks)])
         end = Revision(known or min(transactions, default=0) or 1)
-        why = "the snapshot that stands for them is damaged; of it only the parts are left that are whole"
+        why = "the snapshot that replaced their records is damaged; only its undamaged parts are left"
         lost.append(LostRevisions(Revision(1), Revision(end + 1 if known else end), why))
         at = Revision(lost[0].end - 1)
     for revision in sorted(transactions):
@@ -110,7 +110,7 @@ def salvage(
         sound, behind = (sound, behind + 1) if lost else (revision, behind)
     reach = _reach(whole, first=first, next_offset=next_offset, founded_at=at)
     if reach > at:
-        why = "records behind the last transaction are damaged or missing; each may have been one"
+        why = "records after the last readable transaction are damaged or missing; each may have been one"
         lost.append(LostRevisions(Revision(at + 1), Revision(reach + 1), why))
         at = reach
     return Salvage(
@@ -124,9 +124,10 @@ def salvage(
 
 
 def _reach(whole: dict[int, Record], *, first: Offset, next_offset: Offset, founded_at: Revision) -> Revision:
-    """The greatest revision that the records behind the last whole transaction may have had.
+    """The greatest revision that the records after the last whole transaction may have had.
 
-    A snapshot may stand behind transactions that it does not hold, so a missing record before it counts too.
+    A missing record before a snapshot counts too: transactions that were appended while the snapshot was
+    encoded lie before it and are not part of it.
 
     Args:
         founded_at: the revision of the snapshot, or of the last transaction.
@@ -141,7 +142,7 @@ def _reach(whole: dict[int, Record], *, first: Offset, next_offset: Offset, foun
 
 
 def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
-    """The complete snapshot of the greatest revision; empty where there is none."""
+    """The complete snapshot of the greatest revision; empty if there is none."""
     best: tuple[SnapshotChunk, ...] = ()
     partial: list[SnapshotChunk] = []
     for chunk in chunks:
@@ -149,7 +150,7 @@ def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
         if chunk.index == 0:
             partial = []
         elif not is_next or chunk.index != len(partial):
-            partial = []  # A chunk between is missing: parts of two snapshots are none.
+            partial = []  # A chunk is missing in between: parts of two snapshots do not make one.
             continue
         partial.append(chunk)
         if len(partial) == chunk.count and (not best or chunk.revision >= best[0].revision):
@@ -158,10 +159,11 @@ def _newest(chunks: Sequence[SnapshotChunk]) -> tuple[SnapshotChunk, ...]:
 
 
 def _apply(shown: OrderedMap, transaction: TransactionRecord, *, is_creation: IsCreation | None) -> None:
-    """Apply it, but for keys that a newer chunk shows already.
+    """Apply `transaction`, except to keys that a newer snapshot chunk has set already.
 
     Args:
-        is_creation: behind a gap, where a key that stands there may have been deleted and made again.
+        is_creation: given after a gap, because a lost transaction may have deleted a key that `shown` still
+            holds; a put that creates the key then begins a new life of it.
     """
     changes: list[tuple[str, KeyValue | None]] = []
     for key, pair in changes_of(shown, transaction):
@@ -176,7 +178,7 @@ def _apply(shown: OrderedMap, transaction: TransactionRecord, *, is_creation: Is
 
 
 def _hints(damaged: Sequence[bytes]) -> tuple[str, ...]:
-    """What damaged records seem to be of."""
+    """The keys that damaged records seem to name."""
     found: dict[str, None] = {}
     for payload in damaged:
         try:

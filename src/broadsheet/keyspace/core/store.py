@@ -1,13 +1,14 @@
 """Store: the key space of one node, committed by its log.
 
-Revisions count committed transactions from 1; offsets are the log stream's, one per record. A transaction is
-judged against the head (everything appended), and answered and shown once it is durable; a refused compare
-is answered once what it was compared with is durable. A flush request becomes a snapshot of the shown map,
-then a trim.
-Automaton: one state; a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE beside it, chunk by chunk; a refused
-one begins again after a pause.
-It does not wait, read a clock, encode snapshots (long work, the host's) or serve watchers (`keyspace.local`).
-Source: control.15-17; code.3.
+Revisions count committed transactions from 1; offsets are the log stream's, one per record. Compares read
+the head, which includes every appended transaction, durable or not. A transaction is answered and becomes
+visible once it is durable. A failed compare is answered once the state that it read is durable: otherwise a
+crash could take that state back after the answer. A flush request starts a snapshot of the visible map; a
+trim follows it.
+Automaton: one state. Beside it a snapshot goes IDLE -> ENCODING -> WRITING -> IDLE, one chunk at a time; a
+snapshot that the log refused begins again after a pause.
+The store does not wait, read a clock, encode snapshots (slow work, done by the host) or serve watchers
+(`keyspace.local`). Source: control.15-17; code.3.
 """
 
 from collections import deque
@@ -38,60 +39,60 @@ from broadsheet.keyspace.core.transaction import (
 )
 
 SNAPSHOT_RETRY: Final = Duration(200 * MILLISECOND)
-"""Pause before a snapshot that the log had no room for is begun again."""
+"""Pause before a snapshot begins again after the log had no room for it."""
 
 
 class TransactRequest(Event, frozen=True):
-    """A client wants `operations` done where `compares` hold."""
+    """A client asks for `operations`, on condition that all `compares` hold."""
 
     request: RequestId
     compares: Sequence[Compare]
     operations: Sequence[Operation]
     is_upkeep: bool = False
-    """It is of something that the map names already, or lets go of it: a full map does not refuse it."""
+    """The transaction concerns something that the map names already, or removes it: a full map accepts it."""
 
 
 class Persisted(Event, frozen=True):
-    """Every record through `token` is durable."""
+    """Every record up to and including that of `token` is durable."""
 
     token: Token
 
 
 class PersistRefused(Event, frozen=True):
-    """The log did not take the record of `token`: nothing was written of it, or of any later one."""
+    """The log refused the record of `token`: nothing of it, or of any later record, was written."""
 
     token: Token
     message: str = "the keyspace log is full: free space"
 
 
 class FlushAsked(Event, frozen=True):
-    """This stream holds old segments of the log: make them superfluous."""
+    """Records of this stream keep old segments of the log in use: write a snapshot, so that they can go."""
 
 
 class LogBegun(Event, frozen=True):
-    """The log's stream begins anew with the whole map; the next record goes to `next_offset`."""
+    """The stream was reset and holds the whole map again; the next record goes to `next_offset`."""
 
     next_offset: Offset
 
 
 class SnapshotEncoded(Event, frozen=True):
-    """The snapshot that was asked for, as records."""
+    """The snapshot of the last `EncodeSnapshot`, as encoded records."""
 
     chunks: tuple[bytes, ...]
 
 
 class Persist(Effect, frozen=True):
-    """Append `record` at `offset`; refuse it where the log's next offset is another."""
+    """Append `record` at `offset`; report `PersistRefused` if the log's next offset differs."""
 
     token: Token
     offset: Offset
     record: bytes
     is_relief: bool = False
-    """It lets the log let go of more than it takes: it may use the room that is kept for that."""
+    """The record will let the log free more than it occupies, so it may use the log's relief reserve."""
 
 
 class Answer(Effect, frozen=True):
-    """Answer a request. `outcome` is there where `status` is OK, `message` where it is not."""
+    """Answer a request: with `outcome` if `status` is OK, otherwise with `message`."""
 
     request: RequestId
     status: Status
@@ -100,20 +101,20 @@ class Answer(Effect, frozen=True):
 
 
 class Show(Effect, frozen=True):
-    """The map is at `revision` now: wake those who watch or wait."""
+    """Readers see `revision` now: wake the watchers and the callers of `wait_revision`."""
 
     revision: Revision
 
 
 class EncodeSnapshot(Effect, frozen=True):
-    """Encode `pairs` as of `revision`, off the loop, and report `SnapshotEncoded`."""
+    """Encode `pairs` as of `revision` in a thread, then report `SnapshotEncoded`."""
 
     revision: Revision
     pairs: tuple[KeyValue, ...]
 
 
 class TrimLog(Effect, frozen=True):
-    """Records below `below` are needed no more."""
+    """Records below offset `below` are no longer needed."""
 
     below: Offset
 
@@ -127,7 +128,7 @@ class SnapshotState(Enum):
 
 
 class _Pending:
-    """An appended record that is not known to be durable, and who waits for it."""
+    """An appended record that is not known to be durable, and the answers that wait for it."""
 
     __slots__ = ("answers", "changes", "offset", "revision", "token")
 
@@ -141,10 +142,10 @@ StoreEffect = Persist | Answer | Show | EncodeSnapshot | TrimLog
 
 
 class Store:
-    """The map, what is on its way into it, and its history."""
+    """The visible map, the transactions that are not durable yet, and the history."""
 
     def __init__(self, shown: OrderedMap, history: History, *, next_offset: Offset, limits: Limits) -> None:
-        """Start with what recovery found (`core.recovery`); the last shown revision is `history.end - 1`."""
+        """Start with the state that `core.recovery` built; its revision is `history.end - 1`."""
         self.shown, self.history, self.limits = shown, history, limits
         self.revision = Revision(history.end - 1)
         self.snapshot = SnapshotState.IDLE
@@ -165,12 +166,12 @@ class Store:
         return [] if handler is None else handler(self, event)
 
     def deadline(self) -> Instant | None:
-        """When a snapshot that the log refused is begun again."""
+        """When to begin again a snapshot that the log refused."""
         return self._again_at
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way to the log."""
+        """Whether every appended record is durable."""
         return not self._pending
 
     def check(self) -> None:
@@ -233,12 +234,12 @@ class Store:
             if self.snapshot is SnapshotState.WRITING and pending.token == self._last_chunk:
                 effects.append(self._next_chunk())
         if self.revision > before:
-            effects.insert(0, Show(self.revision))  # Who is answered already reads what it wrote.
+            effects.insert(0, Show(self.revision))  # First, so that an answered caller reads its own write.
         return effects
 
     def _on_persist_refused(self, event: PersistRefused) -> list[StoreEffect]:
         if not self._pending or self._pending[-1].token < event.token:
-            return []  # A later record of a tail that was already taken back.
+            return []  # The refusal of an earlier record has already taken this one back.
         hit("keyspace.persist_refused")
         effects: list[StoreEffect] = []
         while self._pending and self._pending[-1].token >= event.token:
@@ -250,6 +251,7 @@ class Store:
                 for answer in pending.answers
             ]
             if self.snapshot is SnapshotState.WRITING and not pending.changes:
+                # A record without changes is a chunk. A snapshot that lacks one is void, so begin again.
                 self._chunks.clear()
                 self.snapshot = SnapshotState.IDLE
                 self._again_at = after(self._now, SNAPSHOT_RETRY)
@@ -258,20 +260,21 @@ class Store:
 
     def _on_flush_asked(self, _: FlushAsked) -> list[StoreEffect]:
         if self.snapshot is not SnapshotState.IDLE:
-            return []  # The one under way will do.
+            return []  # The snapshot under way will free the same segments.
         self.snapshot, self._again_at = SnapshotState.ENCODING, None
+        # The snapshot lacks the pending transactions, so the trim after it must keep their records.
         self._keep_from = self._pending[0].offset if self._pending else self._next_offset
         return [EncodeSnapshot(revision=self.revision, pairs=self.shown.frozen())]
 
     def _on_snapshot_encoded(self, event: SnapshotEncoded) -> list[StoreEffect]:
-        assert self.snapshot is SnapshotState.ENCODING, "nobody else encodes"
+        assert self.snapshot is SnapshotState.ENCODING, "one snapshot is encoded at a time"
         assert event.chunks, "a snapshot has at least one chunk"
         self.snapshot = SnapshotState.WRITING
         self._chunks.extend(event.chunks)
         return [self._next_chunk()]
 
     def _next_chunk(self) -> Persist | TrimLog:
-        """One chunk at a time: a large map must not stand in the log's way, nor in the loop's."""
+        """Write one chunk, and the next once it is durable: a large map must block neither log nor loop."""
         if not self._chunks:
             self.snapshot = SnapshotState.IDLE
             hit("keyspace.snapshot")
@@ -287,8 +290,7 @@ class Store:
         return self._on_flush_asked(FlushAsked())
 
     def _on_log_begun(self, event: LogBegun) -> list[StoreEffect]:
-        """The stream holds the whole map, as one snapshot: what was written of another is void."""
-        assert not self._pending, "nothing was on its way"
+        assert not self._pending, "a stream is reset only while no record waits for the disk"
         self._next_offset = self._keep_from = event.next_offset
         return []
 
@@ -308,7 +310,7 @@ class Store:
         self._waiting_count += 1
 
     def _answer_when_durable(self, request: RequestId, *, succeeded: bool) -> list[StoreEffect]:
-        """Answer a transaction that changed nothing, but not before what it saw is durable."""
+        """Answer a transaction that changed nothing, once the state that it read is durable."""
         answer = Answer(request, Status.OK, Outcome(succeeded=succeeded, revision=self._head_revision))
         if not self._pending:
             return [answer]
@@ -325,7 +327,7 @@ class Store:
                 del self._head[key]
 
     def _rewind_head(self) -> None:
-        """Make the head what is shown plus what is still pending."""
+        """Compute the head again from the visible map and the records that are still pending."""
         self._head.clear()
         self._head_revision = self.revision
         for pending in self._pending:
@@ -354,7 +356,7 @@ class Store:
                 return pair is not None and pair.value == compare.value
 
     def _changes(self, operations: Sequence[Operation], revision: Revision) -> Changes:
-        """What `operations` leave of each key, in key order, without deletes of absent keys."""
+        """Each key that `operations` change, in key order, with its new pair; no deletes of absent keys."""
         changes: list[tuple[str, KeyValue | None]] = []
         for operation in operations:
             old = self._at_head(operation.key)

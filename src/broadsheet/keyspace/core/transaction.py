@@ -1,9 +1,9 @@
-"""Transactions over the key space: compares, then puts and deletes (control.17).
+"""Transaction: compares, then puts and deletes, over the key space (control.17).
 
-Keys are text, ordered by code point, which is the order of their UTF-8 bytes. Values are bytes. A revision
-counts committed transactions from 1; 0 stands for absent. Plain values: nothing here has state. This module
-does not evaluate compares (`core.store`), and does no IO. Source: design/control.md control.16 and
-control.17; etcd's transactions, of which this is the part that brokers use.
+Keys are text, ordered by code point, which is the order of their UTF-8 bytes. Values are bytes. Revisions
+count committed transactions from 1; 0 means absent. Plain values: nothing here has state. This module does
+not evaluate compares (`core.store`), and does no IO. Source: design/control.md control.16 and control.17;
+the subset of etcd's transactions that brokers need.
 """
 
 from collections.abc import Sequence
@@ -15,38 +15,38 @@ from broadsheet.errors import InvalidArgument, Refused, TooLarge, Unsupported
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A key as it stands at some revision."""
+    """A key with its value at some revision."""
 
     key: str
     value: bytes
     create_revision: Revision
-    """The revision that put the key where it was absent."""
+    """The revision that created the key."""
     mod_revision: Revision
-    """The revision that put it last."""
+    """The revision of the last put of the key."""
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """Holds where `key` is not there."""
+    """Holds if `key` is absent."""
 
     key: str
 
 
 class CreateRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Holds where `key` was created at `revision`; revision 0 means absent."""
+    """Holds if `key` was created at `revision`; revision 0 means absent."""
 
     key: str
     revision: Revision
 
 
 class ModRevisionIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
-    """Holds where `key` was last put at `revision`; revision 0 means absent."""
+    """Holds if `key` was last put at `revision`; revision 0 means absent."""
 
     key: str
     revision: Revision
 
 
 class ValueIs(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
-    """Holds where `key` is there with exactly `value`."""
+    """Holds if `key` is present and its value equals `value`."""
 
     key: str
     value: bytes
@@ -56,16 +56,16 @@ Compare = Absent | CreateRevisionIs | ModRevisionIs | ValueIs
 
 
 class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """Set `key` to `value`, creating it where absent."""
+    """Set `key` to `value`; create the key if it is absent."""
 
     key: str
     value: bytes
     lease: int = 0
-    """A live lease that the key is attached to; 0 for none, which is all that `keyspace/local` supports."""
+    """The live lease to which the key is attached; 0 for none. `keyspace/local` supports only 0."""
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """Remove `key`; changes nothing where it is absent."""
+    """Remove `key`; changes nothing if the key is absent."""
 
     key: str
 
@@ -74,16 +74,16 @@ Operation = Put | Delete
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What became of a transaction. Both outcomes are durable when they are answered."""
+    """The result of a transaction; success and failed compares alike are durable when they are answered."""
 
     succeeded: bool
-    """Whether every compare held and every operation was done; otherwise nothing was."""
+    """True: every compare held and every operation was done. False: no operation was done."""
     revision: Revision
-    """Of the transaction where it changed something, else of the state that it was compared with."""
+    """The transaction's own revision if it changed something, otherwise that of the state that it read."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of what one transaction, and the whole map, may hold."""
+    """Bounds of one transaction and of the whole map."""
 
     key_bytes_max: int = 4096
     """UTF-8 bytes of one key."""
@@ -98,13 +98,13 @@ class Limits(msgspec.Struct, frozen=True):
     map_bytes_max: int = 64 << 20
     """Keys and values of the whole map, so that a snapshot of it fits into the log."""
     map_reserve_bytes: int = 64 << 20
-    """What the upkeep of keys that are there may use above `map_bytes_max`: 10,000 journals have epochs and
-    the largest registers in it."""
+    """Bytes above `map_bytes_max` that only upkeep of present keys may use. The default has room for the
+    epochs and the largest registers of 10,000 journals."""
     in_flight_max: int = 4096
-    """Transactions that wait for the disk."""
+    """Transactions that may wait for the disk at once."""
 
     def __post_init__(self) -> None:
-        """Hold the relations between the limits."""
+        """Refuse limits that contradict each other."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -123,9 +123,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits: Limits) -> Refused | None:
-    """Why a transaction may not even be tried, or None where it may. Nothing is changed either way.
+    """Why this transaction is invalid, or None if it is valid. Changes nothing.
 
-    A key stands in at most one operation, so that a transaction has no order within itself.
+    A key may occur in one operation only, so that the order of operations within a transaction has no effect.
     """
     if len(compares) > limits.compares_max:
         return TooLarge(f"{len(compares)} compares are above compares_max {limits.compares_max}: split them")
@@ -143,13 +143,13 @@ def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits
         if (bad := _key_refusal(operation.key, limits)) is not None:
             return bad
         if operation.key in written:
-            return InvalidArgument(f"key {operation.key!r} stands in two operations of one transaction")
+            return InvalidArgument(f"key {operation.key!r} is in two operations of one transaction: keep one")
         written[operation.key] = None
         total += len(operation.key)
         if isinstance(operation, Put):
             if operation.lease:
                 return Unsupported(
-                    f"lease {operation.lease}: leases come with the KV, put {operation.key!r} without"
+                    f"lease {operation.lease} of key {operation.key!r}: leases are not supported, use lease 0"
                 )
             if len(operation.value) > limits.value_bytes_max:
                 return TooLarge(

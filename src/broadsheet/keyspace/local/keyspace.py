@@ -1,8 +1,8 @@
-"""LocalKeyspace: the Keyspace port over one `Store` and one stream of the role's log.
+"""Keyspace: the port's implementation for one node, over one `Store` and one stream of the role's log.
 
-A host drives the store; its performers append to the log, answer callers, wake watchers and encode
-snapshots in a thread. Watchers read the store's history at their own pace, each from its own cursor: no
-queue, so nothing to bound. It does not judge transactions (`core.store`) or open the log (`local.role`).
+A host drives the store. The performers of its effects append to the log, answer callers, wake watchers and
+encode snapshots in a thread. Each watcher reads the store's history from its own cursor, so no queue needs a
+bound. This module does not judge transactions (`core.store`) or open the log (`local.role`).
 Source: design/control.md control.15-17.
 """
 
@@ -60,30 +60,31 @@ STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""The system refuses space, or another open file; nothing changed, and it passes."""
+"""The system refuses disk space or another open file. Nothing changed, and a later try may succeed."""
 STORY_BYTES_MAX: Final = 4096
-"""A step of the store that holds more is told without its keys and values."""
+"""The story shows a step above this size without its keys and values."""
 HEAL_RETRY: Final = Duration(50 * MILLISECOND)
-"""Pause before another look, while a log that lost a record is begun anew."""
+"""Pause between two tries to begin the log's stream anew after it lost a record."""
 HEALING: Final = "the key space's log lost an old record, and begins anew; try again later"
+"""The refusal of every transaction while the stream is begun anew."""
 
 
 class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of `keyspace/local`."""
 
     wal: WALConfig = WALConfig(segment_bytes=32 * MIB, initial_fill_bytes=4 * MIB, record_bytes_max=8 * MIB)
-    """The role's log. A snapshot of the largest map must fit into it beside what is not trimmed yet."""
+    """The role's log. A snapshot of the largest map must fit into it beside the records not yet trimmed."""
     limits: Limits = msgspec.field(default_factory=Limits)
     """Bounds of transactions and of the map."""
     history_transactions_max: int = 8192
-    """Transactions that a late watcher may still see one by one."""
+    """Transactions in the history, which a late watcher reads one by one."""
     history_bytes_max: int = 16 << 20
-    """Bytes of keys and values that the history holds."""
+    """Bytes of keys and values in the history."""
     snapshot_chunk_bytes: int = MIB
     """A snapshot is written as records of about this size."""
 
     def __post_init__(self) -> None:
-        """Hold the relations between the knobs."""
+        """Refuse knobs that contradict each other."""
         if self.snapshot_chunk_bytes < 1:
             raise ValueError(f"snapshot_chunk_bytes must be at least 1, not {self.snapshot_chunk_bytes}")
         largest = max(
@@ -92,12 +93,14 @@ class KeyspaceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         if largest > self.wal.record_bytes_max or largest > self.wal.segment_bytes // 4:
             raise ValueError(
-                f"keyspace: a record of {largest} bytes must fit into the log: see wal and limits"
+                f"keyspace: a record of {largest} bytes must fit into the log: raise wal.record_bytes_max "
+                f"({self.wal.record_bytes_max}) and wal.segment_bytes ({self.wal.segment_bytes}, four times "
+                "a record), or lower limits"
             )
 
 
 class LocalKeyspace:
-    """The key space of one node. Made by `KeyspaceRole`, found as a `Keyspace`."""
+    """The key space of one node. `KeyspaceRole` makes it and offers it as a `Keyspace`."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class LocalKeyspace:
 
     @property
     def key_count(self) -> int:
-        """Keys that are there."""
+        """How many keys the map holds."""
         return len(self._store.shown)
 
     @property
@@ -154,7 +157,7 @@ class LocalKeyspace:
 
     @property
     def revision(self) -> Revision:
-        """The revision of what is shown."""
+        """The revision of the state that readers see."""
         return self._store.revision
 
     def get(self, key: str) -> KeyValue | None:
@@ -166,13 +169,13 @@ class LocalKeyspace:
         return self._store.shown.range(prefix)
 
     def page(self, prefix: str, *, after: str, count_max: int) -> list[KeyValue]:
-        """As `Keyspace.page`."""
+        """See `Keyspace.page`."""
         return self._store.shown.page(prefix, after=after, count_max=count_max)
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Operation], *, is_upkeep: bool = False
     ) -> Outcome:
-        """As `Keyspace.transact`. A caller that is cancelled does not know the outcome."""
+        """See `Keyspace.transact`. A caller that is cancelled does not learn the outcome."""
         if self._is_closed:
             raise ShuttingDown("the key space is closed: nothing was done")
         request = self._next_request
@@ -186,11 +189,12 @@ class LocalKeyspace:
             self._waiters.pop(request, None)
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[Update]:
-        """As `Keyspace.watch`."""
+        """See `Keyspace.watch`."""
         cursor = from_revision
         while not self._is_closed:
             history = self._store.history
-            if cursor < history.first:  # So is 0. The cursor follows the reload, not what is shown after it.
+            if cursor < history.first:  # Always so for 0.
+                # Go on from the reload's own revision: more may have become visible while it was consumed.
                 yield (update := self._reload(prefix))
                 cursor = Revision(update.revision + 1)
                 continue
@@ -206,7 +210,7 @@ class LocalKeyspace:
             yield Update(Revision(cursor - 1), changes)
 
     async def wait_revision(self, revision: Revision, within: Duration = WAIT_REVISION_TIMEOUT) -> None:
-        """As `Keyspace.wait_revision`."""
+        """See `Keyspace.wait_revision`."""
         try:
             async with asyncio.timeout(in_seconds(within)):
                 while self.revision < revision:
@@ -215,15 +219,15 @@ class LocalKeyspace:
                         raise ShuttingDown(text)
                     await self._changed.wait()
         except TimeoutError:
-            text = f"revision {revision} did not come in {in_seconds(within)} s: it is {self.revision} here"
+            text = f"revision {revision} did not come in {in_seconds(within)} s: here it is {self.revision}"
             raise DeadlineExceeded(text) from None
 
     def flush_asked(self) -> None:
-        """The log wants this stream to let go of old segments."""
+        """Note that the log asks this stream to free old segments."""
         self._host.deliver(FlushAsked())
 
     async def close(self) -> None:
-        """Answer Unknown to everyone who waits, and end the watches. Idempotent."""
+        """Answer Unknown to every waiting caller, and end the watches. Idempotent."""
         self._is_closed = True
         self._host.close()
         for waiter in self._waiters.values():
@@ -245,7 +249,7 @@ class LocalKeyspace:
             self._host.deliver(PersistRefused(effect.token, HEALING))
             return
         if effect.offset != self._next_offset or buggify("keyspace.log_refuses"):
-            self._host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
+            self._host.deliver(PersistRefused(effect.token))  # An earlier record was refused.
             return
         passed("keyspace.append")
         durable = Persisted(effect.token)
@@ -262,8 +266,9 @@ class LocalKeyspace:
         self._next_offset = Offset(offset + 1)
 
     def _heal(self) -> None:
-        """The log lost an old record: have its stream begin anew with the map, which is all in memory."""
-        if not self._is_healing and not self._scope.is_closed:  # Tasks are cancelled before `close`.
+        """Begin the log's stream anew, because it lost an old record: memory holds the whole map."""
+        # A closed scope has cancelled its tasks and takes no new one, though `close` has not been called yet.
+        if not self._is_healing and not self._scope.is_closed:
             self._is_healing = True
             self._scope.spawn(self._begin_anew(), name="heal")
 
@@ -272,7 +277,7 @@ class LocalKeyspace:
         while True:
             if store.is_idle and store.snapshot is SnapshotState.IDLE:
                 break
-            await asyncio.sleep(in_seconds(HEAL_RETRY))  # What was appended before is durable soon.
+            await asyncio.sleep(in_seconds(HEAL_RETRY))  # Earlier appends will be durable soon.
         revision, pairs, disk = store.revision, store.shown.frozen(), self._disk
         chunks = await disk.run(lambda: snapshot(revision, pairs, chunk_bytes=self._chunk_bytes))
         seal = Seal(self._log.generation(STREAM), [*chunks])
@@ -288,7 +293,7 @@ class LocalKeyspace:
                 await asyncio.sleep(in_seconds(HEAL_RETRY))
             except OSError as error:
                 if error.errno not in NO_SPACE:
-                    raise  # What reached the disk is in doubt (W5).
+                    raise  # Nobody knows which bytes reached the disk: the process must end (W5).
                 await asyncio.sleep(in_seconds(HEAL_RETRY))
         self._is_healing = False
         self._host.deliver(LogBegun(self._next_offset))
@@ -300,7 +305,7 @@ class LocalKeyspace:
     def _answer(self, effect: Answer) -> None:
         waiter = self._waiters.get(effect.request)
         if waiter is None or waiter.done():
-            return  # Its caller was cancelled, and does not know the outcome.
+            return  # The caller was cancelled, and no longer waits.
         if effect.status is Status.OK and effect.outcome is not None:
             waiter.set_result(effect.outcome)
         else:
@@ -310,7 +315,7 @@ class LocalKeyspace:
         self._wake()
 
     def _encode_snapshot(self, effect: EncodeSnapshot) -> None:
-        if not self._scope.is_closed:  # Else the next start is asked again.
+        if not self._scope.is_closed:  # If it is closed, the log asks again after the next start.
             self._scope.spawn(self._encode(effect), name="snapshot")
 
     async def _encode(self, effect: EncodeSnapshot) -> None:

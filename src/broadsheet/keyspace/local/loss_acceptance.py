@@ -1,9 +1,10 @@
-"""Loss acceptance: an operator looks at what a stopped key space lost, and has it go on without that.
+"""Loss acceptance: an operator inspects what a stopped key space lost, and lets it go on without that.
 
-`look` reads the seal and the log and changes nothing. `give_up` writes a seal with the map that is left: the
-next start believes it and begins the log anew. A report and a damaged seal stay beside it. Revisions go on
-above everything that anything names, and `REVISION_LEAP` above that, for what left no trace. It does not know
-what keys mean: who owns journals says which revisions they name. Source: control.16; W6, W7; ADR 0124.
+`look` reads the seal and the log and changes nothing. `give_up` writes a seal with the map that is left; the
+next start loads the seal and begins the log anew. A report and a copy of a damaged seal stay beside it. The
+map goes on `REVISION_LEAP` above every revision that is named anywhere, so that a revision of which no trace
+is left is not used twice. This module does not interpret keys: its caller passes the revisions that journals
+name. Source: control.16; W6, W7; ADR 0124.
 """
 
 from collections.abc import Sequence
@@ -33,13 +34,13 @@ from broadsheet.wal.inspection import inspected
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a stopped key space holds."""
+    """The state of a stopped key space."""
 
     reason: str
-    """Why it does not start; empty where it does."""
+    """Why the key space does not start; empty if it does."""
     found: Salvage
     generation: Generation
-    """Of the log's stream."""
+    """The generation of the log's stream."""
 
     @property
     def accepted(self) -> AcceptedLoss | None:
@@ -48,7 +49,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What stays beside the seal for an operator to read."""
+    """The file that stays beside the seal for an operator to read."""
 
     accepted: int
     reason: str
@@ -59,11 +60,11 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
-    """What is there. Blocking; changes nothing. Nobody else may have the data directory open.
+    """Inspect the seal and the log. Blocking; changes nothing. The caller holds the data directory's lock.
 
     Raises:
         Corrupt: the log holds records of a newer version.
-        ConfigError: the log is foreign, or newer.
+        ConfigError: the log belongs to another node, or is of a newer version.
     """
     reason, seal = "", None
     try:
@@ -97,10 +98,10 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
 
 
 def floor(standing: Standing, revisions: Sequence[int]) -> Revision:
-    """The revision at which the map goes on: above all that anything names.
+    """The revision at which the map goes on: `REVISION_LEAP` above every known one.
 
     Args:
-        revisions: that others name.
+        revisions: every revision that other roles' files name.
     """
     return Revision(max([standing.found.revision, *revisions]) + REVISION_LEAP)
 
@@ -115,12 +116,12 @@ def give_up(
     chunk_bytes: int,
     now: int,
 ) -> None:
-    """Write the seal that the next start believes. Blocking; repeatable.
+    """Write the seal that the next start loads. Blocking; repeatable.
 
     Args:
-        added: keys that the operator names anew.
-        loss: what stands in the map from then on; None: nothing is missing any more.
-        revision: that of the map.
+        added: keys that the operator adds.
+        loss: the accepted loss to record in the map; None if nothing is missing any more.
+        revision: the revision at which the map goes on.
     """
     pairs = {pair.key: pair for pair in (*standing.found.pairs, *added) if pair.key != LOSS_KEY}
     if loss is not None:
@@ -135,7 +136,7 @@ def give_up(
 
 
 def _keep_damaged_seal(disk: Disk) -> None:
-    """Copy a seal that nobody can read: the new one takes its place."""
+    """Copy a seal that does not decode, before the new one replaces it: no bytes are ever deleted unread."""
     try:
         read_seal(disk)
     except Corrupt:

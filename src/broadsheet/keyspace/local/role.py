@@ -1,7 +1,7 @@
 """Role: the key space of a node that stands alone, from its log to the Keyspace port.
 
-It offers a `Keyspace` and a status source; it has no methods: clients reach what it holds through the
-domains. Source: control.15; log.1.
+It offers a `Keyspace` and a status source. It serves no methods: clients reach the metadata only through the
+roles that use it, such as journals. Source: control.15; log.1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ class KeyspaceRole:
         """Recover the map and offer it.
 
         Raises:
-            ConfigError: the log is locked, foreign or newer.
-            Corrupt: the log or the seal lost what was durable; the text names the ways out. Nothing changed.
+            ConfigError: the log is locked, belongs to another node, or is of a newer version.
+            Corrupt: the log or the seal lost durable records; the text names the remedies. Nothing changed.
         """
         logger = next((logs.of(self.name) for logs in services.every(Logs)), None)
         keyspace = await open_keyspace(scope, ports, config, logger)
@@ -58,7 +58,12 @@ class KeyspaceRole:
 async def open_keyspace(
     scope: Scope, ports: Ports, config: KeyspaceConfig, logger: Logger | None = None
 ) -> LocalKeyspace:
-    """Open the log and recover the map."""
+    """Open the log, recover the map, and decide about a torn last batch.
+
+    Raises:
+        ConfigError: as `KeyspaceRole.start`.
+        Corrupt: as `KeyspaceRole.start`.
+    """
     log = await Log.open(
         ports.disk,
         LOG_DIRECTORY,
@@ -74,7 +79,7 @@ async def open_keyspace(
     next_offset = found.next_offset
     if seal is None:
         payloads = [record.payload async for record in log.records(STREAM)]
-        # Known damage ends the records, also where it was found just now.
+        # Damage ends the records early, and may be found only while they are read: ask after the loop.
         if log.is_quarantined(STREAM) or log.is_unknown(STREAM):
             raise Corrupt(
                 f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: the key space does"
@@ -84,7 +89,7 @@ async def open_keyspace(
         if found.tail_cut and log.is_same_boot:
             seal = await _above_the_cut(ports, config, log, store, suspects=found.suspects, logger=logger)
         elif found.tail_cut:
-            log.settle(STREAM)  # A power cut tore it: nothing of it was answered, or shown to anybody.
+            log.settle(STREAM)  # A power cut tore the batch: nothing of it was answered, or seen by a reader.
     if seal is not None:
         next_offset = await begin_log(log, ports.disk, STREAM, seal)
         store = await _recovered(ports, config, seal.chunks, next_offset, next_offset)
@@ -105,10 +110,10 @@ async def open_keyspace(
 async def _recovered(
     ports: Ports, config: KeyspaceConfig, payloads: Sequence[bytes], first: Offset, next_offset: Offset
 ) -> Store:
-    """The store that records of the log, or the chunks of a seal, describe.
+    """The store that the log's records, or a seal's chunks, describe.
 
     Raises:
-        Corrupt: they do not, with the way out.
+        Corrupt: they do not fit together; the text names the remedy.
     """
     try:
         return await ports.disk.run(
@@ -134,10 +139,11 @@ async def _above_the_cut(
     suspects: Sequence[Record],
     logger: Logger | None,
 ) -> Seal:
-    """What goes on where the last batch is torn or damaged, and the kernel has not rebooted since.
+    """Write a seal whose revisions begin above those of a torn last batch.
 
-    Nothing tells a batch that kill -9 tore from an acknowledged one that is damaged. So its revisions are not
-    given again: an epoch or a journal may have had one. What was cut is told, with the revisions in doubt.
+    Without a reboot in between, a batch that kill -9 tore cannot be told from an acknowledged batch that was
+    damaged later. So its revisions are never used again: an epoch or a journal may be named by one of them.
+    A log line and a file report the revisions in doubt and the bytes that were cut.
     """
     sound = store.revision
     count = max([1, *(each.next_offset - log.next_offset(STREAM) for each in suspects)])

@@ -1,9 +1,9 @@
-"""Seal file: the whole map in a file beside the log, while the log's stream is begun anew.
+"""Seal file: the whole map in a file beside the log, for the time in which the log's stream is begun anew.
 
-It carries the map over a crash from the moment at which the stream is reset until the log holds it again, or
-from an operator's word to the next start. It governs for as long as it is there: it is removed, durably,
-before the next transaction is answered.
-Source: W6, W7; ADR 0122.
+The log does not hold the map between the reset of its stream and the sync of the map's records; after a crash
+in that time the seal holds it. An operator's accepted loss reaches the next start in the same file. While the
+seal exists, a start ignores the log's records. Therefore the seal is removed, durably, before the next
+transaction is answered. Source: W6, W7; ADR 0122.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ VERSION: Final = bytes((1,))
 CRC_BYTES: Final = 4
 LOST_SUFFIX: Final = ".lost"
 REVISION_LEAP: Final = 1 << 20
-"""How far revisions go on above the last known one, where records may have left no trace.
+"""How far revisions jump above the last known one when records may have been lost without a trace.
 
-More than there are transactions that wait for one sync."""
+It is more than the number of transactions that can wait for one sync."""
 REMEDY: Final = (
     "`broadsheet keyspace accept-loss` shows, while the node is stopped, what is left and what is lost,"
     " and has it go on without that"
@@ -33,23 +33,23 @@ REMEDY: Final = (
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """The map, and what it takes the place of."""
+    """The whole map, and the generation of the log stream that it replaces."""
 
     generation: Generation
-    """The log stream's, when this was written."""
+    """The stream's generation when the seal was written."""
     chunks: list[bytes]
-    """One snapshot, as the log's records are encoded."""
+    """One snapshot, encoded like the records of the log."""
 
 
 _decoder = msgspec.msgpack.Decoder(Seal)
 
 
 def read_seal(disk: Disk) -> Seal | None:
-    """The seal, or None. Blocking.
+    """The seal, or None if there is none. Blocking.
 
     Raises:
-        Corrupt: it is damaged. Nothing was changed.
-        ConfigError: it is of a newer version. Nothing was changed.
+        Corrupt: the seal is damaged. Nothing was changed.
+        ConfigError: the seal is of a newer version. Nothing was changed.
     """
     if not disk.exists(SEAL_NAME):
         return None
@@ -85,7 +85,7 @@ def write_seal(disk: Disk, seal: Seal) -> None:
 
 
 def write_aside(disk: Disk, name: str, content: bytes) -> str:
-    """Keep what an operator may want to read, in a file that nothing removes; its name. Blocking."""
+    """Write `content` durably to a file for operators, which no code removes; returns its path. Blocking."""
     path = f"{DIRECTORY}/{name}{LOST_SUFFIX}"
     disk.make_dir(DIRECTORY)
     file = disk.open(path, create=True)
@@ -106,11 +106,12 @@ def _remove(disk: Disk) -> None:
 
 
 async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Offset:
-    """Reset the stream, append the map, and remove the seal once that is durable; the next offset.
+    """Reset the stream, append the map, and remove the seal once the map is durable; returns the next offset.
 
     Raises:
-        StoreUnhealthy: no room in the log: repeat it.
+        StoreUnhealthy: the log has no room; the seal is still there, so the call may be repeated.
     """
+    # Above the seal's generation too: a crash may have come between an earlier reset and the seal's removal.
     generation = Generation(max(log.generation(stream), seal.generation) + 1)
     log.reset(stream, log.next_offset(stream), generation, done=lambda: None)
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -122,7 +123,7 @@ async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Of
     for index, chunk in enumerate(seal.chunks):
         is_last = index == len(seal.chunks) - 1
         log.append(stream, (chunk,), done=durable if is_last else lambda: None, relief=True)
-        await asyncio.sleep(0)  # A large map must not stand in the loop's way.
+        await asyncio.sleep(0)  # Let other tasks run between the chunks of a large map.
     await written
     await disk.run(lambda: _remove(disk))
     return log.next_offset(stream)
