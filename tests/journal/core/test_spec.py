@@ -20,8 +20,8 @@ def test_a_legal_spec_is_itself() -> None:
     ("spec", "said"),
     [
         (replace(SPEC, name=JournalName("logs//web")), "logs//web"),
-        (replace(SPEC, name=JournalName(".broadsheet/x")), "where a store keeps its own"),
-        (replace(SPEC, name=JournalName(".partial/x")), "where a store keeps its own"),
+        (replace(SPEC, name=JournalName(".broadsheet/x")), "which stores use themselves"),
+        (replace(SPEC, name=JournalName(".partial/x")), "which stores use themselves"),
         (replace(SPEC, fragment=FragmentSpec(length=1)), "1024 to"),
         (replace(SPEC, fragment=FragmentSpec(length=(1 << 30) + 1)), "to 1073741824 bytes"),
         (replace(SPEC, fragment=FragmentSpec(flush_interval=Duration(59 * SECOND))), "0, or a minute to 366"),

@@ -1,5 +1,5 @@
-"""The deciding half of journals, without IO.
+"""Core: the part of journals that decides, without IO.
 
-Specs, names of fragments, registers and records are values; the pipeline is the machine.
+The pipeline is the machine. Specs, fragment names, registers and log records are values.
 Source: design/journals.md.
 """

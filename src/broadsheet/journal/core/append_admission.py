@@ -1,7 +1,6 @@
-"""Append admission: one submitted append, the limits that it meets, and what becomes of it at some head.
+"""Append admission: one submitted append, its limits, and whether it is accepted at a given head.
 
-Lengths are bytes. Pure: the order of the checks stands here once, and nowhere else.
-Source: journals.12, 15, 24.
+Lengths are bytes. Pure. The order of the checks is defined here only. Source: journals.12, 15, 24.
 """
 
 import msgspec
@@ -13,7 +12,7 @@ from broadsheet.journal.core.registers import Condition, RegisterState, changed,
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one journal may have on its way."""
+    """Bounds of the appends of one journal that are not answered yet."""
 
     pending_bytes_max: int = 64 << 20
     """Bytes submitted and not yet answered."""
@@ -22,12 +21,12 @@ class Limits(msgspec.Struct, frozen=True):
     append_bytes_max: int = 256 << 20
     """Length of one streaming append."""
     flow_bytes_per_second_min: int = 64 << 10
-    """A streaming client that is slower than this, after `flow_stall`, is refused."""
+    """A streaming client that has used up `flow_stall` and is slower than this is refused."""
     flow_stall: Duration = Duration(10 * SECOND)
-    """How long a streaming client may send nothing. It holds nobody, but it takes space."""
+    """How long a streaming client may send nothing. It delays nobody, but its staged content takes space."""
 
     def __post_init__(self) -> None:
-        """Refuse what would admit nothing."""
+        """Refuse limits under which no append would be admitted."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -58,23 +57,28 @@ class Entry:
         self.status = Status.OK
         self.begin = self.end = ByteOffset(0)
         self.token = Token(0)  # 0: there is nothing to persist.
-        self.registers: RegisterState | None = None  # Those it sets, where it changes them.
-        self.settles = b""  # The attempt that is asked about.
-        self.is_whole = stream is None  # A stream's length is not known before.
+        self.registers: RegisterState | None = None  # The new state, if the append changes registers.
+        self.settles = b""  # The attempt id that a client asked about.
+        self.is_whole = stream is None  # The length of a stream is known only at its end.
 
     @property
     def pending_bytes(self) -> int:
-        """What it holds in memory: a stream is staged in a file."""
+        """Bytes of content in memory: none for a stream, because it is staged in a file."""
         return self.length if self.stream is None else 0
 
     @property
     def attempt(self) -> bytes:
-        """Whose it is; empty where nobody will ask."""
+        """The attempt id of the append; empty if its client will not ask for the outcome."""
         return self.condition.attempt if self.condition is not None else b""
 
 
 def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool) -> Status:
-    """What becomes of `entry` where the head is `head`, with these registers behind it."""
+    """Whether `entry` is accepted (OK) or why it is refused, at this head and these registers.
+
+    Args:
+        registers: the state after every earlier append; None if it is lost (journals.12).
+        is_behind: whether a greater offset than `head` is known to exist (journals.15).
+    """
     has_content = bool(entry.length) or not entry.is_whole
     if is_behind and has_content:
         return Status.INDEX_HAS_GREATER_OFFSET

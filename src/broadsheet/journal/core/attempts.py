@@ -1,15 +1,16 @@
-"""Attempts: whose the last conditional appends of a journal were.
+"""Attempts: the attempt ids of the last conditional appends of a journal.
 
 A client that lost an answer asks by the attempt id of its append (16 random bytes, the same for every try of
-one call). Two writers may append equal bytes under one check, so bytes cannot tell whose append succeeded.
+one call). Two writers may append equal bytes under one check, so the bytes alone do not show whose append
+succeeded.
 
-Offsets are bytes. `KEPT` attempts are remembered, the newest ones; `known_from` is the offset from which on
-none is missing: an append at or above it that is not remembered never took effect. The log's proposals and
-checkpoints carry attempts, so a restart knows as much. *Settled* attempts are those that a client asked about
-and that had not taken effect: a copy that is still on its way is refused when it comes. They end with the
-process, and so do the connections that could bring such a copy.
+Offsets are bytes. The newest `KEPT` attempts are remembered. No attempt at or above the offset `known_from`
+is forgotten: if one is not remembered, its append never took effect. The log's proposals and checkpoints
+carry attempts, so that a restart remembers the same ones. An attempt is *settled* when its client asked about
+it before it took effect: a copy of the append that arrives later is refused. Settled attempts are lost with
+the process. That is safe, because the connections that could still bring a copy end with it.
 
-It does not decide what becomes of an append. Source: journals.11, journals.21; J6, J7, C2.
+This module does not accept or refuse appends. Source: journals.11, journals.21; J6, J7, C2.
 """
 
 from collections.abc import Sequence
@@ -21,13 +22,13 @@ from broadsheet.base.types import ByteOffset
 
 ATTEMPT_BYTES: Final = 16
 KEPT: Final = 64
-"""Attempts that a journal remembers: some 2 KiB of each checkpoint."""
+"""Attempts that a journal remembers: about 2 KiB of each checkpoint."""
 SETTLED_KEPT: Final = 4_096
 """Settled attempts that a process remembers of a journal: 64 KiB."""
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):
-    """A committed append, and whose it was."""
+    """A committed append with its attempt id."""
 
     attempt: bytes
     begin: ByteOffset
@@ -49,45 +50,45 @@ class Attempts:
 
     @classmethod
     def nothing_known(cls) -> Self:
-        """Those of a journal that may have lost records: about no offset it can tell anything."""
+        """The attempts of a journal that may have lost records: every answer is "not known"."""
         return cls(known_from=ByteOffset((1 << 63) - 1))
 
     def remember(self, append: Remembered) -> None:
-        """`append` is committed; the oldest one is forgotten where there are too many."""
+        """Note that `append` is committed; forget the oldest one above `KEPT`."""
         self._remembered[append.attempt] = append
         if len(self._remembered) > KEPT:
             oldest = self._remembered.pop(next(iter(self._remembered)))
-            # What began below may have been this one, or another that was forgotten before.
+            # An unknown attempt that began at or below `oldest.begin` may be a forgotten one.
             self.known_from = max(self.known_from, ByteOffset(oldest.begin + 1))
 
     def find(self, attempt: bytes) -> Remembered | None:
-        """The append of that attempt, where it is committed and remembered."""
+        """The append of that attempt, if it is committed and remembered."""
         return self._remembered.get(attempt)
 
     def settle(self, attempt: bytes) -> None:
-        """Its client has asked: what comes of it from now on is refused."""
+        """Note that the attempt's client was told "not appended": a copy that arrives later is refused."""
         self._settled[attempt] = None
         if len(self._settled) > SETTLED_KEPT:
             del self._settled[next(iter(self._settled))]
 
     def is_settled(self, attempt: bytes) -> bool:
-        """Whether its client has been told already."""
+        """Whether the attempt's client was told that it is not appended."""
         return attempt in self._settled
 
     def settled(self) -> tuple[bytes, ...]:
-        """Those whose clients were told, oldest first."""
+        """The settled attempts, oldest first."""
         return tuple(self._settled)
 
     def lose(self, below: ByteOffset) -> None:
-        """Of appends below that offset some may be missing, though others are remembered."""
+        """Note that attempts of appends below that offset may be missing."""
         self.known_from = max(self.known_from, below)
 
     def copy(self) -> "Attempts":
-        """Another one that remembers the same."""
+        """A copy of the remembered attempts, without the settled ones."""
         return Attempts(self.remembered(), known_from=self.known_from)
 
     def remembered(self) -> tuple[Remembered, ...]:
-        """Oldest first."""
+        """The remembered appends, oldest first."""
         return tuple(self._remembered.values())
 
     def check(self) -> None:

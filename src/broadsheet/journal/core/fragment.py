@@ -1,8 +1,8 @@
 """Fragment: an immutable span `[begin, end)` of a journal, named by its content.
 
-`begin` and `end` are byte offsets. The sum is SHA-1 of the *uncompressed* content, as Gazette's format
-fixes it. Names are exactly Gazette's, so that each can read the other's store; nothing here opens or
-compresses anything. Source: journals.25.
+`begin` and `end` are byte offsets. The sum is the SHA-1 of the *uncompressed* content, as in Gazette. Names
+are exactly Gazette's, so that each system can read the other's store. This module opens no file and
+compresses nothing. Source: journals.25.
 """
 
 import re
@@ -33,7 +33,7 @@ SUFFIX: Final[dict[Codec, str]] = {
     Codec.ZSTANDARD: ".zst",
     Codec.SNAPPY: ".sz",
 }
-"""What names of fragments end in."""
+"""The suffix of a fragment's name, by codec."""
 
 _BY_SUFFIX: Final[dict[str, Codec]] = {
     **{suffix: codec for codec, suffix in SUFFIX.items()},
@@ -64,7 +64,7 @@ class Fragment(msgspec.Struct, frozen=True):
 
 
 def parse_name(name: str) -> Fragment | None:
-    """The fragment that `name` names; None where it is not a fragment's name."""
+    """The fragment that `name` names; None if `name` is not a fragment's name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

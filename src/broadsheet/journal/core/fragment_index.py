@@ -1,8 +1,9 @@
 """Fragment index: which fragments of a journal are stored, and which of them covers an offset.
 
-Offsets are bytes. Fragments are sorted by begin and by end, and none lies within another; a larger one
-replaces those that it covers. Equal ranges with different sums are a conflict, which is kept and refused,
-never resolved here (journals.10). Source: journals.10, journals.15.
+Offsets are bytes. Fragments are sorted by begin and by end, and none lies within another; a larger fragment
+replaces those that it covers. Two fragments of equal range with different sums are a conflict. The index
+keeps both and never picks one: reads of the range are refused (journals.10). Source: journals.10,
+journals.15.
 """
 
 from bisect import bisect_left, bisect_right
@@ -39,30 +40,30 @@ class Index:
 
     @property
     def begin(self) -> ByteOffset:
-        """The first byte of the first fragment; 0 where there is none."""
+        """The begin of the first fragment; 0 if there is none."""
         return self._cover[0].begin if self._cover else ByteOffset(0)
 
     @property
     def end(self) -> ByteOffset:
-        """The greatest end of any fragment; 0 where there is none."""
+        """The greatest end of any fragment; 0 if there is none."""
         return self._cover[-1].end if self._cover else ByteOffset(0)
 
     def fragments(self) -> list[Fragment]:
-        """The covering fragments, by offset."""
+        """The fragments, by offset, without those that a larger one covers."""
         return list(self._cover)
 
     def page(self, beyond: ByteOffset, count: int) -> list[Fragment]:
-        """The first `count` covering fragments that end above `beyond`, by offset."""
+        """The first `count` of `fragments` that end above `beyond`."""
         at = bisect_right(self._cover, beyond, key=_end)
         return self._cover[at : at + count]
 
     def conflicts(self) -> list[tuple[Fragment, ...]]:
-        """Fragments that claim one range with different sums."""
+        """Each group of fragments of one range with different sums."""
         return [tuple(found) for found in self._conflicts.values()]
 
     def add(self, fragment: Fragment) -> None:
-        """Take up a fragment; one that another covers changes nothing."""
-        # Begins and ends rise together, so the last that begins at or below it reaches furthest.
+        """Add `fragment`; nothing changes if another one covers it."""
+        # Begins and ends rise together. So of all that begin at or below it, the last one reaches furthest.
         at = bisect_right(self._cover, fragment.begin, key=_begin)
         if at and fragment.end <= self._cover[at - 1].end:
             other = self._cover[at - 1]
@@ -76,24 +77,24 @@ class Index:
         self._cover[first:stop] = [fragment]
 
     def covering(self, offset: ByteOffset) -> Fragment | None:
-        """The fragment that holds `offset` and reaches furthest; None where no fragment holds it."""
+        """Of the fragments that contain `offset`, the one that reaches furthest; None if there is none."""
         at = bisect_right(self._cover, offset, key=_begin)
         if at and offset < self._cover[at - 1].end:
             return self._cover[at - 1]
         return None
 
     def next_begin(self, offset: ByteOffset) -> ByteOffset | None:
-        """Where the first fragment above `offset` begins; None where there is none."""
+        """Where the first fragment above `offset` begins; None if there is none."""
         at = bisect_right(self._cover, offset, key=_begin)
         return self._cover[at].begin if at < len(self._cover) else None
 
     def next_end(self, offset: ByteOffset) -> ByteOffset | None:
-        """Where the first fragment that reaches beyond `offset` ends; None where none does."""
+        """Where the first fragment that reaches beyond `offset` ends; None if none does."""
         at = bisect_right(self._cover, offset, key=_end)
         return self._cover[at].end if at < len(self._cover) else None
 
     def conflict_at(self, offset: ByteOffset) -> tuple[Fragment, ...]:
-        """The fragments that disagree about `offset`."""
+        """The fragments whose conflict includes `offset`; empty if there is none."""
         for (begin, end), found in self._conflicts.items():
             if begin <= offset < end:
                 return tuple(found)

@@ -1,23 +1,23 @@
-"""Pipeline: orders the appends of one journal, and answers each when it is durable and may be shown.
+"""Pipeline: orders the appends of one journal, and answers each once it is durable and readers may see it.
 
-Offsets are bytes; `adopted_end` is where the next append begins, `committed_end` what readers may see.
+Offsets are bytes. The next append begins at `adopted_end`; readers see the bytes below `committed_end`.
 Tokens rise by one with each `Persist`. Times are instants.
 
     OPEN --EpochLost--> LOST (for good); OPEN --Closed--> CLOSED (for good); OPEN <-> full (a flag).
-    BEHIND: something greater than the head is known to exist (journals.15): no content is taken, reads go on.
-    A pipeline starts there, or OPEN --FellBehind--> BEHIND (for good): what it adopted is still acknowledged.
+    BEHIND: a greater offset than the head is known to exist (journals.15): content is refused, reads go on.
+    A pipeline starts there, or OPEN --FellBehind--> BEHIND (for good): adopted appends are still answered.
 
 An append: submitted -> evaluated against the adopted head -> persisted -> (registers put) -> committed and
 answered. Answers leave in the order of evaluation, refusals too (journals.9). The committed end never passes
 an append whose registers are not yet put (journals.11).
 
 A streaming append: opened -> staged beside the tail while others go on -> whole -> evaluated -> granted the
-tail, copied and synced there -> persisted like any other. What comes while it owns the tail waits behind it,
-for our disk and for no client (journals.17).
+tail, copied and synced there -> persisted like any other. Appends that arrive while it owns the tail wait for
+the disk, never for a client (journals.17).
 
-It does not see content, files, peers or the fragment store. With R=1 `Persisted` is the one replica's own
-log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt "Append State
-Machine".
+The pipeline does not see content, files, peers or the fragment store. With R=1 `Persisted` reports a sync of
+the one replica's log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt
+"Append State Machine".
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ from broadsheet.journal.core.staging import Staging
 from broadsheet.journal.core.tail import Tail
 
 PUT_RETRY: Final = Duration(50 * MILLISECOND)
-"""Pause before a registers put whose outcome is unknown is repeated, with the same version."""
+"""Pause before a registers put with an unknown outcome is repeated, with the same version."""
 
 
 class Pipeline:
@@ -82,21 +82,21 @@ class Pipeline:
         is_behind: bool = False,
         limits: Limits,
     ) -> None:
-        """Start an epoch whose keys are written.
+        """Start a pipeline epoch whose keys are already in the Keyspace.
 
         Args:
-            head: the end of what the sync committed.
-            registers: those of the head; None where they are lost (journals.12).
-            attempts: whose the last conditional appends were; None: nobody knows.
-            is_behind: some index or key names a greater offset than the head (journals.15).
+            head: the end of the bytes that recovery found.
+            registers: the state at the head; None if it is lost (journals.12).
+            attempts: of the last conditional appends; None if they are not known.
+            is_behind: a key or a stored fragment names a greater offset than the head (journals.15).
         """
         self.state = State.BEHIND if is_behind else State.OPEN
         self.adopted_end = self.committed_end = head
         self.fragment_begin, self.fragment_length = fragment_begin, fragment_length
         self.adopted_registers = self.committed_registers = registers
         self.attempts = attempts if attempts is not None else Attempts(known_from=head)
-        """Of committed appends."""
-        self._adopted_attempts: dict[bytes, None] = {}  # Of those that are not yet committed.
+        """The attempts of committed appends."""
+        self._adopted_attempts: dict[bytes, None] = {}  # Of appends that are adopted and not yet committed.
         self.limits, self.is_full = limits, False
         self.closing_status = Status.SHUTTING_DOWN
         self._queue, self._tail, self._staging = Queue(), Tail(), Staging(limits)
@@ -124,12 +124,12 @@ class Pipeline:
 
     @property
     def pending_count(self) -> int:
-        """Runs and requests that are not answered."""
+        """How many runs and requests are not answered."""
         return len(self._queue) + len(self._staging) + (not self._tail.is_free)
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything that was adopted is not durable yet."""
+        """Whether some adopted append is not durable yet."""
         return self._persisted < self._token
 
     def step(self, event: Input | Tick, now: Instant) -> list[Output]:
@@ -139,7 +139,7 @@ class Pipeline:
         return effects
 
     def deadline(self) -> Instant | None:
-        """When a slow client is aborted, or an unknown put repeated."""
+        """When a slow client is aborted, or a put with an unknown outcome repeated."""
         wanted = [due for due in (self._put_again_at, self._staging.due) if due is not None]
         return min(wanted) if wanted else None
 
@@ -180,7 +180,7 @@ class Pipeline:
         self._take(entry, effects)
 
     def _take(self, entry: Entry, effects: list[Output]) -> None:
-        """Evaluate `entry`, once nobody owns the tail."""
+        """Evaluate `entry`, or queue it while a stream owns the tail: the head is not known before."""
         if not self._tail.is_free:
             self._queue.waiting.append(entry)
             return
@@ -189,11 +189,11 @@ class Pipeline:
             self._answer(effects)
 
     def _refusal(self, run: object, status: Status) -> Reply:
-        """An answer that shows nothing but the committed end."""
+        """A refusal that reveals no state but the committed end."""
         return Reply(run=run, status=status, begin=self.committed_end, end=self.committed_end)
 
     def _admits(self, length: int) -> Status:
-        """Whether a new request is taken up at all."""
+        """Whether a new request may enter the queue at all, before it is evaluated."""
         if self.state is State.LOST:
             return Status.FENCED
         if self.state is State.CLOSED:
@@ -207,7 +207,7 @@ class Pipeline:
         return Status.OK
 
     def _evaluate(self, entry: Entry, effects: list[Output]) -> None:
-        """Adopt or refuse `entry` at the present head, and queue its answer; give the tail to a stream."""
+        """Adopt or refuse `entry` at the present head and queue its answer; a whole stream gets the tail."""
         entry.status = self._verdict(entry)
         if entry.stream is not None and entry.length and entry.status is Status.OK:
             self._roll()
@@ -262,19 +262,19 @@ class Pipeline:
         )
 
     def _roll(self) -> None:
-        """Begin a new fragment where the open one is longer than its length (strictly: Gazette's rule)."""
+        """Begin a new fragment if the open one is strictly longer than `fragment_length`, as Gazette does."""
         if self.adopted_end - self.fragment_begin > self.fragment_length:
             self.fragment_begin = self.adopted_end
 
     def _on_persisted(self, event: Persisted, _now: Instant, effects: list[Output]) -> None:
         if event.token <= self._persisted:
-            return  # Tokens are cumulative: an older one says nothing new.
+            return  # Tokens are cumulative: an older one tells nothing new.
         assert event.token <= self._token, f"persisted token {event.token} was never asked for"
         self._persisted = event.token
         self._answer(effects)
 
     def _answer(self, effects: list[Output]) -> None:
-        """Commit and answer everything at the front of the queue that may be."""
+        """Commit and answer from the front of the queue, as far as everything is durable and put."""
         entries, before = self._queue.entries, self.committed_end
         replies: list[Output] = []
         while entries:
@@ -298,18 +298,18 @@ class Pipeline:
         effects += replies
 
     def _put(self, effects: list[Output]) -> None:
-        """Put the newest registers that are durable, unless a put is on its way."""
+        """Put the newest durable registers, unless a put is under way."""
         if self._put_version > self._put_done:
             return
         newest = self._queue.durable_registers(self._persisted)
-        assert newest is not None, "somebody waits for a put"
+        assert newest is not None, "an append waits for a put"
         self._put_version = newest.version
         effects.append(PutRegisters(registers=newest))
 
     def _on_registers_put(self, event: RegistersPut, now: Instant, effects: list[Output]) -> None:
         if self.state in (State.LOST, State.CLOSED) or event.version <= self._put_done:
             return  # The answer to a put that was repeated.
-        assert event.version == self._put_version, "only one put is on its way"
+        assert event.version == self._put_version, "only one put is under way"
         if not event.is_known:
             hit("journal.pipeline.put_unknown")
             self._put_again_at = after(now, PUT_RETRY)
@@ -319,10 +319,13 @@ class Pipeline:
         self._answer(effects)
 
     def _on_persist_refused(self, event: PersistRefused, _now: Instant, effects: list[Output]) -> None:
-        """The disk took nothing from `event.token` on: refuse that, and evaluate the rest again."""
+        """Refuse every append from `event.token` on, and evaluate the barriers and refusals among them again.
+
+        Their answers described a head that is now taken back (journals.9).
+        """
         taken = self._queue.take_from(event.token)
         if not taken:
-            return  # Repeated.
+            return  # A repeated report: the entries are gone already.
         hit("journal.pipeline.persist_refused")
         self.adopted_end = taken[0].begin
         self.fragment_begin = min(self.fragment_begin, self.adopted_end)
@@ -336,7 +339,7 @@ class Pipeline:
             if not entry.token and entry.stream is None:
                 self._evaluate(entry, effects)
                 continue
-            # A refused stream was never read: what its content would meet now cannot be evaluated.
+            # A stream that was refused early has no content, so the new head cannot decide over it.
             entry.status, entry.token, entry.registers = event.status, Token(0), None
             entry.begin = entry.end = self.adopted_end
             self._queue.entries.append(entry)
@@ -360,9 +363,10 @@ class Pipeline:
         effects.append(Stage(stream=event.stream))
 
     def _early_verdict(self, entry: Entry) -> Status:
-        """Whether a stream can be refused before its content is read: the refusal is a read of the head.
+        """The refusal that a stream would meet now, so that its content need not be read; OK if none.
 
-        While somebody owns the tail the head is not known, and an offset above it may still come true.
+        While another stream owns the tail the head is not known, so nothing is refused. An offset above the
+        head is not refused either: other appends may reach it before the content is whole.
         """
         if self.state is State.OPEN and not self._tail.is_free:
             return Status.OK
@@ -373,13 +377,13 @@ class Pipeline:
         return found
 
     def _on_chunk_staged(self, event: ChunkStaged, now: Instant, effects: list[Output]) -> None:
-        """Police the client: it earns time by sending, at most `flow_stall` ahead."""
+        """Abort a client that is too slow or sends too much (`core.staging`)."""
         status = self._staging.staged(event.stream, event.length, now)
         if status is not Status.OK:
             effects.append(Abort(stream=event.stream, status=status))
 
     def _on_stream_ended(self, event: StreamEnded, _now: Instant, effects: list[Output]) -> None:
-        """The content is whole: it takes its place as soon as the tail is free."""
+        """Evaluate the stream, whose content is whole, as soon as the tail is free."""
         entry = self._staging.end(event.stream)
         if entry is not None:
             entry.length, entry.is_whole = event.length, True
@@ -387,7 +391,7 @@ class Pipeline:
 
     def _on_stream_placed(self, event: StreamPlaced, _now: Instant, effects: list[Output]) -> None:
         if not self._tail.is_owned_by(event.stream):
-            return  # The pipeline ended while it was synced.
+            return  # The pipeline ended while the content was being synced.
         entry = self._tail.release()
         entry.begin = entry.end = self.adopted_end
         self._queue.entries.append(entry)
@@ -395,7 +399,7 @@ class Pipeline:
         self._drain(effects)
 
     def _on_stream_failed(self, event: StreamFailed, _now: Instant, effects: list[Output]) -> None:
-        """The client gave up, was too slow or broke off, or the disk has no room."""
+        """Refuse the stream: its client gave up, was too slow or is gone, or the disk is full."""
         if self._tail.is_owned_by(event.stream):
             hit("journal.pipeline.placing_failed")
             entry: Entry | None = self._tail.release()
@@ -407,24 +411,27 @@ class Pipeline:
         self._drain(effects)
 
     def _drain(self, effects: list[Output]) -> None:
-        """Evaluate what waited, up to the next streaming append."""
+        """Evaluate the waiting appends, up to the next stream that takes the tail."""
         while self._queue.waiting and self._tail.is_free:
             self._evaluate(self._queue.waiting.popleft(), effects)
         self._answer(effects)
 
     def _on_roll_asked(self, _event: RollAsked, _now: Instant, effects: list[Output]) -> None:
-        """Who owns the tail is in the fragment already: it is asked again when that is over."""
+        """Close the open fragment, unless a stream owns the tail: its content is being written there.
+
+        The host asks again later.
+        """
         if self.state is State.OPEN and self._tail.is_free and self.adopted_end > self.fragment_begin:
             self.fragment_begin = self.adopted_end
             effects.append(Roll(fragment_begin=self.fragment_begin))
 
     def _on_fullness(self, event: Fullness, _now: Instant, effects: list[Output]) -> None:
         self.is_full = event.is_full
-        if self.is_full:  # What is staged takes space, and would be refused when it is whole.
+        if self.is_full:  # Staged content takes space, and would be refused at its end anyway.
             effects += [Abort(stream=each, status=Status.STORE_UNHEALTHY) for each in self._staging.stop()]
 
     def _on_fell_behind(self, _event: FellBehind, _now: Instant, effects: list[Output]) -> None:
-        """What waits meets the new state when its turn comes; what streams now is taken back."""
+        """Accept no more content: abort streams now; waiting appends are refused when they are evaluated."""
         if self.state is not State.OPEN:
             return
         self.state, status = State.BEHIND, Status.INDEX_HAS_GREATER_OFFSET
@@ -439,19 +446,19 @@ class Pipeline:
             effects.append(Abort(stream=stream, status=Status.TOO_SLOW))
         if self._put_again_at is not None and self._put_again_at <= now:
             self._put_again_at = None
-            self._put_version = self._put_done  # The same version again: it is idempotent.
+            self._put_version = self._put_done  # Put the same version again, which is idempotent.
             self._put(effects)
 
     def _on_epoch_lost(self, _event: EpochLost, _now: Instant, effects: list[Output]) -> None:
-        """Somebody else wrote the epoch key: this pipeline never acknowledges again (journals.1)."""
+        """End for good: the epoch key was changed, so another pipeline may acknowledge now (journals.1)."""
         self._end(State.LOST, Status.FENCED, effects)
 
     def _on_closed(self, event: Closed, _now: Instant, effects: list[Output]) -> None:
-        """The journal is deleted, or the node shuts down after it stopped taking appends."""
+        """End for good: the journal is being deleted or reopened, or the node shuts down."""
         self._end(State.CLOSED, event.status, effects)
 
     def _end(self, state: State, status: Status, effects: list[Output]) -> None:
-        """Answer everything: unknown what may be durable, `status` what is not."""
+        """Answer everything: appends that may be durable with UNKNOWN, all others with `status`."""
         if self.state in (State.LOST, State.CLOSED):
             return
         self.state, self.closing_status, self._put_again_at = state, status, None

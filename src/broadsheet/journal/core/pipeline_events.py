@@ -1,7 +1,7 @@
-"""Events and effects of the pipeline.
+"""Pipeline events: what the pipeline is told, and the effects that it asks for.
 
-Runs are opaque: the data path below knows where each append of a run begins and how to answer it. Offsets are
-bytes.
+A run is opaque to the pipeline: only the data path knows where each append of a run begins and how to answer
+it. Offsets are bytes.
 """
 
 from enum import Enum
@@ -22,19 +22,19 @@ class State(Enum):
 
 
 class Submitted(Event, frozen=True, gc=True):
-    """A run of `count` appends with `length` bytes in all came; one with a condition is a run of one."""
+    """A run of `count` appends with `length` bytes in all arrived; with a condition it is one append."""
 
     run: object
     count: int
     length: int
-    """0: a barrier."""
+    """0: a barrier, an append without content that only waits for all earlier ones."""
     condition: Condition | None = None
 
 
 class AttemptAsked(Event, frozen=True, gc=True):
-    """A client that lost an answer asks what became of its append.
+    """A client that lost an answer asks for the outcome of its append.
 
-    A barrier: behind it nothing of that attempt takes effect any more.
+    The question is a barrier: after it, an append with that attempt id that has not taken effect never will.
     """
 
     run: object
@@ -42,20 +42,20 @@ class AttemptAsked(Event, frozen=True, gc=True):
 
 
 class Persisted(Event, frozen=True):
-    """Everything through `token` is durable."""
+    """Every `Persist` up to and including `token` is durable."""
 
     token: Token
 
 
 class PersistRefused(Event, frozen=True):
-    """There was no room for `token`, and nothing of it or of a later one was written."""
+    """There was no room for the `Persist` of `token`: nothing of it, or of a later one, was written."""
 
     token: Token
     status: Status = Status.STORE_UNHEALTHY
 
 
 class RegistersPut(Event, frozen=True):
-    """The registers key holds `version`; or (not `is_known`) it is unknown whether it does."""
+    """The registers key holds `version`; if not `is_known`, the outcome of the put is unknown."""
 
     version: int
     is_known: bool
@@ -84,34 +84,34 @@ class StreamEnded(Event, frozen=True):
 
 
 class StreamPlaced(Event, frozen=True):
-    """The whole content stands at the tail of the spool, synced."""
+    """The whole content is at the tail of the spool, synced."""
 
     stream: int
 
 
 class StreamFailed(Event, frozen=True):
-    """Nothing of the stream's content will come, and the spool has nothing of it."""
+    """The stream ended without its content, and the spool holds nothing of it."""
 
     stream: int
     status: Status
 
 
 class RollAsked(Event, frozen=True):
-    """The open fragment is old: close it where it has anything (`flush_interval`)."""
+    """The open fragment is old: close it if it has content (`flush_interval`)."""
 
 
 class Fullness(Event, frozen=True):
-    """The disk passed its watermark, one way or the other."""
+    """The disk became fuller than its watermark, or free again."""
 
     is_full: bool
 
 
 class FellBehind(Event, frozen=True):
-    """It turned out that acknowledged bytes are missing here: take no more content (journals.15)."""
+    """Acknowledged bytes turned out to be missing here: accept no more content (journals.15)."""
 
 
 class EpochLost(Event, frozen=True):
-    """The epoch key is not the one that this pipeline wrote."""
+    """The epoch key is no longer the one that this pipeline wrote."""
 
 
 class Closed(Event, frozen=True):
@@ -142,7 +142,7 @@ Input = (
 class Persist(Effect, frozen=True, gc=True):
     """Write the content of `run` at `[begin, end)` and its proposal to the log, then report `Persisted`.
 
-    The open fragment begins at `fragment_begin`: where that is not the spool's, close the spool first.
+    The open fragment begins at `fragment_begin`: if the spool begins elsewhere, close it first.
     """
 
     token: Token
@@ -151,21 +151,21 @@ class Persist(Effect, frozen=True, gc=True):
     end: ByteOffset
     fragment_begin: ByteOffset
     registers: RegisterState | None
-    """Those that the append sets, where it changes them."""
+    """The new state, if the append changes registers."""
     stream: int | None
-    """The content stands in the spool already, synced."""
+    """The stream of a streaming append: its content is in the spool already, synced. None for others."""
     attempt: bytes = b""
-    """Whose it is, where a client may ask."""
+    """The attempt id, if the client may ask for the outcome."""
 
 
 class PutRegisters(Effect, frozen=True):
-    """Put the registers key, under the compare that the epoch key is unchanged."""
+    """Put the registers key in a transaction that compares the epoch key: it must be unchanged."""
 
     registers: RegisterState
 
 
 class Reply(Effect, frozen=True, gc=True):
-    """Answer `run`: `[begin, end)` is what all of it got; for a refusal, the head that it saw."""
+    """Answer `run`: `[begin, end)` is the span of the whole run; for a refusal, the head that it met."""
 
     run: object
     status: Status
@@ -186,7 +186,7 @@ class Stage(Effect, frozen=True):
 
 
 class Grant(Effect, frozen=True):
-    """Put the staged content at the tail, from `begin` on. Ends as `StreamPlaced` or `StreamFailed`."""
+    """Copy the staged content to the tail, from `begin` on. Ends as `StreamPlaced` or `StreamFailed`."""
 
     stream: int
     begin: ByteOffset
@@ -194,21 +194,21 @@ class Grant(Effect, frozen=True):
 
 
 class Abort(Effect, frozen=True):
-    """Drop what is staged of the stream, take it back from the tail, and report it as failed."""
+    """Drop the stream's staged content, remove it from the tail, and report `StreamFailed`."""
 
     stream: int
     status: Status
 
 
 class Rollback(Effect, frozen=True):
-    """The refused persists are taken back: the log is taken up again at `end`."""
+    """The refused `Persist`s are undone: the next one begins at `end`."""
 
     end: ByteOffset
     fragment_begin: ByteOffset
 
 
 class Roll(Effect, frozen=True):
-    """The next fragment begins at `fragment_begin`, the head: close the one before, if that can be."""
+    """The next fragment begins at `fragment_begin`, the head: close the open one, if possible now."""
 
     fragment_begin: ByteOffset
 

@@ -1,7 +1,7 @@
 """Queue: appends that were evaluated and not yet answered, in order, and those that wait to be evaluated.
 
-`pending_bytes` counts the content of both that is in memory. Entries leave at the front when they are
-answered, or from some token on when the disk refused them. Nothing here decides what an entry's answer is.
+`pending_bytes` counts the bytes in memory of both. Entries leave at the front when they are answered; if the
+disk refuses one, it and all later entries leave at the back. The queue does not decide answers.
 Source: journals.9.
 """
 
@@ -17,22 +17,22 @@ class Queue:
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque()
-        """Evaluated, in order: adopted ones tile the journal above the committed end."""
+        """Evaluated, in order. The spans of the adopted ones follow each other from the committed end on."""
         self.waiting: deque[Entry] = deque()
-        """Behind the owner of the tail."""
+        """Not evaluated, because a stream owns the tail."""
         self.pending_bytes = 0
 
     def __len__(self) -> int:
         return len(self.entries) + len(self.waiting)
 
     def pop(self) -> Entry:
-        """The first entry: it is being answered."""
+        """Take out the first entry, to answer it."""
         entry = self.entries.popleft()
         self.pending_bytes -= entry.pending_bytes
         return entry
 
     def durable_registers(self, persisted: Token) -> RegisterState | None:
-        """The newest registers among what is durable."""
+        """The newest registers of an append that is durable and not yet committed."""
         newest: RegisterState | None = None
         for entry in self.entries:
             if entry.token > persisted:
@@ -49,18 +49,18 @@ class Queue:
         return entries[kept:]
 
     def last_registers(self) -> RegisterState | None:
-        """The registers behind the last entry that changes them."""
+        """The registers that the last entry with a change sets; None if no entry changes them."""
         return next((each.registers for each in reversed(self.entries) if each.registers is not None), None)
 
     def withdraw(self, stream: int) -> Entry | None:
-        """Take out the waiting entry of a stream."""
+        """Take out the waiting entry of a stream; None if it does not wait."""
         found = next((each for each in self.waiting if each.stream == stream), None)
         if found is not None:
             self.waiting.remove(found)
         return found
 
     def clear(self) -> None:
-        """Everything has been answered."""
+        """Forget every entry; the caller has answered them."""
         self.entries.clear()
         self.waiting.clear()
         self.pending_bytes = 0

@@ -2,16 +2,15 @@
 
 Offsets are bytes, times nanoseconds since the Unix epoch, integers little-endian and unsigned. Three kinds:
 
-* *proposal*: an adopted append or run `[begin, end)` of the fragment that begins at `fragment_begin`, the
-SHA-1 of that fragment through
-  `end`, the registers where they changed, and either the content itself or the word that it stands in the
-  spool, synced; where its client may ask for it later, the attempt id;
-* *checkpoint*: every spool file is synced up to `end`, with these sums and registers; what lies below in the
-log is
-  no longer needed;
-* *identity*: of the log's stream 0, the incarnation of this replica's data.
+* *proposal*: an adopted append or run `[begin, end)` of the fragment that begins at `fragment_begin`, with
+  the SHA-1 of that fragment through `end`. It has the content itself, or a flag that the content is in the
+  spool file, synced. It has the registers if they changed, and the attempt id if the client may ask for the
+  outcome;
+* *checkpoint*: every spool file is synced up to `end`, with these sums and registers; earlier records of the
+  stream are no longer needed;
+* *identity*: the incarnation of this replica's data, in the log's stream 0.
 
-Nothing here reads a file. The log's own checksums guard the records; the sums here guard the spool.
+This module reads no file. The log's checksums guard the records; the sums in them guard the spool.
 Source: journals.6, journals.11, journals.14; `docs/protocols/journals.md`.
 """
 
@@ -50,11 +49,11 @@ class Proposal(msgspec.Struct, frozen=True, gc=False):
     sum: bytes
     """SHA-1 of the fragment's content through `end`."""
     registers: RegisterState | None
-    """Behind this append, where it changed them."""
+    """The new state, if the append changed registers."""
     content: memoryview | None
-    """None: it stands in the spool file, which was synced before this was written."""
+    """None: the content is in the spool file, which was synced before this record was written."""
     attempt: bytes = b""
-    """Whose append it is, where a client may ask."""
+    """The attempt id, if the client may ask for the outcome."""
 
 
 class ClosedSpool(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ class ClosedSpool(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Everything below `end` is in synced spool files or stored."""
+    """Says that everything below `end` is in synced spool files or in the fragment store."""
 
     epoch: Epoch
     fragment_begin: ByteOffset
@@ -77,13 +76,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
     registers: RegisterState | None = NO_REGISTERS
     closed: tuple[ClosedSpool, ...] = ()
     attempts: tuple[Remembered, ...] = ()
-    """Whose the last conditional appends below `end` were."""
+    """The last conditional appends below `end`, with their attempt ids."""
     attempts_from: ByteOffset | None = None
-    """From which offset on none is missing in `attempts`; None: from `end`."""
+    """No attempt at or above this offset is missing in `attempts`; None means `end`."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which life of the data this is."""
+    """Names the incarnation of the data."""
 
     incarnation: Incarnation
 
@@ -104,7 +103,7 @@ def encode_proposal(
     is_spooled: bool,
     attempt: bytes = b"",
 ) -> bytes:
-    """What stands before the content of a proposal."""
+    """The bytes of a proposal before its content."""
     tail = _registers_encoder.encode(registers) if registers is not None else b""
     flags = (_IS_SPOOLED if is_spooled else 0) | (_HAS_ATTEMPT if attempt else 0)
     head = _HEAD.pack(PROPOSAL, flags, 0, len(tail), epoch, fragment_begin, begin, end, first_append, digest)
@@ -122,10 +121,10 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def decode(payload: Buffer) -> Proposal | Checkpoint | Identity:
-    """The record that `payload` is.
+    """The record in `payload`.
 
     Raises:
-        Corrupt: it is none that this version knows.
+        Corrupt: this version cannot read it.
     """
     view = memoryview(payload)
     try:

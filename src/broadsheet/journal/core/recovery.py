@@ -1,10 +1,10 @@
-"""Recovery: from the records of a journal's stream to what its spool files must hold.
+"""Recovery: derives from the records of a journal's stream what its spool files must hold.
 
-Offsets are bytes. A pure function of the records: reads no file, so it cannot tell whether the spool
-agrees; the sums in the plan let the caller find out. The last checkpoint is the base, proposals above it
-follow in order of offset, and the plan ends at the last one that continues its predecessor (records below
-the base may still be there: trimming is lazy). Source: journals.2 (R=1: all members have answered),
-journals.6, journals.14.
+Offsets are bytes. A pure function: it reads no file, so it cannot tell whether the spool agrees; the caller
+compares the files with the sums in the plan. The base is the last checkpoint. The proposals above it follow
+in order of offset, and the plan ends at the first gap between two of them. Records below the base are
+skipped: the log trims them late. Source: journals.2 (R=1: all members have answered), journals.6,
+journals.14.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 
 
 class SpoolPlan(msgspec.Struct):
-    """What one fragment's file must hold."""
+    """The content that one fragment's spool file must have."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -27,13 +27,13 @@ class SpoolPlan(msgspec.Struct):
     """SHA-1 of the content through `end`."""
     first_append: int
     synced_end: ByteOffset
-    """Below this the file was synced before the log said so."""
+    """The file was synced up to here."""
     writes: list[tuple[ByteOffset, memoryview]] = []
-    """Content that the log has, to be written again: the page cache is not believed."""
+    """Content from the log, to be written again: the file may have lost what was not synced."""
     is_closed: bool = False
 
     def is_in_log(self) -> bool:
-        """Whether the log has all of its content."""
+        """Whether the log has the whole content of the fragment."""
         at = self.begin
         for begin, content in self.writes:
             if begin > at:
@@ -43,22 +43,22 @@ class SpoolPlan(msgspec.Struct):
 
 
 class RecoveryPlan(msgspec.Struct):
-    """What the log says of a journal."""
+    """The state of a journal according to the log."""
 
     epoch: Epoch
-    """Of the newest record; 0 where there is none."""
+    """The greatest epoch of a record; 0 if there is none."""
     end: ByteOffset
     registers: RegisterState | None
     spools: list[SpoolPlan]
     """By offset; the last one is the open fragment."""
     attempts: Attempts
-    """Whose the last conditional appends were."""
+    """The attempts of the last conditional appends."""
     gap: str = ""
-    """Why records above `end` do not count, where there are such."""
+    """Why records above `end` are ignored; empty if there are none."""
 
 
 def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
-    """The state that `records`, in log order, lead to."""
+    """The plan that `records`, in log order, lead to."""
     everything = list(records)
     base = _base(everything)
     spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, c.end, is_closed=True) for c in base.closed]
@@ -101,13 +101,13 @@ def _apply(plan: RecoveryPlan, record: Proposal) -> None:
     if record.fragment_begin != spool.begin:
         spool.is_closed = True
         if spool.end == spool.begin:
-            plan.spools.pop()  # It never got a byte.
+            plan.spools.pop()  # The fragment never got a byte, so it has no file.
         spool = SpoolPlan(record.begin, record.begin, EMPTY_SUM, record.first_append, record.begin)
         plan.spools.append(spool)
     if spool.end == spool.begin:
         spool.first_append = record.first_append
     if record.content is None:
-        spool.synced_end = record.end  # A sync of the file is one of all that was written to it before.
+        spool.synced_end = record.end  # A sync of the file includes everything written to it before.
     else:
         spool.writes.append((record.begin, record.content))
     spool.end, spool.sum = record.end, record.sum

@@ -1,9 +1,8 @@
 """Registers: small names and values of a journal, checked and set with an append.
 
-`version` counts changes from 0 (never set); `at` is the end of the append that made the last one. The check
-and the change of one append are evaluated against the state behind every earlier append, adopted or not yet
-committed. Whether the change may be shown is the pipeline's business. Source: journals.11, journals.12;
-journals.12; J6.
+`version` counts changes from 0 (never set); `at` is the end of the append that made the last change. The
+check and the change of an append are evaluated against the state after every earlier adopted append,
+committed or not. The pipeline decides when readers see a change. Source: journals.11, journals.12; J6.
 """
 
 from typing import Annotated, Final
@@ -18,46 +17,47 @@ REGISTERS_MAX: Final = 16
 NAME_CHARS_MAX: Final = 64
 VALUE_CHARS_MAX: Final = 256
 REGISTERS_BYTES_MAX: Final = REGISTERS_MAX * (NAME_CHARS_MAX + VALUE_CHARS_MAX)
-"""Of all names and values, as UTF-8: what the key space keeps room for (`map_reserve_bytes`)."""
+"""Bytes of all names and values, as UTF-8. The key space keeps room for them (`map_reserve_bytes`)."""
 
 
-_Few: Final = msgspec.Meta(max_length=16 * REGISTERS_MAX)  # Far too many are refused before they are decoded.
+# The decoder refuses a map far above `REGISTERS_MAX`, before it takes the loop's time.
+_Few: Final = msgspec.Meta(max_length=16 * REGISTERS_MAX)
 
 
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What must hold for an append, and what it sets."""
+    """What must hold for an append to be accepted, and which registers it changes."""
 
     offset: ByteOffset | None = None
-    """The append must begin exactly here; None: wherever the head is."""
+    """The append must begin exactly here; None: at the head, wherever that is."""
     check: Annotated[dict[str, str | None], _Few] | None = None
-    """Each register must have this value; None: must be absent."""
+    """Each register must have this value; None: it must be absent."""
     union: Annotated[dict[str, str], _Few] | None = None
     """Registers set with the append, after `subtract`."""
     subtract: Annotated[dict[str, str], _Few] | None = None
-    """Registers removed with the append where they have exactly this value."""
+    """Registers removed with the append if they have exactly this value."""
     attempt: bytes = b""
-    """Whose append it is: 16 bytes, the same for every try of one call; empty where nobody will ask."""
+    """The attempt id: 16 bytes, the same for every try of one call; empty if its client will not ask."""
     is_strict: bool = True
     """False: Gazette's rule, by which a journal that never had registers passes every check (journals.12)."""
 
     @property
     def may_change_registers(self) -> bool:
-        """Whether it asks for a change."""
+        """Whether the append sets or removes registers."""
         return bool(self.union or self.subtract)
 
 
 class RegisterState(msgspec.Struct, frozen=True):
-    """The registers behind some append."""
+    """The registers after some append."""
 
     values: dict[str, str]
     version: int
     at: ByteOffset
     attempt: bytes = b""
-    """Of the append that made the last change (journals.11)."""
+    """The attempt id of the append that made the last change (journals.11)."""
 
 
 NO_REGISTERS: Final = RegisterState(values={}, version=0, at=ByteOffset(0))
-"""Those of a journal that never had any."""
+"""The state of a journal that never had registers."""
 
 
 def validate_condition(condition: Condition) -> None:
@@ -98,7 +98,7 @@ def is_met(condition: Condition, state: RegisterState) -> bool:
 
 
 def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> RegisterState | None:
-    """The state behind an append with `condition` that ends at `at`; None where they stay as they are."""
+    """The state after an append with `condition` that ends at `at`; None if the registers do not change."""
     values = dict(state.values)
     for name, value in (condition.subtract or {}).items():
         if values.get(name) == value:
@@ -112,6 +112,6 @@ def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> Regis
 
 
 def is_within_limits(state: RegisterState) -> bool:
-    """Whether a journal may have so many registers, and such long ones."""
+    """Whether the number and the bytes of the registers are within the limits of a journal."""
     held = sum(len(name.encode()) + len(value.encode()) for name, value in state.values.items())
     return len(state.values) <= REGISTERS_MAX and held <= REGISTERS_BYTES_MAX

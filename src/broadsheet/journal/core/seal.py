@@ -1,11 +1,11 @@
-"""Seal: what stands of a journal whose log lost records, written down beside its spool files.
+"""Seal: the sound state of a journal whose log lost records, written to a file beside its spool files.
 
-Offsets are bytes, times nanoseconds since the Unix epoch. The log tells of its damage once; the seal keeps
-it until it is dealt with. With a `reason` the journal takes no appends, until an operator accepts what is
-`lost`. Without one it only carries a decided head over a crash, from the moment at which it is decided until
-the log holds it. It governs until the log has a record of a later generation than its own: `governs`.
+Offsets are bytes, times nanoseconds since the Unix epoch. The log reports its damage only once; the seal
+keeps the finding until it is resolved. While the seal has a `reason`, the journal refuses appends, until an
+operator accepts what is `lost`. A seal without a reason keeps a decided head safe from a crash until the log
+holds that head. A seal governs until the log has a record of a later generation than the seal's (`governs`).
 
-Nothing here reads a file. Source: journals.3 (seals, quarantine), journals.12, journals.15; W6, W7.
+This module reads no file. Source: journals.3 (seals, quarantine), journals.12, journals.15; W6, W7.
 """
 
 from typing import Final
@@ -24,31 +24,31 @@ CRC_BYTES: Final = 4
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A span that nothing vouches for any more."""
+    """A span whose content no sound record or file proves any more."""
 
     begin: ByteOffset
     end: ByteOffset
     why: str
     sum: bytes = b""
-    """SHA-1 of the fragment through `end`, where a record names it."""
+    """SHA-1 of the fragment through `end`; empty if no record has it."""
     first_append: int = 0
-    """When the fragment got its first byte; 0 where that is not known."""
+    """When the fragment got its first byte; 0 if that is not known."""
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """What stands, what does not, and whether appends may go on."""
+    """What is sound, what is lost, and whether appends may go on."""
 
     journal: JournalName
     checkpoint: Checkpoint
-    """Everything that is sound, through its `end`."""
+    """The sound state, up to its `end`."""
     generation: Generation
-    """The log stream's, when this was written."""
+    """The generation of the log's stream when the seal was written."""
     written: int
     reason: str = ""
-    """Why no content may be appended; empty where it may."""
+    """Why no content may be appended; empty if it may."""
     lost: tuple[Lost, ...] = ()
     accepted: int = 0
-    """When an operator accepted what is lost; 0: nobody did."""
+    """When an operator accepted the loss; 0 if nobody did."""
 
 
 _decoder = msgspec.msgpack.Decoder(Seal)
@@ -61,10 +61,10 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def decode_seal(content: bytes, name: str) -> Seal:
-    """What a seal's file says.
+    """The seal in a seal file's `content`.
 
     Raises:
-        Corrupt: it is damaged, or of a newer version.
+        Corrupt: the file is damaged, or of a newer version.
     """
     body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
     if crc32c(body).to_bytes(CRC_BYTES, "little") != crc or body[:1] != bytes((SEAL,)):
@@ -76,12 +76,16 @@ def decode_seal(content: bytes, name: str) -> Seal:
 
 
 def governs(seal: Seal, newest: Generation | None) -> bool:
-    """Whether the log's records, the newest of which is of generation `newest`, are older than the seal."""
+    """Whether the seal is newer than the log's records, so that it counts and they do not.
+
+    Args:
+        newest: the generation of the log's newest record; None if it has none.
+    """
     return newest is None or newest <= seal.generation
 
 
 def checkpoint_of(plan: RecoveryPlan) -> Checkpoint:
-    """The checkpoint that says what `plan` says."""
+    """The checkpoint that describes the same state as `plan`."""
     last = plan.spools[-1]
     return Checkpoint(
         epoch=plan.epoch,

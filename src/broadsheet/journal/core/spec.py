@@ -1,9 +1,9 @@
-"""Spec: what a journal is told to be, and which names and numbers are legal.
+"""Spec: the settings of a journal, and which names and numbers are legal.
 
-Lengths are bytes. A spec is a value of the Keyspace under `items/<journal>`; two more keys, without a
-lease, hold the pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, one value
-each. Nothing here knows where a journal is or what it holds. Source: journals.1, journals.13,
-journals.23-25; node.5; access.7, access.8.
+Lengths are bytes. The Keyspace holds a spec under `items/<journal>`; two more keys, without a lease, hold the
+pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, with one value each. This
+module does not know where a journal is or what it contains. Source: journals.1, journals.13, journals.23-25;
+node.5; access.7, access.8.
 """
 
 from typing import Annotated, Final
@@ -24,7 +24,7 @@ FRAGMENT_BYTES_MAX: Final = 1 << 30
 FLUSH_INTERVAL_MIN: Final = Duration(60 * SECOND)
 FLUSH_INTERVAL_MAX: Final = Duration(366 * DAY)
 SIDE_DIRECTORY: Final = ".broadsheet"
-"""Where a store keeps index files, beside the journals (journals.25)."""
+"""The directory of a store for index files, beside those of the journals (journals.25)."""
 
 FRAMING_LABEL: Final = "broadsheet.dev/framing"
 DURABILITY_LABEL: Final = "broadsheet.dev/durability"
@@ -35,14 +35,14 @@ class FragmentSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """How a journal's bytes are cut into fragments and stored."""
 
     length: int = 64 << 20
-    """A fragment that is longer than this is closed before the next append; an append is never split."""
+    """A fragment longer than this is closed before the next append; an append is never split."""
     codec: Codec = Codec.NONE
     """How stored fragments are compressed, from the next roll on."""
     store: str = ""
     """URL of the fragment store; empty: the node's own."""
     flush_interval: Duration = Duration(0)
-    """A fragment with content from before the last multiple of it (since 1970, UTC) is closed, so that what a
-    slow journal gets is stored too. 0: only by length."""
+    """At each multiple of this interval (since 1970, UTC) a fragment with older content is closed, so that a
+    slow journal is stored in time, too. 0: fragments are closed by length only."""
 
 
 class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -51,29 +51,29 @@ class JournalSpec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     name: JournalName
     fragment: FragmentSpec = FragmentSpec()
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=4 * LABELS_MAX)] = {}
-    """Far too many are refused before they are decoded: a MiB of them held the loop for 55 ms."""
+    """The decoder refuses a map far above `LABELS_MAX`: decoding 1 MiB of labels held the loop for 55 ms."""
     is_deleting: bool = False
-    """Set by a delete, which then removes the content; such a journal serves nothing."""
+    """Set by a delete, which then removes the content. A journal with this mark serves nothing."""
 
 
 def validate_name(name: str) -> JournalName:
     """Return `name` as a journal's name.
 
     Raises:
-        InvalidArgument: it is not relative and clean, too long, or reserved.
+        InvalidArgument: the name is not relative and clean, is too long, or is reserved.
     """
     valid = journal_name(name)
     first = valid.split("/", 1)[0]
     if first in (SIDE_DIRECTORY, PARTIAL_SEGMENT):
-        raise InvalidArgument(f"journal name begins with {first}, where a store keeps its own: {name!r}")
+        raise InvalidArgument(f"journal name {name!r} begins with {first}, which stores use themselves")
     return valid
 
 
 def validate_spec(spec: JournalSpec) -> JournalSpec:
-    """Return `spec` where it is legal.
+    """Return `spec` if it is legal.
 
     Raises:
-        InvalidArgument: names the field, its value and what is allowed.
+        InvalidArgument: a field is not legal; the text names it, its value and what is allowed.
     """
     validate_name(spec.name)
     length = spec.fragment.length
@@ -88,7 +88,7 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
         )
     for reserved in (META_NAME, LEGACY_PREFIX):
         if reserved in spec.labels:
-            raise InvalidArgument(f"label {reserved!r} is what selectors call the journal's own name by")
+            raise InvalidArgument(f"label {reserved!r} is reserved: in selectors it means the journal's name")
     label_set(spec.labels.items())
     durability = spec.labels.get(DURABILITY_LABEL, "fsynced")
     if durability != "fsynced":
@@ -96,7 +96,7 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
             f"label {DURABILITY_LABEL}={durability!r}: only fsynced is served by a single replica"
         )
     if spec.is_deleting:
-        raise InvalidArgument("is_deleting is set by a delete only")
+        raise InvalidArgument("is_deleting is true: only a delete sets it; leave it out")
     return spec
 
 
@@ -106,7 +106,7 @@ def spec_key(name: JournalName) -> str:
 
 
 EPOCH_PREFIX: Final = "epoch/"
-"""Of every epoch key."""
+"""The prefix of every epoch key."""
 
 
 def epoch_key(name: JournalName) -> str:

@@ -1,11 +1,11 @@
-"""Spool claims: what records that the log does not vouch for say of a journal's spool files.
+"""Spool claims: what untrustworthy records of the log say about a journal's spool files.
 
-Offsets are bytes. A claim is believed only where the content of a file proves it: content that has the SHA-1
-that was written down for it is that content, be the record itself damaged or not. A sum that is itself
-damaged proves as much while only a few of its 160 bits are wrong. Where a record does not decode any more,
-the sum of a whole file may still be found among its bytes.
+Offsets are bytes. A claim is believed only if the content of a file proves it: content with the SHA-1 of the
+record is the content that the record describes, even if the record itself is damaged. A damaged sum is proof,
+too, while only a few of its 160 bits are wrong. If a record no longer decodes, the sum of a whole file may
+still be found among its bytes.
 
-Nothing here reads a file. Source: journals.3; W7; ADR 0120, ADR 0125.
+This module reads no file. Source: journals.3; W7; ADR 0120, ADR 0125.
 """
 
 from collections.abc import Sequence
@@ -21,40 +21,41 @@ from broadsheet.journal.core.records import Checkpoint, Proposal, decode
 from broadsheet.journal.core.registers import RegisterState
 
 WRONG_BITS_MAX: Final = 8
-"""Bits of a sum that may be damaged: another content comes so near by a chance of one in 2^110."""
+"""Bits of a sum that may be damaged. Other content matches this closely with a chance of one in 2^110."""
 SEARCHED_BYTES: Final = 64 << 10
-"""Of a record that does not decode: a sum stands in its head, or in a checkpoint, which is shorter."""
+"""How many first bytes of a record that does not decode are searched for a sum. A proposal has its sum in the
+head, and a checkpoint is shorter than this."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What an unvouched record says: the fragment from `begin` on has this sum through `end`."""
+    """What such a record says: the fragment that begins at `begin` has this sum through `end`."""
 
     begin: ByteOffset
     end: ByteOffset
     sum: bytes
     first_append: int
     registers_version: int
-    """Of the registers behind it that the record tells; 0: it tells none."""
+    """The version of the registers in the record; 0 if it has none."""
     attempts: tuple[Remembered, ...] = ()
-    """Whose appends the record tells of."""
+    """The attempts in the record."""
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """All that the records behind the damage say."""
+    """All claims of the records at and after the damage."""
 
     claims: Sequence[Claim]
     last_end: ByteOffset | None
-    """Where the journal ends, as far as they tell. None where one that may reach further is missing or
-    unreadable. A checkpoint does not tell of those before it, because appends go on while it is made."""
+    """The journal's end according to the records. None if a missing or unreadable record may have reached
+    further. A checkpoint cannot rule that out, because appends go on while it is made; a later append can."""
     last: bytes = b""
-    """The stream's very last record as it was found, damaged or not; empty where it is missing."""
+    """The stream's very last record as it was found, damaged or not; empty if it is missing."""
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
-    """What `suspects`, in log order, say.
+    """The claims of `suspects`, in log order.
 
     Args:
-        suspects: empty bytes stand for records that are missing.
+        suspects: payloads of records; empty bytes for each missing one.
         is_complete: whether the last of them is the stream's very last record.
     """
     claims: list[Claim] = []
@@ -63,7 +64,7 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
         try:
             record = decode(payload)
         except Corrupt:
-            last_end = None  # It may reach further than what is known, until an append behind it tells.
+            last_end = None  # This record may reach further. A later append, if any, shows the end.
             continue
         if isinstance(record, Proposal | Checkpoint):
             version = record.registers.version if record.registers is not None else 0
@@ -98,17 +99,17 @@ def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
 
 
 def agrees(found: bytes, told: bytes) -> bool:
-    """Whether the sum of some content is the one that was told, but for a few bits that are damaged."""
+    """Whether the sum that was found equals the one in a record, except for a few damaged bits."""
     return bits_wrong(found, told) <= WRONG_BITS_MAX and EMPTY_SUM not in (found, told)
 
 
 def bits_wrong(one: bytes, other: bytes) -> int:
-    """In how many bits they differ."""
+    """In how many bits two sums differ."""
     return (int.from_bytes(one) ^ int.from_bytes(other)).bit_count()
 
 
 def tells(record: bytes, digest: bytes) -> bool:
-    """Whether `digest` stands anywhere in a record, but for a few bits that are damaged."""
+    """Whether a record contains `digest` anywhere, except for a few damaged bits."""
     searched = record[:SEARCHED_BYTES]
     if digest in searched:
         return digest != EMPTY_SUM
@@ -117,16 +118,16 @@ def tells(record: bytes, digest: bytes) -> bool:
 
 
 def tells_begin(record: bytes, begin: ByteOffset) -> bool:
-    """Whether a checkpoint, damaged somewhere, says that its open fragment is empty and begins there."""
+    """Whether a damaged checkpoint says that its open fragment is empty and begins at `begin`."""
     fields = ("fragment_begin", "end")
     return EMPTY_SUM in record and any(_pair(field, begin) in record for field in fields)
 
 
 def tells_no_other_registers(record: bytes, known: RegisterState | None) -> bool:
-    """Whether a damaged record sets no registers but those that the registers key has.
+    """Whether a damaged record sets no registers except those that the registers key already has.
 
-    An append whose registers were never put was not acknowledged. Newer registers have another version and
-    stand at another offset; damage in one place spares two of the three fields.
+    An append whose registers were never put was not acknowledged, so its record proves nothing. Newer
+    registers differ in version and offset; damage in one place leaves two of the three fields readable.
     """
     if b"version" not in record and b"values" not in record:
         return True
@@ -138,10 +139,10 @@ def tells_no_other_registers(record: bytes, known: RegisterState | None) -> bool
 
 
 def is_put(claim: Claim, known: RegisterState | None) -> bool:
-    """Whether the registers behind a claim were put, as far as its record decodes."""
+    """Whether the registers of a claim were put, so that its append may have been acknowledged."""
     return claim.registers_version <= (known.version if known is not None else 0)
 
 
 def _pair(field: str, value: object) -> bytes:
-    """A field of a record as it is written."""
+    """A field's name and value as a record encodes them."""
     return msgspec.msgpack.encode(field) + msgspec.msgpack.encode(value)

@@ -1,11 +1,12 @@
-"""Staging: the streaming appends whose content is on its way, and whether their clients keep up.
+"""Staging: the streaming appends whose content is still arriving, and whether their clients are fast enough.
 
-Lengths are bytes. A stream holds nothing that others wait for: its content is staged beside the tail. Its
-client must keep up all the same, since what is staged takes space: it earns time by sending, each byte pays
-for itself at the minimum rate, at most `flow_stall` ahead. OPEN --end--> whole, and out of here; OPEN
---too slow, too long--> stopped: its clock stands still until the host reports that it has failed.
+Lengths are bytes. A stream delays no other append, because its content is staged beside the tail. A slow
+client is refused all the same, because staged content takes space. Each stream has a deadline. Every byte
+moves it later by the byte's time at the minimum rate, but never further than `flow_stall` from now.
+OPEN --end--> whole, and removed; OPEN --too slow or too long--> stopped: the deadline is cleared until the
+host reports that the stream has failed.
 
-It does not see content, and it knows nothing of places. Source: journals.17; ADR 0131.
+Staging does not see content or the journal's tail. Source: journals.17; ADR 0131.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from broadsheet.journal.core.append_admission import Entry, Limits
 
 
 class _Clock:
-    """What one client has sent, and when it is too slow."""
+    """How much one client has sent, and its deadline; no deadline once the stream is stopped."""
 
     __slots__ = ("due", "entry", "length")
 
@@ -26,7 +27,7 @@ class _Clock:
 
 
 class Staging:
-    """The streams whose content is not whole."""
+    """The streams whose content is not whole yet."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -37,19 +38,19 @@ class Staging:
 
     @property
     def due(self) -> Instant | None:
-        """When the first client is too slow, if it sends nothing more."""
+        """The earliest deadline of a stream; None if no stream is open."""
         return min((each.due for each in self._clocks.values() if each.due is not None), default=None)
 
     def begin(self, stream: int, entry: Entry, now: Instant) -> None:
-        """The content of `entry` may come."""
+        """Start the stream of `entry`, with `flow_stall` for its first byte."""
         assert stream not in self._clocks, "a stream is opened once"
         self._clocks[stream] = _Clock(entry, after(now, self._limits.flow_stall))
 
     def staged(self, stream: int, length: int, now: Instant) -> Status:
-        """`length` more bytes came; whether more may come."""
+        """Count `length` more bytes; OK, or why the stream must be aborted."""
         clock = self._clocks.get(stream)
         if clock is None or clock.due is None:
-            return Status.OK  # It has been stopped: this was on its way.
+            return Status.OK  # These bytes were under way when the stream was stopped: it is aborted once.
         clock.length += length
         if clock.length > self._limits.append_bytes_max:
             clock.due = None
@@ -59,21 +60,21 @@ class Staging:
         return Status.OK
 
     def slow(self, now: Instant) -> Iterator[int]:
-        """The streams whose clients are too slow; their clocks stop."""
+        """Stop the streams whose deadline has passed, and yield them."""
         for stream, clock in self._clocks.items():
             if clock.due is not None and clock.due <= now:
                 clock.due = None
                 yield stream
 
     def stop(self) -> Iterator[int]:
-        """Every stream whose clock still runs; they stop."""
+        """Stop every stream that is still open, and yield them."""
         for stream, clock in self._clocks.items():
             if clock.due is not None:
                 clock.due = None
                 yield stream
 
     def end(self, stream: int) -> Entry | None:
-        """All of it came, or it failed; None where nobody knows it."""
+        """Remove a stream that is whole or has failed; its entry, or None if it is not here."""
         clock = self._clocks.pop(stream, None)
         return clock.entry if clock is not None else None
 

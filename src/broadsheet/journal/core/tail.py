@@ -1,7 +1,7 @@
-"""Tail: which streaming append is being put at the end of the journal.
+"""Tail: which streaming append is being copied to the end of the journal.
 
-FREE --grant--> OWNED --placed or failed--> FREE. The owner's content is whole: it is copied from beside the
-tail and synced, at the pace of our disk; no client is waited for. Source: journals.17.
+FREE --grant--> OWNED --placed or failed--> FREE. The owner's content is whole: the host copies and syncs it
+at the speed of the disk, and waits for no client meanwhile. Source: journals.17.
 """
 
 from broadsheet.journal.core.append_admission import Entry
@@ -15,21 +15,21 @@ class Tail:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody owns it."""
+        """Whether no append owns the tail."""
         return self.owner is None
 
     def is_owned_by(self, stream: int) -> bool:
-        """Whether it is that stream's."""
+        """Whether that stream owns the tail."""
         return self.owner is not None and self.owner.stream == stream
 
     def grant(self, entry: Entry) -> None:
-        """Give it to `entry`."""
+        """Make `entry` the owner."""
         assert self.owner is None, "one owner at a time"
-        assert entry.length, "what has no content has no place"
+        assert entry.length, "an append without content needs no tail"
         self.owner = entry
 
     def release(self) -> Entry:
-        """The owner is done with it; returns it."""
+        """Free the tail; returns the former owner."""
         owner, self.owner = self.owner, None
-        assert owner is not None, "nobody owns the tail"
+        assert owner is not None, "only an owner releases the tail"
         return owner
