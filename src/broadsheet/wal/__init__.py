@@ -1,15 +1,15 @@
 """Write-ahead log: one physical log per role of a process, with many logical streams (log.1).
 
-Three layers. A *run* is some whole entries of one stream, each with its term; the chain crc that it
-carries depends on the entries only, and is the same on every replica. A *frame* wraps one run for this
-disk: log id, boot, segment lap, generation, physical chain. A *batch* is one write and one sync: 4
-KiB-aligned, with a header that states where each stream that it touches stands.
+A log has three layers. A *run* is some whole entries of one stream, each with its term. Its chain crc depends
+on the entries only, and is the same on every replica. A *frame* wraps one run for this disk: it adds log id,
+boot, segment lap, generation and physical chain. A *batch* is one write and one sync. It is aligned to 4 KiB,
+and the rows in its head say at which offset, generation and chain each stream is that the batch changes.
 
 The encoding (`format`, `batch`), the accounting (`stream`, `pool`) and the reading (`scan`, `recovery`)
-are sans-IO; `Log` is the thin shell that does the IO. Invariants: what was acknowledged is durable
-(W1); recovery yields per stream a prefix of one branch, at least what was acknowledged (W2), and the
-same again when it is repeated (W3); damage is charged to streams, detected always (W4), quarantined
-where it was known durable (W6), and never deleted (W7).
+are sans-IO; `Log` is the thin shell that does the IO. Invariants: an acknowledged record is durable (W1).
+Recovery returns a prefix of one branch for each stream, with all acknowledged records (W2), and returns the
+same when it is repeated (W3). Damage is always detected and charged to streams (W4). A stream whose damaged
+records were known durable is quarantined (W6). Damaged bytes are never deleted (W7).
 
 Source: log.1-19; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.md`.
 """

@@ -1,10 +1,11 @@
-"""A batch being collected: its place is fixed when it opens, its bytes when it is sealed and encoded.
+"""Batch: the frames and rows of one write, collected until the batch is sealed and encoded.
 
-Bytes throughout. OPEN --seal--> SEALED --encode--> bytes. While it is open, `room_for` answers exactly
-whether a frame still fits, so that an append is refused before anything changed. The rows say where
-each stream stands at the end of the batch: those that the batch touches, those that the batch before it
-touched (so that the loss of one batch can be charged), and all streams where it is the first of a
-segment or of a boot. It does no IO. Source: log.2, log.5.
+All sizes are in bytes. OPEN --seal--> SEALED --encode--> bytes. The place of a batch is fixed when it opens.
+While it is open, `room_for` tells exactly whether a frame still fits, so an append is refused before anything
+has changed. A row holds the state of one stream at the end of the batch. A batch has rows for the streams
+that it changes, and for those that the batch before it changed, so that the loss of one batch can be charged
+to its streams. The first batches of a segment and the first batch of a boot have rows for all streams. This
+module does no IO. Source: log.2, log.5.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,14 +40,14 @@ FIXED_BYTES: Final = BATCH_BYTES + FRAME_BYTES
 
 
 Frame = tuple[Kind, bytes, Sequence[Buffer], int]
-"""A frame of an open batch: kind; stream, run and link as they stand in the header; payload; its length.
+"""A frame of an open batch: kind; stream, run and link, packed for the header; payload; payload length.
 
-A bare tuple, because there is one per append: a named one costs half a microsecond more.
+This is a bare tuple, because every append makes one: a named tuple costs half a microsecond more.
 """
 
 
 class Encoded(NamedTuple):
-    """A batch as it is written."""
+    """The bytes of a sealed batch."""
 
     parts: list[Buffer]
     size: int
@@ -57,7 +58,7 @@ class Encoded(NamedTuple):
 
 
 class Everyone(dict[int, None]):
-    """The streams that a batch names which names all of them: these, and those of the log."""
+    """The streams of a batch that has rows for all of them: its own keys, and every stream of the log."""
 
     __slots__ = ("_streams",)
 
@@ -70,7 +71,7 @@ class Everyone(dict[int, None]):
 
 
 class Batch:
-    """One write to be."""
+    """One write that is being collected."""
 
     __slots__ = (
         "at", "body", "boot", "bytes_max", "copied", "done", "filled", "frame_at", "frames", "index",
@@ -90,38 +91,39 @@ class Batch:
         boot: int,
         everyone: Mapping[int, object] | None,
     ) -> None:
-        """Open at `at` of a segment's `use`, which is filled up to `filled`.
+        """Open the batch `at` bytes into the segment of `use`, which is filled up to `filled`.
 
         Args:
-            everyone: all streams, where it names all of them.
-            bytes_max: above it a batch takes no frame but its first.
+            everyone: all streams, if the batch has rows for all of them; otherwise None.
+            bytes_max: the size above which a batch takes no further frame. The first frame is always taken.
         """
         self.lap, self.use, self.at, self.sequence = lap, use, at, sequence
         self.filled = self.limit = filled
-        """How far relief may write into the segment, and how far appends may: 0 while they may not."""
+        """`filled` is the end up to which relief may write into the segment. `limit` is the same end for
+        appends, and 0 while appends are refused."""
         self.bytes_max = bytes_max
         self.index = use.index
         self.boot, self.is_full = boot, everyone is not None
         self.frames: list[Frame] = []
         self.done: list[Callable[[], None]] = []
         self.releases: list[Release] = []
-        """What may be unpinned once this batch is durable."""
+        """Runs that are unpinned once this batch is durable."""
         self.named: dict[int, None] = {} if everyone is None else Everyone(everyone)
         self.touched: dict[int, None] = {}
-        """The streams that have a row, and those of them that this batch changes."""
+        """`named`: the streams that have a row. `touched`: those of them that this batch changes."""
         self.table = b""
-        """The rows, packed, once it is sealed."""
+        """The packed rows; empty until the batch is sealed."""
         self.row_count = 0
         self.oldest = 0
-        """The lap below which all is free, as far as its rows and those before it tell."""
+        """All laps below this one are free, according to the rows of this batch and of earlier ones."""
         self.is_sealed = False
         self.payload_bytes = 0
         self.body = self.frame_at = 0
-        """Bytes of all frames, and of those before the one that was taken last."""
+        """`body`: bytes of all frames. `frame_at`: bytes of the frames before the one that was taken last."""
         self.copied: list[tuple[StreamState, int]] = []
-        """Runs that were copied into it, by their end."""
+        """The runs that were copied into this batch: stream, and first offset."""
         self.size = BATCH_BYTES + ROW_BYTES * len(everyone or ())
-        """Bytes up to the end of its last frame."""
+        """Bytes from the start of the batch to the end of its last frame."""
 
     @property
     def end(self) -> int:
@@ -129,14 +131,14 @@ class Batch:
         return aligned(self.at + self.size)
 
     def name(self, streams: Iterable[int]) -> None:
-        """Have rows for `streams`, untouched."""
+        """Add rows for `streams`, which this batch does not change."""
         for stream in streams:
             if stream not in self.named:
                 self.size += ROW_BYTES
             self.named[stream] = None
 
     def touch(self, stream: int) -> None:
-        """Something about `stream` changed: say where it stands."""
+        """Add a row for `stream`, which this batch changes."""
         self.name((stream,))
         self.touched[stream] = None
 
@@ -149,9 +151,9 @@ class Batch:
         return self.at + size <= limit and (size <= self.bytes_max or not self.frames)
 
     def take(self, stream: int, frame: Frame) -> bool:
-        """Place a frame; False, and nothing changed, where there is no room for it or the batch is sealed.
+        """Place a frame; False, with nothing changed, if there is no room for it or the batch is sealed.
 
-        All of it in one function: this is the path of every append.
+        The checks of `room_for` are repeated here, in one function, because this is the path of every append.
         """
         length, named = frame[3], self.named
         taken = FRAME_BYTES + length + -length % FRAME_ALIGN
@@ -169,7 +171,7 @@ class Batch:
         return True
 
     def add(self, stream: int, frame: Frame) -> None:
-        """Place a frame, which `room_for` has granted."""
+        """Place a frame after `room_for` has said that it fits."""
         limit, self.limit = self.limit, self.filled
         is_taken = self.take(stream, frame)
         self.limit = limit
@@ -178,11 +180,12 @@ class Batch:
     def seal(
         self, streams: dict[int, StreamState], table: Table, *, changed: Iterable[int], oldest: int
     ) -> None:
-        """Take no more frames: `streams` now stand where they stand at its end.
+        """Take no more frames, and pack the rows: the batch ends with `streams` in their present state.
 
         Args:
-            table: as the batches before it have left it.
-            changed: streams that changed otherwise since they were named.
+            table: the rows of all streams after the batches before this one.
+            changed: streams that changed without a frame, for example by a trim.
+            oldest: the lap below which all laps are free.
         """
         assert not self.is_sealed, f"batch {self.sequence} is sealed already"
         self.is_sealed, self.oldest = True, oldest
@@ -212,7 +215,12 @@ class Batch:
         self.copied.clear()
 
     def encode(self, *, log_id: int, durable: int, chain: int) -> Encoded:
-        """Its bytes, given what is durable now. Payloads above 1 KiB are passed on uncopied."""
+        """The bytes of the batch. Payloads above 1 KiB are passed on without a copy.
+
+        Args:
+            durable: position through which the log is durable now.
+            chain: the physical chain before the first frame.
+        """
         assert self.is_sealed
         table = self.table
         size = self.size

@@ -1,4 +1,4 @@
-"""What an operator may set about a log. Bytes throughout."""
+"""Config: the settings of a log that an operator may change. All sizes are in bytes."""
 
 import msgspec
 
@@ -10,11 +10,11 @@ MIB = 1024 * KIB
 BLOCK_BYTES = 4 * KIB
 """Batches start at multiples of this, and a segment is a multiple of it."""
 SEGMENTS_MAX = 1000
-"""Of one log: as many as its file of extents has room for."""
+"""Segments of one log at most: the file of extents has room for so many."""
 
 
 class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sizes and limits of one log. A log that exists makes no smaller segments than it has."""
+    """Sizes and limits of one log. An existing log makes no segment smaller than those that it has."""
 
     segment_bytes: int = 64 * MIB
     """Size of a segment file, from 16 KiB to 2 GiB, a multiple of 4 KiB."""
@@ -25,22 +25,22 @@ class WALConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments_reserved: int = 1
     """Free segments that appends may not take: room for checkpoints, trims, copies and truncations."""
     initial_fill_bytes: int = 16 * MIB
-    """How much of the very first segment a first start waits for."""
+    """A first start waits until so much of the first segment is filled."""
     record_bytes_max: int = 16 * MIB
-    """The largest payload of one append; at most a quarter of a segment is taken."""
+    """The largest payload of one append. Domains append no more than a quarter of a segment."""
     batch_bytes_max: int = 8 * MIB
     """A batch takes no further frame above this."""
     pending_bytes_max: int = 64 * MIB
-    """Bytes that may wait for the batch on its way; above it appends are throttled."""
+    """Bytes that may wait while a batch is being written; above this, appends are throttled."""
     streams_max: int = 65_536
     """Logical streams of one log; each costs 40 bytes in the first batch of every segment."""
     vouch_delay: Duration = Duration(2 * MILLISECOND)
-    """How long a log rests before it vouches for its last batch; it is vouched for within twice that."""
+    """How long a log must be idle before it vouches for its last batch; this takes at most twice as long."""
     retry_delay: Duration = Duration(100 * MILLISECOND)
-    """How long to wait before space that was refused is asked for again, and a flush that was not made."""
+    """How long the log waits before it asks again for disk space that was refused, or for a flush."""
 
     def __post_init__(self) -> None:
-        """Hold the relations between the fields."""
+        """Check the bounds of the fields and the relations between them."""
         if not 16 * KIB <= self.segment_bytes <= 2048 * MIB or self.segment_bytes % BLOCK_BYTES:
             raise ValueError(
                 f"segment_bytes must be a multiple of 4096 in 16 KiB..2 GiB, not {self.segment_bytes}"

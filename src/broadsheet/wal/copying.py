@@ -1,11 +1,11 @@
-"""Copying forward: what still pins the oldest segment is appended again, and what is damaged is set aside.
+"""Copying: the runs that pin the oldest segment are appended again, and damaged bytes are set aside.
 
-Bytes throughout. A restartable to-do list (code.1): a copy that was not made is found again, and a run
-that was given up meanwhile is passed over. The segment is read in small pieces in a thread, each run is
-verified there, and the loop places few runs a turn, and no more before the former ones are durable. At the
-end, what is not copied could not be read: it is damaged. Its bytes go to a file of their own, its stream is
-quarantined, and then it pins nothing any more: one bad sector must not keep every younger segment in use.
-Source: log.14, W6, W7.
+All sizes are in bytes. The work is a restartable to-do list (code.1): a copy that was not made is found again
+later, and a run that was trimmed or voided meanwhile is skipped. A thread reads the segment in small pieces
+and verifies each run. The loop places a few runs in a turn, and waits for them to be durable before it places
+many more. Runs that still pin the segment after that could not be read: they are damaged. Their bytes go to a
+file of their own, their streams are quarantined, and then they pin the segment no longer. Otherwise one bad
+sector would keep every younger segment in use. Source: log.14, W6, W7.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from broadsheet.wal.segments import Segments
 from broadsheet.wal.stream import Place, StreamState
 
 PIECE_BYTES: Final = 128 * KIB
-"""Read and verified in one go: a thread that works longer keeps the loop from the interpreter."""
+"""Bytes that a thread reads and verifies in one go: longer work would keep the interpreter from the loop."""
 RUNS_PER_TURN: Final = 32
-"""Placed in one turn of the loop."""
+"""Runs placed in one turn of the loop."""
 RUNS_PER_STEP: Final = 512
 STEP_BYTES: Final = MIB
-"""Placed before the copier waits until all of them are durable, so that appends come between."""
+"""Runs and bytes placed before the copier waits until they are durable, so that appends get their turn."""
 
 
 class Pinned(NamedTuple):
-    """A whole run of a segment, as it would be copied."""
+    """A whole run that was read from a segment, and may have to be copied."""
 
     at: int
     header: FrameHeader
@@ -54,7 +54,7 @@ class Pinned(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some of a segment, read once more."""
+    """The whole runs of one piece of a segment."""
 
     runs: list[Pinned]
     end: int
@@ -66,27 +66,27 @@ class Copied(Protocol):
 
     @property
     def disk(self) -> Disk:
-        """Where blocking work is done."""
+        """The disk, whose threads do the blocking work."""
         ...
 
     @property
     def segments(self) -> Segments:
-        """The files."""
+        """The segment files."""
         ...
 
     @property
     def pool(self) -> Pool:
-        """What each file is used for."""
+        """The laps in use, and the free files."""
         ...
 
     @property
     def states(self) -> Mapping[int, StreamState]:
-        """Where each stream stands."""
+        """The state of each stream."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether the log takes no more records."""
         ...
 
     @property
@@ -96,32 +96,32 @@ class Copied(Protocol):
 
     @property
     def quarantine_files(self) -> list[str]:
-        """Names of what was set aside."""
+        """Names of the files of damaged bytes."""
         ...
 
     def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
-        """Copy a run forward; False where it was given up meanwhile."""
+        """Copy a run forward; False if it was trimmed or voided meanwhile."""
         ...
 
     def on_durable(self, done: Callable[[], None]) -> None:
-        """Call `done` when what was placed so far is durable."""
+        """Call `done` when every frame that was placed so far is durable."""
         ...
 
     def quarantine(self, stream: int) -> None:
-        """`stream` has lost what was durable."""
+        """Mark that `stream` has lost durable records."""
         ...
 
     def lose(self, stream: int, lap: int) -> None:
-        """What `stream` has in `lap` was set aside: it pins nothing any more."""
+        """Unpin the damaged runs of `stream` in `lap`: their bytes were set aside."""
         ...
 
 
 async def copy_forward(log: Copied, lap: int) -> None:
-    """Append again what still pins `lap`, and set aside what cannot be.
+    """Append the runs that pin `lap` again, and set aside those that cannot be read.
 
     Raises:
-        LogFull: no room for all of it. What was copied counts.
-        OSError: the disk has no space for what must be set aside. It pins its segment until it has.
+        LogFull: there is no room for all of them. The copies that were made count.
+        OSError: the disk has no space for the damaged bytes. They pin their segment until it has.
     """
     assert lap < log.pool.head, f"lap {lap} is still being written"
     index = log.pool.laps[lap].index
@@ -143,7 +143,7 @@ async def copy_forward(log: Copied, lap: int) -> None:
 
 
 def _kept(run: Pinned, place: Place) -> bytes | None:
-    """The entries of a run that no truncation has voided; None where they are not what its stream holds."""
+    """The entries of a run that no truncation has voided; None if its stream holds other entries there."""
     count, crc, data = place.end - place.begin, run.header.crc, run.data
     if count < run.header.entries:
         cut = after_entries(data, count)
@@ -153,14 +153,14 @@ def _kept(run: Pinned, place: Place) -> bytes | None:
 
 
 class _Step:
-    """Yields to the loop after a few runs, and to the disk after some more."""
+    """The pace of the copier: it yields to the loop after a few runs, and to the disk after more."""
 
     def __init__(self, log: Copied) -> None:
         self._log = log
         self._runs = self._bytes = 0
 
     async def taken(self, length: int) -> None:
-        """A run of `length` bytes was looked at."""
+        """Count a run of `length` bytes, and wait if it is time to."""
         self._runs += 1
         self._bytes += length
         if self._runs >= RUNS_PER_STEP or self._bytes >= STEP_BYTES:
@@ -173,7 +173,10 @@ class _Step:
 
 
 async def _set_aside(log: Copied, lap: int, index: int) -> None:
-    """Charge what could not be read to its streams, at once, and let it pin nothing."""
+    """Quarantine the streams whose runs in `lap` could not be read, keep the bytes, and unpin the runs.
+
+    The streams are quarantined before the first await: they must take no append after the damage was found.
+    """
 
     def is_held(stream: int) -> bool:
         state = log.states.get(stream)
@@ -188,7 +191,7 @@ async def _set_aside(log: Copied, lap: int, index: int) -> None:
             await asyncio.sleep(0)
     lost = [stream for stream in found if is_held(stream)]  # Some were trimmed, reset or dropped meanwhile.
     if not lost or log.is_dead or log.is_closed or lap not in log.pool.laps:
-        return  # Where the lap is gone, its streams have trimmed what it had: nothing was lost.
+        return  # If the lap is gone, its streams have trimmed all of it: nothing was lost.
     hit("wal.copy_found_damage")
     for stream in lost:
         log.quarantine(stream)
@@ -204,7 +207,7 @@ async def _set_aside(log: Copied, lap: int, index: int) -> None:
 
 
 def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
-    """The whole runs of `lap` in a piece that begins at `at`. In a thread."""
+    """The whole runs of `lap` in the piece that begins at `at`. Blocking; for a thread."""
     size = segments.size(index)
     accepts = _of(segments.log_id, lap)
     data = segments.read(index, at, min(PIECE_BYTES, size - at))
@@ -231,10 +234,12 @@ def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
 
 
 def damaged(segments: Segments, index: int, *, lap: int, end: int) -> list[Damage]:
-    """Where a segment cannot be read, batch by batch, as a start would find it. In a thread.
+    """The places of a segment that cannot be read, batch by batch, as a start would find them.
+
+    Blocking; for a thread.
 
     Args:
-        end: how far it was written; 0 where that is not known.
+        end: how far the segment was written; 0 if that is not known.
     """
     data = segments.read(index, 0, segments.size(index))
     accepts = _of(segments.log_id, lap)
@@ -256,5 +261,5 @@ def damaged(segments: Segments, index: int, *, lap: int, end: int) -> list[Damag
 
 
 def _of(log_id: int, lap: int) -> Callable[[FrameHeader], bool]:
-    """Accepts the frames of one use of a segment."""
+    """A predicate that accepts the frames of one use of a segment."""
     return lambda header: header.log_id == log_id and header.lap == lap

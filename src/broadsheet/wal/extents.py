@@ -1,10 +1,11 @@
-"""Extents: how far each segment file was filled, told by a file beside them. Blocking.
+"""Extents: a file that says how far each segment file was filled. Blocking.
 
-Bytes throughout. A segment that was made shorter, emptied or removed says nothing of what it held; without a
-witness elsewhere, that counts as never written. So no batch is written to a part of a segment that this file
-does not name durably. It has two slots, written in turn and in place: a torn write leaves the other one, and
-a full disk takes it, because it never grows. It does not know laps, and it does not judge: `recovery` does.
-Source: log.20; ADR 0102; `docs/protocols/wal.md`.
+All sizes are in bytes. A segment that was shortened, emptied or removed cannot tell what it held. Without
+this file its batches would look as if they had never been written. So no batch is written to a part of a
+segment before this file names that part durably. The file has two slots, written in turn and in place: a torn
+write leaves the other slot, and a full disk accepts the write, because the file never grows. It does not know
+laps, and it does not judge what is missing: `recovery` does. Source: log.20; ADR 0102;
+`docs/protocols/wal.md`.
 """
 
 from collections.abc import Mapping
@@ -26,30 +27,30 @@ HEAD: Final = Struct("<8sIIQQII")
 """magic, version, crc of the slot with this field zero, log id, sequence, count of segments, zeros."""
 CRC_AT: Final = 12
 BLOCKS: Final = Struct("<I")
-"""Of each segment, by index: how many blocks of 4 KiB are filled."""
+"""For each segment, by index: how many blocks of 4 KiB are filled."""
 
 
 class Told(NamedTuple):
-    """What one slot says."""
+    """The content of one slot."""
 
     log_id: int
     sequence: int
     filled: dict[int, int]
-    """By index of the segment; files that were never filled are not named."""
+    """Bytes filled, by index of the segment. Files that were never filled are missing."""
 
 
 class Extents:
-    """Those of one log."""
+    """The file of extents of one log."""
 
     def __init__(self, disk: Disk, directory: str, *, log_id: int, told: Told | None) -> None:
-        """Go on from what a start was `told`; None where there was no such file, or none that can be read."""
+        """Go on from the slot that the start has read; None if the file was absent or unreadable."""
         self._disk, self._directory, self._log_id = disk, directory, log_id
         self._sequence = told.sequence if told is not None else 0
         self.filled = dict(told.filled) if told is not None else {}
         self._file: File | None = None
 
     def raise_to(self, index: int, end: int) -> None:
-        """The segment `index` is filled, durably, up to `end`: say so, durably.
+        """Record durably that the segment `index` is filled up to `end`. The caller has synced the segment.
 
         Raises:
             OSError: the disk refused or failed. The segment must not be used further than before.
@@ -60,13 +61,13 @@ class Extents:
             self.filled = filled
 
     def replace(self, filled: Mapping[int, int]) -> None:
-        """Say this instead: what is missing was told of, durably, elsewhere.
+        """Record `filled` instead, after the boot batch has recorded durably what is missing.
 
         Raises:
-            OSError: the disk refused or failed. The former slots may stand.
+            OSError: the disk refused or failed. The former slots may remain.
         """
         if self.filled != filled:
-            for _ in range(SLOTS):  # The older slot, too, must not say any more what is gone.
+            for _ in range(SLOTS):  # A start that can read only the older slot must not find the loss again.
                 self._write(filled)
             self.filled = dict(filled)
 
@@ -91,12 +92,12 @@ class Extents:
 
 
 def extents_path(directory: str) -> str:
-    """The disk's name of the file."""
+    """The path of the file on the disk."""
     return f"{directory}/{EXTENTS_NAME}"
 
 
 def pack(told: Told) -> bytes:
-    """A slot."""
+    """The bytes of one slot."""
     count = min(max(told.filled, default=-1) + 1, SEGMENTS_MAX)
     blocks = b"".join(BLOCKS.pack(told.filled.get(index, 0) // BLOCK_BYTES) for index in range(count))
 
@@ -108,7 +109,7 @@ def pack(told: Told) -> bytes:
 
 
 def unpack(content: bytes, name: str) -> Told | None:
-    """The newest whole slot of the file's content; None where there is none.
+    """The newest whole slot of the file's content; None if no slot is whole.
 
     Raises:
         ConfigError: a version that this program does not know.

@@ -1,9 +1,9 @@
-"""The bytes of a log on disk, version 3: segment header, batch header with rows, frame around a run.
+"""Format: the bytes of a log on disk, version 3: segment header, batch header with rows, frame around a run.
 
-Little endian, unsigned; a position is `lap << 32 | at`, with `at` bytes into the segment. Laps count
-segments in their order of use from 1, batches count from 1, both without a gap for the life of the log.
-It does not decide anything: `scan` reads, `recovery` judges. Source: log.3-7; `docs/protocols/wal.md`
-has the tables, `tests/wal/golden` the bytes.
+Integers are little endian and unsigned. A position is `lap << 32 | at`, with `at` in bytes from the start of
+the segment. Laps count the uses of segments, and batches count writes; both begin at 1 and have no gap for
+the life of the log. This module decides nothing: `scan` reads, `recovery` judges. Source: log.3-7;
+`docs/protocols/wal.md` has the tables, `tests/wal/golden` the bytes.
 """
 
 from enum import IntEnum, IntFlag
@@ -40,14 +40,14 @@ SEGMENT_MAGIC: Final = b"BSWALSEG"
 
 
 class SegmentHeader(NamedTuple):
-    """The constant first block of a segment file."""
+    """The first block of a segment file, which never changes."""
 
     version: int
     log_id: int
     segment_bytes: int
 
     def pack(self) -> bytes:
-        """Its block."""
+        """The bytes of the block."""
         bare = SEGMENT.pack(SEGMENT_MAGIC, self.version, 0, self.log_id, self.segment_bytes)
         crc = crc32c(bare)
         whole = SEGMENT.pack(SEGMENT_MAGIC, self.version, crc, self.log_id, self.segment_bytes)
@@ -55,7 +55,7 @@ class SegmentHeader(NamedTuple):
 
 
 def read_segment_header(block: bytes, name: str) -> SegmentHeader | None:
-    """The header in `block`; None where it is damaged or was never written.
+    """The header in `block`; None if it is damaged or was never written.
 
     Raises:
         ConfigError: a version that this program does not know.
@@ -85,24 +85,27 @@ ROW: Final = Struct("<QQQQII")
 
 
 class BatchFlag(IntFlag):
-    """What a batch is besides a batch."""
+    """Properties of a batch."""
 
     FULL = 1
-    """Its rows name every stream of the log: who is not named was dropped."""
+    """The batch has a row for every stream of the log. A stream without a row was dropped."""
 
 
 class RowFlag(IntFlag):
-    """What recovery found out about a stream and its domain has not dealt with, or that it is gone."""
+    """Findings of recovery that the stream's domain has not dealt with, and the mark of a dropped stream."""
 
     TAIL_CUT = 1
+    """The last batch was torn, and the stream may have lost acknowledged records in it."""
     QUARANTINED = 2
+    """The stream has lost records that were known durable."""
     DROPPED = 4
+    """The stream was dropped."""
     END_LOST = 8
-    """Quarantined, and batches are gone that say nothing of whom they moved: it may have gone further."""
+    """Quarantined. Batches are gone, and nothing tells which streams they changed: this one may be longer."""
 
 
 class Row(NamedTuple):
-    """Where a stream stands at the end of a batch."""
+    """The state of a stream at the end of a batch."""
 
     stream: int
     first: int
@@ -113,7 +116,7 @@ class Row(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """The head of one write."""
+    """The header of a batch."""
 
     flags: int
     log_id: int
@@ -122,9 +125,9 @@ class BatchHeader(NamedTuple):
     batch: int
     at: int
     durable: int
-    """Position through which everything was durable when this was written."""
+    """Position through which the log was durable when this batch was written."""
     oldest: int
-    """Lap below which segments are free."""
+    """All laps below this one are free."""
     length: int
     """Bytes from the batch's start to the end of its last frame."""
     frame_count: int
@@ -134,7 +137,7 @@ class BatchHeader(NamedTuple):
     """The physical chain before its first frame."""
 
     def pack(self) -> bytes:
-        """Its bytes, crc last."""
+        """The bytes of the header, with its crc last."""
         bare = BATCH.pack(BATCH_MAGIC, VERSION, self.flags, 0, *self[1:])
         return bare + BATCH_CRC.pack(crc32c(bare))
 
@@ -142,26 +145,26 @@ class BatchHeader(NamedTuple):
 # --- frame and run ---------------------------------------------------------------------------------------
 
 ENTRY: Final = Struct("<QQI")
-"""term, offset, length: the head of an entry, before its bytes. A run is entries back to back, and its crc is
-that of these bytes, seeded with its predecessor's: so the chain is defined after every entry, whatever the
-runs, and depends on nothing else. It is also what is sent and replicated."""
+"""term, offset, length: the head of an entry, before its bytes. A run is entries back to back. Its crc is the
+crc of these bytes, seeded with the crc of the run before it. So the chain has a value after every entry, and
+that value does not depend on how the entries were grouped into runs. Runs are also sent and replicated so."""
 ENTRY_BYTES: Final = ENTRY.size
 RUN: Final = Struct("<QQII")
-"""offset, generation, count, length: which entries this log has here, and in which generation of its own."""
+"""offset, generation, count, length: the entries of the run, and this log's generation of the stream."""
 LINK: Final = Struct("<II")
 """seed, crc: the stream's chain before and after the run."""
 FRAME: Final = Struct("<4sBBHQQQQQ")
 """magic, kind, zeros, log id, boot, lap, batch, durable; the same in all frames of a kind in a batch."""
 IDENTITY: Final = Struct("<QQQQ")
-"""log id, boot, lap, batch, as they stand in every frame of a batch."""
+"""log id, boot, lap, batch: these bytes are equal in every frame of a batch."""
 IDENTITY_AT: Final = 8
-"""Where in a frame."""
+"""Where they begin in a frame."""
 STREAM: Final = Struct("<Q")
 CHECK: Final = Struct("<II")
 """physical chain, header crc."""
 FRAME_MAGIC: Final = b"WFrm"
 HEAD_BYTES: Final = FRAME.size + STREAM.size + RUN.size + LINK.size
-"""What the physical chain and the header crc cover."""
+"""Bytes of a frame header that the physical chain and the header crc cover."""
 FRAME_BYTES: Final = HEAD_BYTES + CHECK.size
 FRAME_ALIGN: Final = 8
 
@@ -170,23 +173,24 @@ HEAD: Final = Struct("<4sBBHQQQQQQQQIIIIII")
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The meaning of a frame."""
 
     RUN = 1
+    """Entries were appended."""
     COPY = 2
-    """A run again, from a segment that is to be freed. It moves no state."""
+    """A run, copied from a segment that is to be freed. It does not change the state of its stream."""
     TRUNCATE = 3
     """Entries of older generations from its offset on are void. Its seed is the chain before that offset."""
     RESET = 4
-    """The whole stream is void; it goes on at its offset, seeded with its seed."""
+    """The whole stream is void. It begins anew at the frame's offset, with the frame's seed as its chain."""
     DROP = 5
-    """The stream is no more."""
+    """The stream was dropped."""
     BOOT = 6
-    """A start of the process: its payload is nonce and kernel boot id."""
+    """A start of the process: the payload is nonce, kernel boot id and flags."""
 
 
 class FrameHeader(NamedTuple):
-    """A frame's header, its crc verified."""
+    """A frame header whose crc was verified."""
 
     kind: int
     log_id: int
@@ -205,14 +209,16 @@ class FrameHeader(NamedTuple):
 
 
 SYSTEM_STREAM: Final = (1 << 64) - 1
-"""The stream of boot frames; not for domains."""
+"""The stream number of boot frames; no domain may use it."""
 
 BOOT: Final = Struct("<Q36sI")
 """Payload of a boot frame: nonce, kernel boot id, flags."""
 
 
 def boot_nonce(boot_id: bytes, drawn: int) -> int:
-    """The nonce of a start on the kernel of that boot id: every batch says so of which kernel it is.
+    """The nonce of a start: a checksum of the kernel's boot id, then random bits.
+
+    Every batch carries the nonce, so every batch tells on which boot of the kernel it was written.
 
     Args:
         drawn: 32 random bits.
@@ -221,22 +227,22 @@ def boot_nonce(boot_id: bytes, drawn: int) -> int:
 
 
 def is_of_kernel(nonce: int, boot_id: bytes) -> bool:
-    """Whether a start with that nonce was on the kernel of that boot id."""
+    """Whether the start with this nonce ran on the kernel with this boot id."""
     return nonce >> 32 == crc32c(boot_id)
 
 
 class BootFlag(IntFlag):
-    """What a start knows that no row of a stream says."""
+    """Findings of a start that belong to no known stream."""
 
     LACKS_STREAMS = 1
-    """A part of the log is gone that may have held the only records of a stream, whose name nobody knows."""
+    """A part of the log is gone that may have held the only records of a stream of unknown number."""
 
 
 def padding(length: int) -> int:
-    """Bytes between a payload of `length` and the next frame."""
+    """Bytes between a payload of `length` bytes and the next frame."""
     return -length % FRAME_ALIGN
 
 
 def frame_bytes(length: int) -> int:
-    """Bytes that a frame with a payload of `length` takes."""
+    """Bytes that a frame with a payload of `length` bytes occupies."""
     return FRAME_BYTES + length + padding(length)

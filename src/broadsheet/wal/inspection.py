@@ -1,8 +1,8 @@
-"""Inspection: what a log holds and what is damaged, read without a change to it.
+"""Inspection: the content and the damage of a log, read without a change to it.
 
-Offsets count a stream's entries. `Log.open` makes what it accepts durable, sets damage aside and writes a
-boot frame; who only looks must leave all of that as it is. Nobody may write to the log meanwhile: the caller
-holds the data directory's lock. It repairs nothing. Source: `wal.recovery`; ADR 0124.
+Offsets count a stream's entries. `Log.open` changes a log: it makes durable what it accepts, sets damage
+aside and writes a boot frame. An inspection does none of these, and repairs nothing. No process may write to
+the log meanwhile: the caller holds the data directory's lock. Source: `wal.recovery`; ADR 0124.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class FoundRecord(msgspec.Struct, frozen=True, gc=False):
     offset: Offset
     payload: bytes
     is_whole: bool
-    """Its checksum holds."""
+    """Whether the checksum of its run matches."""
 
 
 class Inspection:
@@ -48,16 +48,16 @@ class Inspection:
         return sorted(LogStreamId(stream) for stream in self._verdicts)
 
     def verdict(self, stream: LogStreamId) -> Verdict | None:
-        """What is left of a stream; None where the log has nothing of it."""
+        """What is left of a stream; None if the log has nothing of it."""
         return self._verdicts.get(stream)
 
     def generation(self, stream: LogStreamId) -> Generation:
-        """The generation of a stream; 0 where there is none."""
+        """The generation of a stream; 0 if the log has nothing of it."""
         found = self._verdicts.get(stream)
         return Generation(found.point.generation if found is not None else 0)
 
     def records(self, stream: LogStreamId) -> Iterator[FoundRecord]:
-        """Every untrimmed entry that is there: the sound ones by offset, then those behind the damage."""
+        """Every untrimmed entry that was found: the sound ones by offset, then those behind the damage."""
         found = self._verdicts.get(stream)
         if found is None:
             return
@@ -69,7 +69,7 @@ class Inspection:
                 yield FoundRecord(record.offset, record.payload, suspect.is_whole)
 
     def last(self, stream: LogStreamId) -> FoundRecord | None:
-        """The last sound entry of a stream; None where there is none."""
+        """The last sound entry of a stream; None if it has none."""
         found = self._verdicts.get(stream)
         if found is None or not found.held:
             return None
@@ -79,7 +79,7 @@ class Inspection:
         place = Place(held.offset, held.end, held.crc, held.length, held.lap, held.at)
         run = read_content(self._contents[held.lap], self._log_id, stream, place)
         if run is None:
-            return  # It went bad since recovery has read it: the caller sees that it is missing.
+            return  # It went bad after recovery had read it: the caller sees a gap in the offsets.
         with suppress(Corrupt):
             for record in run.records():
                 if record.offset >= first:
@@ -91,7 +91,7 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
     """Read a log. Blocking; changes nothing.
 
     Raises:
-        ConfigError: it is of several logs, or of a newer version.
+        ConfigError: the directory has files of several logs, or of a newer version.
         OSError: the disk failed.
     """
     files: dict[int, File] = {}

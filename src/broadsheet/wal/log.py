@@ -1,10 +1,11 @@
-"""The log: many logical streams in one sequence of segments, one write and one sync for all of a turn.
+"""Log: many logical streams in one sequence of segments, with one write and one sync for all of a turn.
 
-Offsets count a stream's entries from 0; generations rise; bytes elsewhere. CLOSED --open--> OPEN
---close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. One batch is on its way
-while the next collects. What frees records (a truncation, a copy) unpins them only once it is durable
-itself. A write that was refused for want of space is repeated in place, whole; a failed one ends the
-process. One class owns all state; `SegmentReclaimer` frees segments. Source: `docs/protocols/wal.md`.
+Offsets count a stream's entries from 0; generations only rise; all sizes are in bytes. CLOSED --open--> OPEN
+--close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. While one batch is being
+written, the next one collects. A truncation or a copy unpins the old records only when it is durable itself.
+A write that the disk refused because it is full is repeated whole, at the same place. A write that failed
+ends the process. One class owns all state; `SegmentReclaimer` frees segments. Source:
+`docs/protocols/wal.md`.
 """
 
 import asyncio
@@ -68,16 +69,16 @@ from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.vouching import Witness
 
 Done = Callable[[], None]
-"""Called on the loop once what was appended with it is durable; never if that does not happen."""
+"""Called on the loop when the records that were appended with it are durable; otherwise never called."""
 
 COUNT_MAX: Final = (1 << 32) - 1
 READ_BYTES: Final = 1 << 20
-"""Read back in one go by who recovers."""
+"""Bytes that a recovering domain reads back in one go."""
 KIND_RUN: Final = Kind.RUN
 PACK_ENTRY: Final = ENTRY.pack
 PACK_RUN: Final = RUN.pack
 PACK_LINK: Final = LINK.pack
-"""Names of their own, because to look up a member of an enumeration takes as long as to pack a header."""
+"""Module globals, because the look-up of an enumeration's member takes as long as packing a header."""
 
 
 class Log:
@@ -101,17 +102,18 @@ class Log:
     ) -> "Log":
         """Lock, recover and start a log, or make a new one.
 
-        When it returns, all that `recovered` tells is durable, whatever the page cache said before.
+        When it returns, everything that `recovered` tells is durable. Before, some of it may have been in the
+        page cache only.
 
         Args:
-            directory: made where absent; holds nothing but this log.
-            scope: its background tasks run there, and it is closed with it.
+            directory: made if absent; holds nothing but this log.
+            scope: runs the log's background tasks; the log is closed with it.
             crash: ends the process after a failed write or sync.
 
         Raises:
-            ConfigError: locked by another process, foreign, or of a newer or unknown version. Nothing was
-            changed.
-            OSError: the disk failed. What was durable still is.
+            ConfigError: the directory is locked by another process, has foreign files, or a log of a newer or
+            unknown version. Nothing was changed.
+            OSError: the disk failed. Durable records are still durable.
         """
         log_id = random.getrandbits(64) | 1
         opened = await open_files(disk, directory, config, log_id)
@@ -148,7 +150,7 @@ class Log:
         tasks: Scope,
         crash: Crash,
     ) -> None:
-        """Begin where recovery ended; the boot frame must follow. Use `open`."""
+        """Take over what recovery found; `_start` must follow. Use `open`."""
         self.directory, self.config = directory, config
         self._record_bytes_max, self._pending_bytes_max = config.record_bytes_max, config.pending_bytes_max
         self.disk, self._time, self._turn, self._crash = disk, time, turn, crash
@@ -160,9 +162,9 @@ class Log:
         self.states: dict[int, StreamState] = {}
         self._table = Table()
         self._changed: dict[int, None] = {}
-        """Streams whose row must stand in the next batch that opens."""
+        """Streams that must have a row in the next batch that opens."""
         self._queue: deque[Batch] = deque()
-        """Batches that wait; only the last one may be open."""
+        """Batches that wait to be written; only the last one may be open."""
         self._writing: Batch | None = None
         self._acknowledgements = Acknowledgements(time)
         self._last: Batch | None = None
@@ -180,8 +182,8 @@ class Log:
         self._opened_result = opened.result
         self._kept = opened.kept
         self.lacks_streams = opened.lacks_streams
-        """It may have held streams of which nothing is left: of one that it does not know, nobody can say
-        that it never was."""
+        """The log may have held streams of which nothing is left. So if it does not know a stream, that does
+        not prove that the stream never existed."""
         self._adopt(opened)
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
@@ -193,14 +195,14 @@ class Log:
         return sorted(LogStreamId(stream) for stream in self.states)
 
     def recovered(self, stream: LogStreamId) -> Recovered:
-        """What the last start found of `stream`, empty where there was none. Kept until `forget`."""
+        """What the last start found of `stream`; empty if the log had nothing of it. Kept until `forget`."""
         found = self._recovered.get(stream) or recovered_of(stream, None)
         if found.is_quarantined or not (self.is_quarantined(stream) or self.is_unknown(stream)):
             return found
         return msgspec.structs.replace(found, is_quarantined=True)  # Damage was found since.
 
     def forget(self, stream: LogStreamId) -> None:
-        """Release the memory of what `recovered` tells of `stream`; its domain has read it."""
+        """Release the memory that `recovered` needs for `stream`; its domain has read the answer."""
         self._recovered.pop(stream, None)
 
     def append(
@@ -217,19 +219,19 @@ class Log:
 
         Args:
             parts: the payload, borrowed until `done` is called. It is checksummed now, and written uncopied.
-            term: the domain's; a part of the entry, and of the chain.
-            generation: not below the stream's. (0 is taken as "the stream's own".)
-            relief: it makes the log less full, as a checkpoint does, and may use room kept from others.
-            done: called on the loop when this record, and all before it in this log, are durable.
+            term: the domain's term; a part of the entry, and of the chain.
+            generation: the stream's generation, or a greater one. 0 means the stream's own.
+            relief: the record makes the log less full, as a checkpoint does, and may use the reserved room.
+            done: called on the loop when this record, and all records before it in this log, are durable.
 
         Returns:
-            Its offset. Dense: the stream's previous next offset.
+            The offset of the entry. Offsets are dense: it is the stream's `next_offset` from before the call.
 
         Raises:
             LogFull: no room. Nothing was written, and no offset was used.
             Throttled: too many bytes wait for the disk. Nothing was written.
             TooLarge: above `record_bytes_max`, or too many streams. Nothing was written.
-            StreamQuarantined: see there. Nothing was written.
+            StreamQuarantined: the stream lost durable records. Nothing was written.
             LocalProtocolError: a generation below the stream's, or the log is closed or dead.
         """
         state = self.states.get(stream)
@@ -260,7 +262,7 @@ class Log:
             batch.add(stream, frame)
         batch.done.append(done)
         if not offset:
-            self.states[stream] = state  # A new one.
+            self.states[stream] = state  # The stream is new.
         state.append(offset + 1, generation, crc, size, batch.lap, at=batch.frame_at | OPEN)
         batch.use.pin(size)
         self._pending_bytes = pending_bytes
@@ -278,10 +280,10 @@ class Log:
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add many entries at once, as one run: whole or not at all, and `done` once for all of them.
+        """Add many entries as one run: all of them or none, with one call of `done` for all.
 
         Args:
-            records: an entry each; borrowed until `done` is called. Together at most `record_bytes_max`.
+            records: one for each entry; borrowed until `done` is called. Together at most `record_bytes_max`.
 
         Returns:
             The offset of the first entry; the others follow.
@@ -311,19 +313,19 @@ class Log:
         relief: bool = False,
         done: Done,
     ) -> Offset:
-        """Add a run that is summed already, as it was received: it is not summed again.
+        """Add a received run with the checksum that it came with.
 
-        That its sum is right is for who received it to know; a wrong one would be damage for every later
-        reader. That it continues this stream is checked here, by its offset and seed.
+        The caller must have verified that checksum: every later reader would take a wrong one for damage.
+        This method checks by offset and seed that the run continues the stream.
 
         Raises:
-            LocalProtocolError: it does not begin at the next offset, or on another branch.
+            LocalProtocolError: the run does not begin at the next offset, or continues another branch.
             LogFull, Throttled, TooLarge, StreamQuarantined: as `append`.
         """
         offset, chain = self.next_offset(stream), self.chain(stream)
         if (run.offset, run.seed) != (offset, chain):
             raise LocalProtocolError(
-                f"stream {stream} stands at {offset} with chain {chain:08x}; the run begins at {run.offset} "
+                f"stream {stream} ends at {offset} with chain {chain:08x}; the run begins at {run.offset} "
                 f"with {run.seed:08x}"
             )
         self._append_run(
@@ -351,7 +353,7 @@ class Log:
         done: Done,
     ) -> None:
         if not 1 <= count <= COUNT_MAX:
-            raise LocalProtocolError(f"a run of {count} entries for stream {stream}")
+            raise LocalProtocolError(f"a run of {count} entries for stream {stream}, not 1..{COUNT_MAX}")
         state, generation = self._admitted(
             stream, self.states.get(stream), size, generation=generation, is_relief=relief
         )
@@ -375,12 +377,15 @@ class Log:
         generation: Generation,
         is_relief: bool,
     ) -> tuple[StreamState, Generation]:
-        """All that may be wrong with an append, and the rarer ones that are right."""
+        """Refuse a wrong append; for a valid one, the state and the generation of its stream."""
         self._check_open()
         if size > self._record_bytes_max + ENTRY_BYTES:
             raise TooLarge(f"a run of {size} bytes is above record_bytes_max {self._record_bytes_max}")
         if self._pending_bytes + size > self._pending_bytes_max and not is_relief:
-            raise Throttled(f"{self._pending_bytes} bytes wait for the disk of {self.directory}")
+            raise Throttled(
+                f"{self._pending_bytes} bytes wait for the disk of {self.directory}, and {size} more exceed "
+                f"pending_bytes_max {self._pending_bytes_max}: try again later"
+            )
         if state is None:
             state = self._new_stream(stream)
         elif state.flags and state.is_quarantined:
@@ -399,7 +404,7 @@ class Log:
         return Offset(state.next if state is not None else 0)
 
     def generation(self, stream: LogStreamId) -> Generation:
-        """The generation of `stream`: appends carry it or a greater one; 0 where there is none."""
+        """The generation of `stream`, which appends carry or exceed; 0 if the log has no such stream."""
         state = self.states.get(stream)
         return Generation(state.generation if state is not None else 0)
 
@@ -409,18 +414,18 @@ class Log:
         return state.crc if state is not None else 0
 
     async def read(self, stream: LogStreamId, from_offset: Offset, bytes_max: int) -> list[Run]:
-        """Untrimmed entries from `from_offset` on, from the disk, verified; no more than are durable.
+        """Read untrimmed, durable entries from `from_offset` on, and verify them.
 
         Args:
-            bytes_max: of entries with their heads; at least one entry is read where there is one.
+            bytes_max: of entries with their heads. At least one entry is read, unless the stream ends there.
 
         Returns:
             Runs without a gap; empty at the stream's end.
 
         Raises:
-            Trimmed: it was given up.
-            OffsetNotYetAvailable: above the stream's end.
-            StreamQuarantined: it is damaged, or lies behind damage. The stream is quarantined from then on.
+            Trimmed: the entry at `from_offset` was trimmed.
+            OffsetNotYetAvailable: `from_offset` is above the stream's end.
+            StreamQuarantined: the entry is damaged, or lies behind damage. The stream is quarantined now.
             LocalProtocolError: the log is closed or dead.
         """
         while True:
@@ -430,7 +435,7 @@ class Log:
             if from_offset > end:
                 raise OffsetNotYetAvailable(f"stream {stream} ends at {end}: {from_offset} is not there yet")
             if state is not None and from_offset < state.first:
-                raise Trimmed(f"stream {stream} begins at {state.first}: {from_offset} was given up")
+                raise Trimmed(f"stream {stream} begins at {state.first}: {from_offset} was trimmed")
             if state is None or from_offset == end:
                 return []
             places = self._durable_places(state, from_offset, bytes_max)
@@ -442,12 +447,12 @@ class Log:
             found = await self._read_places(stream, places)
             known = list(state.runs(from_offset, places[-1].end))
             if self.states.get(stream) is not state or known != places or from_offset < state.first:
-                continue  # Truncated, trimmed or copied meanwhile: what was read may be void.
+                continue  # Truncated, trimmed or copied meanwhile: the bytes that were read may be void.
             runs = [run for run in takewhile(lambda run: run is not None, found) if run is not None]
             if len(runs) < len(found):
                 hit("wal.read_found_damage")
                 if not await self._lose(state, places[len(runs)]):
-                    continue  # Given up, reset or dropped meanwhile: nobody wants it any more.
+                    continue  # Trimmed, reset or dropped meanwhile: the damaged run belongs to no stream.
             if not runs:
                 raise self._lost(stream)
             runs[0] = runs[0].since(from_offset)
@@ -455,7 +460,7 @@ class Log:
             return runs if runs[0].next_offset == places[0].end else runs[:1]
 
     def _durable_places(self, state: StreamState, offset: int, bytes_max: int) -> list[Place] | None:
-        """Where the next entries lie, as far as they are durable; None where they are lost."""
+        """The places of the next durable entries; none if they are not durable yet, None if they are lost."""
         places: list[Place] = []
         size = 0
         for place in state.runs(offset, state.next):
@@ -482,7 +487,7 @@ class Log:
         await durable
 
     async def _lose(self, state: StreamState, place: Place) -> bool:
-        """The run at `place` is damaged: keep its bytes; quarantine its stream if that still holds it."""
+        """Set aside the damaged run at `place`. If its stream still holds it, quarantine that: True."""
         use = self.pool.laps.get(place.lap)
         if use is not None:
             damage = Damage(use.index, place.lap, place.at, place.at + frame_bytes(place.length))
@@ -498,7 +503,7 @@ class Log:
         return StreamQuarantined(f"stream {stream} of {self.directory} lost records: repair it, then `reset`")
 
     async def entry(self, stream: LogStreamId, offset: Offset) -> Entry | None:
-        """Term and chain of the entry at `offset`, before and after it; None at the stream's end.
+        """The entry at `offset`: its term, and the chain before and after it. None at the stream's end.
 
         Raises:
             As `read`.
@@ -509,10 +514,10 @@ class Log:
         return None
 
     async def records(self, stream: LogStreamId, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:
-        """Every untrimmed entry that `stream` has now, read back piece by piece: how a domain recovers.
+        """Every untrimmed entry that `stream` has now, read back piece by piece. A domain recovers with this.
 
         Raises:
-            StreamQuarantined: damage that nobody has found before. Known damage ends the iteration.
+            StreamQuarantined: new damage was found. Damage that was known before ends the iteration instead.
         """
         state = self.states.get(stream)
         if state is None:
@@ -540,16 +545,16 @@ class Log:
         *,
         chain: int | None = None,
     ) -> None:
-        """Void every entry from `from_offset` on, by a record that says so; the next append goes there.
+        """Void every entry from `from_offset` on with a TRUNCATE frame; the next append gets that offset.
 
         Args:
             from_offset: any untrimmed offset, or the next one.
-            generation: greater than the stream's; it becomes the stream's.
-            chain: that before `from_offset`, as `entry` tells it; needed where it lies inside a run.
+            generation: greater than the stream's generation, and its generation from then on.
+            chain: the chain before `from_offset`, as `entry` tells it. Needed if the offset is inside a run.
 
         Raises:
-            LocalProtocolError: below the trimmed part, not a greater generation, or inside a run and
-            without its chain, or with another than is known.
+            LocalProtocolError: the offset was trimmed or is above the end; the generation is not greater; or
+            the chain is missing, or differs from the known one. Nothing changed.
             LogFull: no room. Nothing changed.
         """
         self._check_open()
@@ -581,12 +586,12 @@ class Log:
     def reset(
         self, stream: LogStreamId, next_offset: Offset, generation: Generation, done: Done, *, crc: int = 0
     ) -> None:
-        """Void `stream` whole and begin it anew at `next_offset`, as after a repair or a snapshot.
+        """Void the whole stream and begin it anew at `next_offset`, as after a repair or a snapshot.
 
-        Ends quarantine and `tail_cut`.
+        This ends quarantine and clears `tail_cut`.
 
         Args:
-            generation: greater than the stream's where it has records.
+            generation: greater than the stream's generation, if the stream has records or is quarantined.
             crc: the chain crc that the next run is seeded with.
 
         Raises:
@@ -608,9 +613,9 @@ class Log:
         self._ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
-        """Give up every record that lies wholly below `below`: its domain holds it durably elsewhere.
+        """Give up all entries below `below`: their domain holds them durably elsewhere.
 
-        Stands in the next batch; until then a restart may bring them back.
+        The next batch records this. Until that batch is durable, a restart may bring the entries back.
         """
         state = self.states.get(stream)
         if state is None or self.is_dead or self.is_closed:
@@ -620,7 +625,7 @@ class Log:
         self._advance_oldest()
 
     def drop(self, stream: LogStreamId) -> None:
-        """Forget `stream` whole, with the next batch. The same id may then begin anew at offset 0."""
+        """Forget the whole stream, with the next batch. The same id may then begin anew at offset 0."""
         self._check_open()
         state = self.states.get(stream)
         if state is None:
@@ -641,7 +646,7 @@ class Log:
         self._on_quarantine.pop(stream, None)
 
     def settle(self, stream: LogStreamId) -> None:
-        """Clear `tail_cut`, with the next batch: its domain has dealt with what may be missing."""
+        """Clear `tail_cut`, with the next batch: the domain has dealt with records that may be missing."""
         self._check_open()
         state = self.states.get(stream)
         if state is None or not state.flags & RowFlag.TAIL_CUT:
@@ -652,29 +657,28 @@ class Log:
         self._ask()
 
     def on_flush_request(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
-        """Call `callback` when `stream` holds the oldest segment and room grows short.
+        """Call `callback` when `stream` pins the oldest segment and free segments run short.
 
-        It should make what it can durable elsewhere and `trim`. Where it does not, its records are copied
-        forward.
+        The domain should make its records durable elsewhere and `trim` them, or they are copied forward.
         """
         self._reclaimer.callbacks[stream] = callback
 
     def on_quarantine(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
-        """Call `callback`, on the loop, when damage to what `stream` holds is found while the log is open.
+        """Call `callback`, on the loop, when damage to records of `stream` is found while the log is open.
 
-        What the start found stands in `recovered`. From then on `stream` takes no appends (W6).
+        The stream takes no appends from then on (W6). Damage that the start found is told by `recovered`.
         """
         self._on_quarantine[stream] = callback
 
     def is_quarantined(self, stream: LogStreamId) -> bool:
-        """Whether `stream` has lost durable records, and was neither `reset` nor dropped since."""
+        """Whether `stream` has lost durable records and has been neither `reset` nor dropped since."""
         state = self.states.get(stream)
         return state is not None and state.is_quarantined
 
     def is_unknown(self, stream: LogStreamId) -> bool:
-        """Whether nothing is there of `stream`, in a log that may have lost all that it had of one.
+        """Whether the log has nothing of `stream`, but may have lost all records of it.
 
-        Its domain looks at what it knows of it elsewhere. `reset`, or an append, makes it known.
+        Its domain must find out elsewhere whether the stream existed. `reset`, or an append, makes it known.
         """
         return self.lacks_streams and stream not in self.states
 
@@ -703,7 +707,7 @@ class Log:
         )
 
     async def close(self) -> None:
-        """Write what is pending, wait until it is durable, and release the files. Idempotent."""
+        """Write the pending batches, wait until they are durable, and release the files. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -714,7 +718,7 @@ class Log:
                 self._ask()
             await self._idle.wait()
         if not self.is_dead and not self._is_out_of_space and self._witness.is_wanted:
-            self._mark_end()  # So that the last records are known durable, and damage to them is damage.
+            self._mark_end()  # Damage to the last records then counts as corruption, not as a torn write.
             self._ask()
             await self._idle.wait()
         self._witness.cancel()
@@ -722,7 +726,7 @@ class Log:
         self._release()
 
     def check(self) -> None:
-        """Assert every invariant: for the simulator and tests."""
+        """Assert every invariant, for the simulator and the tests."""
         self.pool.check()
         pins = dict.fromkeys(self.pool.laps, 0)
         is_open = self._last is not None and not self._last.is_sealed
@@ -751,7 +755,7 @@ class Log:
     # --- start --------------------------------------------------------------------------------------------
 
     def _adopt(self, opened: OpenedLog) -> None:
-        """Take over what recovery found."""
+        """Fill pool, table and stream states with what recovery found."""
         result, filled, wanted = opened.result, self.segments.filled, self.segments.wanted
         if result is not None:
             for lap, index in result.laps.items():
@@ -769,7 +773,7 @@ class Log:
         self.segments.kept = dict.fromkeys(each.file for each in opened.kept)
         for use in self.pool.laps.values():
             if use.index in self.segments.kept:
-                use.pin(0)  # Until it is set aside.
+                use.pin(0)  # Its damaged bytes are not set aside yet: nothing may write over them.
         for index in opened.free:
             if filled[index] >= wanted[index] and index not in self.segments.kept:
                 self.pool.add_free(index, filled[index])
@@ -781,7 +785,7 @@ class Log:
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
             if batch.index in self.segments.kept:
-                batch.filled = 0  # Damaged bytes may stand where it would.
+                batch.filled = 0  # No batch may write over damaged bytes that are not kept yet.
         if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
                 rows = aligned(ROW.size * (len(self.states) + 1))
@@ -802,7 +806,7 @@ class Log:
         await self._idle.wait()
         if self.is_dead:
             raise OSError(f"the log of {self.directory} cannot be written")
-        # The boot batch tells of every stream, and of what is lost: only now the evidence may go.
+        # The boot batch is durable and records every stream and every loss: now the evidence may be removed.
         self.segments.spare({use.index: use.end for use in self.pool.laps.values()})
         await self.disk.run(self._accept_extents)
         self._reclaimer.begin()
@@ -810,7 +814,7 @@ class Log:
             self.tasks.spawn(self._set_aside(), name="set-aside")
 
     async def _set_aside(self) -> None:
-        """Set aside what the disk had no space for at the start, once it has."""
+        """Set aside the damage that the disk had no space for at the start, when it has space again."""
         kept, self._kept = self._kept, []
         while not self.is_closed and not self.is_dead:
             await asyncio.sleep(in_seconds(self.config.retry_delay))
@@ -822,12 +826,12 @@ class Log:
                     self.die(error)
                     return
                 continue
-            files, self.segments.kept = list(self.segments.kept), {}  # Only now they may grow.
+            files, self.segments.kept = list(self.segments.kept), {}  # The files may be filled from now on.
             self._use_again(files)
             return
 
     def _use_again(self, files: Sequence[int]) -> None:
-        """What was damaged in these files is kept elsewhere."""
+        """Use these files again: their damaged bytes are kept elsewhere now."""
         for lap, use in self.pool.laps.items():
             if use.index in files:
                 self.pool.unpin(lap, 0)
@@ -837,7 +841,7 @@ class Log:
         self._reclaimer.grow()
 
     def _accept_extents(self) -> None:
-        """Say how far the files are filled now: some may be shorter, or gone."""
+        """Record how far the files are filled now: some may be shorter, or gone."""
         self.segments.accept(is_kept=bool(self._kept))
 
     def _begin(self, lap: int, at: int, sequence: int, *, is_full: bool) -> Batch:
@@ -860,23 +864,22 @@ class Log:
     # --- placing ------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        """Refuse what comes after the end."""
         if self.is_dead or self.is_closed:
             raise LocalProtocolError(f"the log of {self.directory} is {'dead' if self.is_dead else 'closed'}")
 
     def _new_stream(self, stream: int) -> StreamState:
-        """A stream that is not there yet; the caller puts it there once it is placed."""
+        """The state of a new stream; the caller adds it to `states` when its first frame is placed."""
         if not 0 <= stream < SYSTEM_STREAM:
             raise LocalProtocolError(f"stream {stream} is not an unsigned 64 bit number below 2**64 - 1")
         if len(self.states) >= self.config.streams_max:
-            raise TooLarge(f"the log of {self.directory} has {self.config.streams_max} streams, its limit")
+            raise TooLarge(f"the log of {self.directory} has streams_max {self.config.streams_max} streams")
         return StreamState(stream)
 
     def _place(self, stream: int, length: int, *, is_relief: bool) -> Batch:
-        """The open batch, with room for one more frame.
+        """The open batch, with room for one more frame; a new batch, or a new segment, if that is needed.
 
         Args:
-            is_relief: it makes the log less full, and may use the room that is kept from appends.
+            is_relief: the frame makes the log less full, and may use the room that is kept from appends.
 
         Raises:
             LogFull: there is no room. Nothing changed.
@@ -887,7 +890,8 @@ class Log:
             return last
         if self._is_out_of_space and not is_relief:
             raise self._reclaimer.full(is_out_of_space=self._is_out_of_space)
-        # The first batch of a segment may be the only one that tells of a stream, so the second does, too.
+        # The first batch of a segment may be the only one with a row for some stream. So the second batch
+        # repeats all rows: the loss of one batch must not hide a stream.
         is_second = last.at == BLOCK_BYTES and (is_relief or self.pool.may_append())
         batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=is_second)
         batch.name(last.touched)
@@ -902,10 +906,10 @@ class Log:
         return batch
 
     def _seal(self, batch: Batch) -> None:
-        """Fix what `batch` says: free is what its rows, and those of batches before it, tell to be trimmed.
+        """Seal `batch`. It may free a segment only if rows of this batch or earlier ones record the trim.
 
-        A trim that only a later batch tells of must not free anything yet: after a crash between the two, the
-        trimmed records would be wanted, and gone.
+        Suppose that only a later batch recorded the trim: after a crash between the two, recovery would want
+        the trimmed records, and their segment would be overwritten.
         """
         if not batch.is_sealed:
             if all(stream in batch.named for stream in self._changed):
@@ -916,15 +920,17 @@ class Log:
             batch.use.end = batch.end
 
     def _roll_for(self, length: int, *, is_relief: bool) -> None:
-        """Move the head into the next free segment, which must take a frame of `length`."""
+        """Move the head into the next free segment that has room for a frame of `length` bytes."""
         pool = self.pool
         needed = BLOCK_BYTES + BATCH_BYTES + ROW.size * (len(self.states) + 1) + frame_bytes(length)
         if needed > self.segments.segment_bytes:
-            raise TooLarge(f"a record of {length} bytes does not fit into a segment")
+            raise TooLarge(
+                f"a record of {length} bytes does not fit into a segment of {self.segments.segment_bytes}"
+            )
         fits = next((index for index in pool.free if pool.rooms[index] >= needed), None)
         if not pool.may_roll(is_relief=is_relief) or fits is None:
             self._reclaimer.look()
-            if fits is None and pool.free:  # They are of a smaller configuration: it takes another one.
+            if fits is None and pool.free:  # The free files are too small: make a larger one.
                 self._reclaimer.grow()
             raise self._reclaimer.full(is_out_of_space=self._is_out_of_space)
         pool.prefer(fits)
@@ -933,7 +939,7 @@ class Log:
         self._reclaimer.look()
 
     def pinning(self, count_max: int | None = None) -> list[int]:
-        """The streams with records in the oldest segment; of many, `count_max`."""
+        """The streams with records in the oldest segment, at most `count_max` of them."""
         lap = self.pool.oldest
         use = self.pool.laps.get(lap)
         found: list[int] = []
@@ -949,23 +955,23 @@ class Log:
         return found
 
     def _unpin(self, state: StreamState, gone: Sequence[Release]) -> None:
-        """`state` needs some runs no longer, and nothing has to be durable before their room is used."""
+        """Release runs of `state` whose room may be used before any further batch is durable."""
         for each in gone:
             self.pool.unpin(*each)
             if each.lap not in state.laps and each.lap != self.pool.head:
                 self.pool.laps[each.lap].streams.pop(state.stream, None)
 
     def _say(self, batch: Batch, kind: Kind, packed: bytes, run: bytes, *, seed: int) -> None:
-        """Place a frame without payload, which moves no chain."""
+        """Place a frame without payload: its chain is `seed` before and after it."""
         (stream,) = STREAM.unpack(packed)
         batch.add(stream, (kind, packed + run + LINK.pack(seed, seed), (), 0))
 
     def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
-        """Copy the run at `place` forward; False where it was given up meanwhile. For `SegmentReclaimer`.
+        """Copy the run at `place` forward; False if it was trimmed or voided meanwhile. For the copier.
 
         Args:
-            header: of its frame.
-            data: its entries that count.
+            header: the header of the run's old frame.
+            data: the entries of the run that no truncation has voided.
         """
         stream = header.stream
         state = self.states.get(stream)
@@ -987,7 +993,7 @@ class Log:
         return True
 
     def filled(self, index: int) -> None:
-        """A file grew: the head may go on in it, or the pool has another one. For `SegmentReclaimer`."""
+        """Use a file that was filled further: as more room of its segment, or as a free one."""
         pool, end = self.pool, self.segments.filled[index]
         if index in pool.rooms:
             pool.rooms[index] = end
@@ -998,12 +1004,12 @@ class Log:
         self._open_to_appends()
 
     def _open_to_appends(self) -> None:
-        """Let appends into the head again, where what is reserved for relief is free."""
+        """Allow appends into the head again if the segments reserved for relief are free."""
         if self._last is not None and self.pool.may_append():
             self._last.limit = self._last.filled
 
     def quarantine(self, stream: int) -> None:
-        """`stream` has lost what was durable: it takes nothing more, and the next batch says so (W6)."""
+        """Mark that `stream` lost durable records: it takes no append, and the next batch says so (W6)."""
         state = self.states[stream]
         if state.is_quarantined:
             return
@@ -1016,25 +1022,25 @@ class Log:
             self._place(stream, 0, is_relief=True).touch(stream)
             self._ask()
         except LogFull:
-            hit("wal.no_room_for_marker")  # Then the next batch, or the next start, says so.
+            hit("wal.no_room_for_marker")  # The next batch records it, or the next start finds it.
 
     def lose(self, stream: int, lap: int) -> None:
-        """What `stream` has in `lap` was set aside: it pins nothing once that is durable."""
+        """Unpin the damaged runs of `stream` in `lap`, once a batch that says so is durable (W7)."""
         state = self.states.get(stream)
         if state is None or not state.is_quarantined or self.is_dead or self.is_closed:
-            return  # It was reset, or dropped, meanwhile; or the next start finds it.
+            return  # The stream was reset or dropped; or the log ends, and the next start finds it.
         try:
             batch = self._place(stream, 0, is_relief=True)
         except LogFull:
             hit("wal.no_room_for_marker")
-            return  # It is found, and set aside, once more.
+            return  # A later copy finds the damage, and sets it aside, once more.
         batch.touch(stream)
         if (gone := state.lose(lap)) is not None:
             batch.releases.append(gone)
         self._ask()
 
     def on_durable(self, done: Done) -> None:
-        """Call `done` when what was placed so far is durable."""
+        """Call `done` when every frame that was placed so far is durable."""
         last = self._queue[-1] if self._queue else self._writing
         if last is not None:
             last.done.append(done)
@@ -1042,7 +1048,7 @@ class Log:
             asyncio.get_running_loop().call_soon(done)
 
     def _mark_end(self) -> bool:
-        """Have a batch of nothing, which says what is durable and free by now; False without room for it."""
+        """Place an empty batch: its head says what is durable and free by now. False if there is no room."""
         try:
             self._place(SYSTEM_STREAM, 0, is_relief=True)
         except LogFull:
@@ -1051,7 +1057,7 @@ class Log:
         return True
 
     def _advance_oldest(self) -> None:
-        """Let the next batch say that older laps are free; have one where that frees any."""
+        """Let the next batch say that older laps are free, and ask for a batch if that frees any."""
         self._oldest = max(self._oldest, self.pool.past(self.durable_lap))
         if self._oldest > self._advertised and not self._is_asked:
             self._ask()
@@ -1059,19 +1065,19 @@ class Log:
     # --- writing ------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Flush at the end of this turn."""
+        """Ask for a flush at the end of this turn."""
         if not self._is_asked:
             self._is_asked = True
             self._turn.at_end(Rank.LOG, self._flush)
 
     def _flush(self) -> None:
-        """Send the oldest waiting batch on its way, unless one is."""
+        """Begin to write the oldest waiting batch, unless one is being written."""
         self._is_asked = False
         if (following := self._take()) is not None:
             self.tasks.spawn(self._write(*following), name="write")
 
     def _take(self) -> tuple[Batch, Encoded] | None:
-        """The oldest waiting batch, sealed; None where one is on its way or none waits."""
+        """The oldest waiting batch, sealed and encoded; None if one is being written or none waits."""
         if self._writing is not None or self.is_dead or self.tasks.is_closed:
             return None
         if not self._queue and self._oldest > self._advertised and self._last is not None:
@@ -1088,7 +1094,7 @@ class Log:
         return batch, encoded
 
     async def _write(self, batch: Batch, encoded: Encoded) -> None:
-        """Write batch after batch: each begins, and answers leave, as soon as one is durable (ADR 0190)."""
+        """Write batch after batch; when one is durable, answers leave and the next one begins (ADR 0190)."""
         while await self._persist(batch, encoded):
             self._written(batch, encoded)
             if self._acknowledgements.tell():
@@ -1102,7 +1108,7 @@ class Log:
             batch, encoded = following
 
     async def _persist(self, batch: Batch, encoded: Encoded) -> bool:
-        """Have a batch durable; False where nothing is promised any more."""
+        """Write a batch and sync it; False if the log ends and must acknowledge nothing more."""
         file = self.segments.files[batch.index]
         begun = self._time.now()
         while True:
@@ -1117,11 +1123,11 @@ class Log:
                 hit("wal.write_refused")
                 self._is_out_of_space = True
                 if self.is_closed:
-                    self._idle.set()  # Nobody waits for space at shutdown; what waits was not acknowledged.
+                    self._idle.set()  # A shutdown does not wait for space: no such record was acknowledged.
                     return False
                 await asyncio.sleep(in_seconds(self.config.retry_delay))
         if self.is_dead:
-            return False  # Another file failed meanwhile: the process is ending, and promises nothing more.
+            return False  # Another file failed meanwhile: the process ends, and acknowledges nothing more.
         self._is_out_of_space = False
         self._sync_ns = self._time.now() - begun
         passed("wal.batch.durable")
@@ -1140,7 +1146,7 @@ class Log:
             self._rest()
 
     def _written(self, batch: Batch, encoded: Encoded) -> None:
-        """A batch is durable: free what it frees. Everyone who waits for it may be told."""
+        """Account for a batch that is durable: unpin, free segments, and queue its acknowledgements."""
         self._batch_count += 1
         self._synced_bytes += encoded.size
         self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap
@@ -1153,26 +1159,26 @@ class Log:
             self._open_to_appends()
         self._advance_oldest()
         self._writing = None
-        # The boot frame is evidence for what came before it, and nobody was told of it.
+        # The boot batch (the first) needs no voucher: nobody was told that its records are durable.
         self._witness.written(has_records=encoded.frame_count > 0 and self._batch_count > 1)
         self._acknowledgements.add(batch.done)
         batch.done = []
 
     def _rest(self) -> None:
-        """Be idle where nothing is left to write and nobody to be told."""
+        """Become idle if nothing is left to write and every callback was called."""
         if self._writing is None and not self._queue and self._acknowledgements.is_quiet:
             self._idle.set()
             self._witness.rested()
 
     def _vouch(self) -> None:
-        """The log has rested: say so, which proves its last records durable."""
+        """Write an empty batch after the log was idle: it proves that the last records were durable."""
         if not self.is_dead and not self.is_closed:
             hit("wal.vouched")
-            if self._mark_end():  # Else the next batch vouches.
+            if self._mark_end():  # Without room, the next batch will vouch.
                 self._ask()
 
     def die(self, error: OSError) -> None:
-        """A write or sync failed: what the disk has is unknown, and a retry would prove nothing."""
+        """End the process: after a failed write or sync, even a successful retry proves nothing durable."""
         self.is_dead = True
         self._queue.clear()
         self._acknowledgements.forget()
@@ -1180,6 +1186,5 @@ class Log:
         self._crash(error)
 
     def _release(self) -> None:
-        """Let go of files and lock."""
         self.segments.close()
         self._lock.release()

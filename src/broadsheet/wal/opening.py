@@ -1,8 +1,8 @@
-"""A start of a log: lock it, read it, set damage aside, make durable what was accepted. Blocking.
+"""Opening: a start locks a log, reads it, sets damage aside and makes durable what it accepts. Blocking.
 
-LOCK -> SURVEY -> RECOVER -> SET ASIDE -> REWRITE. Every step may be cut by a crash and repeated from
-the first (W3). Nothing is changed before all files were found to be of this log and version. It does
-not write the boot frame: `Log` does, as its first batch. Source: log.15, W3, W7.
+LOCK -> SURVEY -> RECOVER -> SET ASIDE -> REWRITE. A crash may interrupt any step; the next start repeats all
+of them from the first (W3). Nothing is changed before every file was found to be of this log and version.
+This module does not write the boot frame: `Log` does, as its first batch. Source: log.15, W3, W7.
 """
 
 import errno
@@ -31,11 +31,11 @@ from broadsheet.wal.segments import (
 )
 
 JOIN_GAP_BYTES: Final = MIB
-"""Damage that lies no further apart goes to one file."""
+"""Damaged places that are no further apart are set aside in one file."""
 
 
 class OpenedLog:
-    """What a start found."""
+    """The files of a locked log, and what its recovery found."""
 
     def __init__(
         self,
@@ -48,22 +48,22 @@ class OpenedLog:
     ) -> None:
         self.lock, self.segments = lock, segments
         self.result = result
-        """None where the log holds nothing."""
+        """None if the log holds nothing."""
         self.free = free
         self.lacks_streams = lacks_streams
-        """Whether it may have held streams of which nothing is left."""
+        """Whether the log may have held streams of which nothing is left."""
         self.kept: list[Damage] = []
-        """What the disk had no space to set aside: it stays where it is, and nothing is written over it."""
+        """Damage that was not set aside, because the disk was full. Nothing may be written over it."""
         self.quarantine_files: list[str] = []
 
     def close(self) -> None:
-        """Let go of files and lock."""
+        """Close the files and release the lock."""
         self.segments.close()
         self.lock.release()
 
 
 async def open_files(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
-    """`open_blocking`, in a thread. Whoever is cancelled meanwhile keeps neither files nor the lock."""
+    """Call `open_blocking` in a thread. On cancellation the files are closed and the lock is released."""
     made: list[OpenedLog] = []
     try:
         await disk.run(lambda: made.append(open_blocking(disk, directory, config, new_log_id)))
@@ -75,17 +75,19 @@ async def open_files(disk: Disk, directory: str, config: WALConfig, new_log_id: 
 
 
 def open_blocking(disk: Disk, directory: str, config: WALConfig, new_log_id: int) -> OpenedLog:
-    """Everything of a start but the boot frame.
+    """All steps of a start except the boot frame.
 
     Raises:
-        ConfigError: locked, foreign, or of another version. Nothing was changed.
+        ConfigError: the log is locked, foreign, or of another version. Nothing was changed.
         OSError: the disk failed.
     """
     disk.make_dir(directory)
     try:
         lock = disk.lock(f"{directory}/{LOCK_NAME}")
     except BlockingIOError as error:
-        raise ConfigError(f"{directory} is in use by another process. Nothing was changed") from error
+        raise ConfigError(
+            f"{directory} is in use by another process: stop that one first. Nothing was changed"
+        ) from error
     opened_files: list[File] = []
     try:
         return _open_locked(disk, directory, config, new_log_id, lock=lock, opened_files=opened_files)
@@ -125,7 +127,8 @@ def _open_locked(
         else:
             wanted = segment.header.segment_bytes
         segments.adopt(segment.file, files[segment.file], wanted=wanted)
-        segments.segment_bytes = max(segments.segment_bytes, wanted)  # Its records must fit when they move.
+        # New segments are as large as the largest old one: its records must fit when they are copied.
+        segments.segment_bytes = max(segments.segment_bytes, wanted)
     found = [segment for segment in found if segment.file in segments.files]
     damage: list[Damage] = []
     result, lacks_streams = None, told is not None and bool(short)
@@ -164,13 +167,15 @@ def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
         if not is_ours and segment_index(name) is None:
             raise ConfigError(
                 f"{directory} holds {name!r}, which is none of a log's files: give the log a directory of "
-                f"its own. "
-                "Nothing was changed"
+                "its own. Nothing was changed"
             )
 
 
 def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: Told | None) -> list[Found]:
-    """The segments that count. A file whose header never became durable goes, or is set aside."""
+    """The segments of this log. A file without a header is removed if it is empty, and otherwise set aside.
+
+    A crash leaves such a file if it comes before the header of a new segment is durable.
+    """
     ours = []
     for segment in found:
         is_known = told is not None and segment.file in told.filled
@@ -191,7 +196,7 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: 
 
 
 def read_extents(disk: Disk, directory: str) -> Told | None:
-    """How far the segments of a log were filled; None where nothing tells.
+    """How far the segments of a log were filled; None if no whole slot says so.
 
     Raises:
         ConfigError: a version that this program does not know.
@@ -212,7 +217,7 @@ def _content(file: File, size_max: int | None = None) -> Content:
 
 
 def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
-    """Copy damaged bytes to files of their own: nothing that was not understood is ever lost (W7).
+    """Copy damaged bytes to files of their own: bytes that were not understood are never lost (W7).
 
     Returns:
         The names of new files.
@@ -223,10 +228,10 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
         name = f"{QUARANTINE_PREFIX}{place.lap:08x}-{place.begin:08x}-{crc32c(content):08x}"
         file = segments.disk.open(segments.path(name), create=True)
         try:
-            if not _holds(file, content):  # Else a former start has set the same bytes aside.
+            if not _holds(file, content):  # An earlier start may have set the same bytes aside already.
                 _put(segments, file, content)
                 made.append(name)
-            file.sync()  # Also what is there: who wrote it may have been killed before it was durable.
+            file.sync()  # Also an existing file: its writer may have been killed before it was durable.
         finally:
             file.close()
     if damage:
@@ -240,7 +245,7 @@ def _put(segments: Segments, file: File, content: bytes) -> None:
         file.write_at(0, [content])
     except OSError:
         with suppress(OSError):
-            segments.disk.remove(file.name)  # A part of it would be taken for damage that is kept.
+            segments.disk.remove(file.name)  # An operator would take a part of the bytes for all of them.
         raise
 
 
@@ -255,11 +260,11 @@ def _holds(file: File, content: bytes) -> bool:
     try:
         return file.size() == len(content) and file.read_at(0, len(content)) == content
     except OSError:
-        return False  # It is written anew.
+        return False  # Unreadable, so it is written anew.
 
 
 def _joined(damage: Sequence[Damage]) -> list[Damage]:
-    """The same places, as few: ten thousand small runs of one segment must not be as many files."""
+    """The places, with near ones joined: ten thousand small damaged runs must not become as many files."""
     joined: list[Damage] = []
     for place in sorted(damage, key=lambda each: (each.lap, each.file, each.begin)):
         last = joined[-1] if joined else None
@@ -271,7 +276,7 @@ def _joined(damage: Sequence[Damage]) -> list[Damage]:
 
 
 def _repair_headers(segments: Segments, found: list[Found]) -> None:
-    """Write anew what is constant: a damaged segment header says nothing that its batches do not say."""
+    """Write damaged segment headers anew: their content is constant, and the batches tell the log id."""
     for segment in found:
         if segment.header is None:
             file, index = segments.files[segment.file], segment.file
@@ -281,7 +286,7 @@ def _repair_headers(segments: Segments, found: list[Found]) -> None:
 
 
 def _readable(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The content of [begin, end) but for the blocks that the disk cannot read: they keep what they have."""
+    """The blocks of [begin, end) with their places, without those that the disk cannot read (EIO)."""
     for at in range(begin, end, BLOCK_BYTES):
         try:
             content = file.read_at(at, BLOCK_BYTES)
@@ -293,10 +298,11 @@ def _readable(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _rewrite(segments: Segments, result: Result) -> None:
-    """Write the last batch again, in place, and sync: what was read may never have reached the disk.
+    """Write the last batch again, in place, and sync: its bytes may never have reached the disk.
 
-    After kill -9, or after a failed sync and a restart, reads return bytes that only the page cache has,
-    and a sync that writes nothing returns 0. The last batch is all that no later batch vouches for.
+    After kill -9, or after a failed sync and a restart, a read may return bytes that only the page cache has,
+    and a sync that has nothing to write returns 0. Only the last batch can be in that state, because every
+    earlier one has a later batch that vouches for it.
     """
     last = result.last
     file = segments.files[result.laps[last.lap]]

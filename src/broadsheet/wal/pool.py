@@ -1,11 +1,11 @@
-"""The pool: which segment files are in use, in which lap, what still pins them, and which are free.
+"""Pool: which segment files are in use, in which lap, how many runs pin them, and which files are free.
 
-Laps rise by one with each segment that the head moves into. Segments are freed strictly in order of
-laps: a lap is *past* once no run pins it and none older is pinned, *advertised* once a durable batch
-says so, and only then free to be written over. The last `reserved` free segments are for relief: what
-makes a full log less full, which is checkpoints, copies, truncations, resets and boot frames. While
-fewer are free, appends are refused, also in a head that relief has moved. It does not open files and
-knows streams by their numbers only. Source: log.10.
+The lap rises by one with each segment that the head moves into. Segments are freed strictly in order of laps.
+A lap is *past* when no run pins it or an older lap. It is *advertised* when a durable batch says so, and only
+then may its file be written over. The last `reserved` free segments are kept for relief, that is for records
+that make a full log less full: checkpoints, copies, truncations, resets and boot frames. While fewer segments
+are free, appends are refused, even if relief has moved the head into a segment with room. The pool opens no
+files, and knows streams by their numbers only. Source: log.10.
 """
 
 from collections import deque
@@ -21,24 +21,24 @@ class Lap:
         self.pins = 0
         self.live_bytes = 0
         self.end = 0
-        """How far it was written by this process; 0 where it was not."""
+        """How far this process has written the segment; 0 if it has not."""
         self.streams: dict[int, None] = {}
-        """Every stream that has a run here, and some that have none any more."""
+        """Every stream that has a run here, and some that no longer have one."""
 
     def pin(self, length: int) -> None:
-        """A run of `length` bytes was placed here."""
+        """Count a run of `length` bytes that was placed here."""
         self.pins += 1
         self.live_bytes += length
 
 
 class Pool:
-    """Accounts of all segments of one log."""
+    """The use of all segments of one log."""
 
     def __init__(self, *, reserved: int = 1) -> None:
         """Begin without a segment.
 
         Args:
-            reserved: free segments that appends may not take.
+            reserved: number of free segments that appends may not take.
         """
         self.reserved = reserved
         self.laps: dict[int, Lap] = {}
@@ -51,25 +51,25 @@ class Pool:
 
     @property
     def oldest(self) -> int:
-        """The oldest lap in use; the head where there is but one."""
+        """The oldest lap in use; the head if no lap is in use."""
         return next(iter(self.laps), self.head)
 
     def add_free(self, index: int, room: int) -> None:
-        """A segment was filled."""
+        """Add a file that was filled up to `room`."""
         self.free.append(index)
         self.rooms[index] = room
 
     def adopt(self, lap: int, index: int, room: int) -> None:
-        """Recovery found this lap in use."""
+        """Take over a lap that recovery found in use."""
         assert lap > self.head, f"laps come in order: {lap} after {self.head}"
         self.laps[lap] = Lap(index)
         self.rooms[index] = room
         self.head = lap
 
     def may_append(self) -> bool:
-        """Whether the head has room for appends: all that is reserved for relief is free.
+        """Whether appends may use the head: all segments reserved for relief must be free.
 
-        Where the head alone is in use, as when a new log begins, there is nothing to relieve.
+        If only the head is in use, as in a new log, there is nothing to relieve, and appends are allowed.
         """
         return len(self.free) >= self.reserved or len(self.laps) == 1
 
@@ -90,27 +90,27 @@ class Pool:
         return lap
 
     def pin(self, lap: int, length: int, *, stream: int) -> None:
-        """Recovery found a run of `length` bytes of `stream` in `lap`."""
+        """Count a run of `length` bytes of `stream` that recovery found in `lap`."""
         use = self.laps[lap]
         use.pin(length)
         use.streams[stream] = None
 
     def unpin(self, lap: int, length: int, runs: int = 1) -> None:
-        """Some runs in `lap`, of `length` bytes together, are needed no longer."""
+        """Release `runs` runs in `lap`, of `length` bytes together."""
         use = self.laps[lap]
         use.pins -= runs
         use.live_bytes -= length
         assert use.pins >= 0, f"lap {lap} was released more often than pinned"
 
     def past(self, durable_lap: int) -> int:
-        """The lap below which nothing is needed, given that the last durable batch lies in `durable_lap`."""
+        """The lap below which no lap is needed, if the last durable batch lies in `durable_lap`."""
         for lap, use in self.laps.items():
             if use.pins or lap >= durable_lap:
                 return lap
         return durable_lap
 
     def retire(self, oldest: int) -> int:
-        """A durable batch says that laps below `oldest` are free; how many became so just now."""
+        """Free all laps below `oldest`, as a durable batch says; the number of laps that became free."""
         gone = [lap for lap in self.laps if lap < oldest]
         for lap in gone:
             use = self.laps.pop(lap)

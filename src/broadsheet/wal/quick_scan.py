@@ -1,7 +1,7 @@
-"""Quick scan: a batch that is as nearly every batch is, read in one loop.
+"""Quick scan: a sound batch that holds only runs, as nearly every batch does, is read in one loop.
 
-A start reads tens of thousands of frames before a node is ready. Where anything is otherwise than in a sound
-batch of runs it says nothing at all, and `scan.frames` tells what is there, frame by frame. Source: W2, W4.
+A start reads tens of thousands of frames before a node is ready. If anything in a batch is damaged, or is no
+run, the quick scan returns None, and `scan.frames` reads that batch frame by frame. Source: W2, W4.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ KIND_RUN: Final = int(Kind.RUN)
 
 
 def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]], int] | None:
-    """The runs of a batch and their streams, and the physical chain behind them; None where it is not sound.
+    """The runs of a batch with their streams, and the physical chain after them; None if it is not sound.
 
     Args:
         data: the bytes of the batch.

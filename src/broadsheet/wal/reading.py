@@ -1,8 +1,8 @@
-"""Reading back: a run of the log by its place, verified again, cut at entries. Blocking; for a thread.
+"""Reading: a run is read back by its place, verified again, and cut at entries. Blocking; for a thread.
 
-A frame vouches for itself: log, lap, stream, offsets and checksum are compared with what the log remembers of
-the place, so a segment that was written over meanwhile, or damaged, gives nothing. It keeps no state, and
-says nothing of why a run is not there: `Log.read` finds out. Source: `docs/protocols/wal.md`.
+Log, lap, stream, offsets and checksum of the frame are compared with what the log remembers of the place. So
+a segment that was damaged, or written over meanwhile, gives no run. This module keeps no state, and does not
+find out why a run is missing: `Log.read` does. Source: `docs/protocols/wal.md`.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from broadsheet.wal.segments import read_around
 from broadsheet.wal.stream import Place
 
 JOIN_GAP_BYTES = 16 << 10
-"""Frames that lie no further apart are read in one go."""
+"""Frames with no larger gap between them are read in one go."""
 JOIN_BYTES_MAX = 1 << 20
-"""Read in one go at most, unless one frame is longer."""
+"""Bytes that are read in one go at most, unless one frame is longer."""
 
 
 class Entry(NamedTuple):
-    """One entry, as its stream's chain knows it."""
+    """The term of one entry, and its stream's chain around it."""
 
     offset: Offset
     term: Term
     seed: int
-    """The chain before it: what a truncation from its offset goes on with."""
+    """The chain before the entry. A truncation from its offset needs this value."""
     crc: int
-    """The chain after it."""
+    """The chain after the entry."""
 
 
 def read_places(
     files: dict[int, File], log_id: int, stream: LogStreamId, places: Sequence[Place]
 ) -> list[Run | None]:
-    """The runs at `places`; None for one that is not there as it was written.
+    """The runs at `places`, in order; None for each that is not there as it was written.
 
     Args:
         files: by lap.
@@ -61,7 +61,11 @@ def read_places(
 
 
 def read_place(data: bytes, base: int, log_id: int, stream: int, place: Place) -> Run | None:
-    """The run at `place`, of `data` that begins at `base` of its segment."""
+    """The run at `place`; None if it is not there as it was written.
+
+    Args:
+        base: where `data` begins in the segment.
+    """
     at = place.at - base
     header = read_frame(data, at)
     if (
@@ -89,6 +93,6 @@ def read_place(data: bytes, base: int, log_id: int, stream: int, place: Place) -
 
 
 def read_content(content: Content, log_id: int, stream: int, place: Place) -> Run | None:
-    """As `read_place`, from a segment's content."""
+    """Like `read_place`, from a segment's content."""
     data = content.read(place.at, place.at + frame_bytes(place.length))
     return read_place(data, place.at, log_id, stream, place)

@@ -1,10 +1,10 @@
-"""Reclaimer: filling segments ahead of the head, and freeing old ones that a few records pin.
+"""Reclaimer: it fills segments ahead of the head, and frees old segments that a few records pin.
 
-Bytes throughout. When free segments run short, whoever pins the oldest one is asked to flush, again and
-again until its pins are gone; where that does not help, a segment that is mostly dead is copied forward,
-and one that is not is added to the pool, up to its limit. A pool that cannot grow copies also what is not
-mostly dead, where younger segments wait behind it. These are restartable to-do lists (code.1): they
-hold no state that recovery would miss. Source: log.9, log.10.
+All sizes are in bytes. When free segments run short, the streams that pin the oldest segment are asked to
+flush, again and again until its pins are gone. If that does not help, a segment that is mostly dead is copied
+forward; otherwise the pool gets another segment, up to its limit. If the pool cannot grow, a segment that is
+mostly live is copied too, provided that younger segments wait behind it to be freed. All of this is a
+restartable to-do list (code.1): it holds no state that recovery would miss. Source: log.9, log.10.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from broadsheet.wal.record import LogFull
 from broadsheet.wal.segments import FILL_STEP_BYTES, NO_FILE, NO_SPACE
 
 FREE_LOW: Final = 2
-"""Below so many free segments beside the reserve, look for more: one is used up while another is filled."""
+"""Look for more when fewer segments are free beside the reserve: one is used up while another is filled."""
 COPY_LOW: Final = 1
-"""Below so many, do not wait for whoever was asked to flush."""
+"""Copy at once when fewer segments are free beside the reserve: do not wait for the flush requests."""
 ASKED_PER_TURN: Final = 16
 """Streams asked to flush in one turn of the loop: each may start a checkpoint."""
 PINNING_TOLD_MAX: Final = 8
 """Streams that an error names."""
 RETRY_DOUBLINGS_MAX: Final = 3
-"""Requests are repeated after `retry_delay`, then twice that, and so on: it doubles so often."""
+"""Flush requests are repeated after `retry_delay`. The delay doubles each time, at most so many times."""
 
 
 class Relieved(Copied, Protocol):
-    """What `SegmentReclaimer` needs of the log: it reads the accounts, and asks for the rest."""
+    """What `SegmentReclaimer` needs of the log: it reads the accounts, and asks the log for all changes."""
 
     @property
     def config(self) -> WALConfig:
@@ -45,7 +45,7 @@ class Relieved(Copied, Protocol):
 
     @property
     def tasks(self) -> Scope:
-        """Where it runs in the background."""
+        """The scope of the background tasks."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Relieved(Copied, Protocol):
 
     @property
     def directory(self) -> str:
-        """Where it is."""
+        """The directory of the log."""
         ...
 
     def pinning(self, count_max: int | None = None) -> list[int]:
@@ -63,39 +63,39 @@ class Relieved(Copied, Protocol):
         ...
 
     def filled(self, index: int) -> None:
-        """A file grew."""
+        """Use a file that was filled further."""
         ...
 
     def die(self, error: OSError) -> None:
-        """The disk failed: end the process."""
+        """End the process, because the disk failed."""
         ...
 
 
 class SegmentReclaimer:
-    """What one log does to have room."""
+    """The background work by which one log gets room."""
 
     def __init__(self, log: Relieved) -> None:
         self._log = log
         self.callbacks: dict[int, Callable[[LogStreamId], None]] = {}
         self.is_refused = False
-        """The disk had no room for another segment."""
+        """The disk had no space for another segment."""
         self._target = log.config.segments_initial
         self._is_filling = self._is_copying = False
         self._asked_lap = self._asked_at = self._asked_count = 0
-        """The lap whose streams were asked to flush, where the head stood then, and how often."""
+        """The lap whose streams were asked to flush, the head at that time, and how often they were asked."""
         self._is_asking = self._is_begun = False
         self._timer: asyncio.TimerHandle | None = None
         self._changing = asyncio.Lock()
 
     def forget(self, stream: int) -> None:
-        """The stream is gone."""
+        """Drop the callback of a stream that is gone."""
         self.callbacks.pop(stream, None)
 
     async def first_segment(self, room: int) -> None:
-        """Have one segment at once, filled as far as a start waits for, and at least up to `room`.
+        """Make one segment at once, filled up to `initial_fill_bytes`, and at least up to `room`.
 
-        What is written behind the filled part would be filled over. Never one that is in use: the head, too,
-        is shorter than it is to be where the disk was full.
+        A batch behind the filled part would later be overwritten with zeros, so `room` must hold the first
+        batch. Files in use are left out: if the disk was full, the head, too, is shorter than planned.
         """
         log, segments = self._log, self._log.segments
 
@@ -112,10 +112,9 @@ class SegmentReclaimer:
         log.pool.add_free(index, segments.filled[index])
 
     def begin(self) -> None:
-        """Start filling, in the background.
+        """Start filling, in the background. The log must have recorded how far the files are filled.
 
-        Not before a start has said how far the files are filled: what is left of a batch that was cut in two
-        must be void before its file grows.
+        The remains of a batch that was cut in two must be void before its file grows.
         """
         self._is_begun = True
         self._target = max(self._target, len(self._log.segments.files))
@@ -123,11 +122,11 @@ class SegmentReclaimer:
         self.look()
 
     def full(self, *, is_out_of_space: bool) -> LogFull:
-        """Why there is no room, and what is done or can be done about it; found out in microseconds."""
+        """The error that says why there is no room, and the remedy. It takes microseconds."""
         log, pool, config = self._log, self._log.pool, self._log.config
         if is_out_of_space:
             return LogFull(
-                f"the disk of {log.directory} has no space left. Free some; appends then go on by themselves"
+                f"the disk of {log.directory} has no space left. Free some space; appends then go on again"
             )
         used = f"the log of {log.directory} is full: {len(pool.laps)} segments in use, {len(pool.free)} free"
         streams = log.pinning(PINNING_TOLD_MAX)
@@ -137,14 +136,14 @@ class SegmentReclaimer:
                 f"{used}, and the disk has no space for another; {held}. Free space, or wait until they flush"
             )
         if len(log.segments.files) < config.segments_max or log.segments.unfilled() is not None:
-            return LogFull(f"{used}; another one is being filled. Try again")
+            return LogFull(f"{used}; another segment is being filled. Try again")
         return LogFull(
             f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
             "Try again, or raise wal.segments_max"
         )
 
     def look(self) -> None:
-        """A batch is durable, so room may have become short: ask, copy or grow."""
+        """See whether free segments run short; if so, ask for flushes, copy, or grow the pool."""
         log, pool = self._log, self._log.pool
         if not self._is_begun or log.is_closed or log.is_dead or self._is_copying:
             return
@@ -165,15 +164,15 @@ class SegmentReclaimer:
                 self._is_copying = True
                 log.tasks.spawn(self._copy(lap), name="copy")
             if is_mostly_dead and len(pool.free) >= pool.reserved + COPY_LOW:
-                return  # Else appends would be refused while the copy is on its way.
+                return  # With fewer free segments appends would be refused during the copy: grow, too.
         self.grow()
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Send no more flush requests."""
         self._cancel()
 
     def _request(self, lap: int) -> None:
-        """Ask whoever pins `lap` to flush, now and again until the pins are gone."""
+        """Ask the streams that pin `lap` to flush, and set a timer that asks again."""
         hit("wal.flush_requested")
         self._asked_count += 1
         if self._asked_count > 1:
@@ -184,7 +183,7 @@ class SegmentReclaimer:
         self._arm()
 
     async def _ask(self, lap: int) -> None:
-        """A few streams a turn: there may be ten thousand."""
+        """Ask a few streams in a turn: there may be ten thousand."""
         log, count = self._log, 0
         try:
             for stream in list(log.pool.laps[lap].streams):
@@ -208,7 +207,7 @@ class SegmentReclaimer:
     def _look_again(self) -> None:
         self._timer = None
         if self._is_copying:
-            self._arm()  # The copy may be refused: then nobody else would look.
+            self._arm()  # If the copy is refused, nothing else would look again.
         else:
             self.look()
 
@@ -218,13 +217,13 @@ class SegmentReclaimer:
             self._timer = None
 
     def _may_copy(self, *, is_mostly_dead: bool) -> bool:
-        """Whether copying the oldest segment forward is worth it, and nothing better will free it."""
+        """Whether a copy of the oldest segment is worth its cost, and nothing cheaper will free it."""
         pool = self._log.pool
         is_asked_in_vain = self._asked_count > 1
         if is_mostly_dead:
             is_urgent = len(pool.free) < pool.reserved + COPY_LOW
             return is_urgent or is_asked_in_vain or pool.head > self._asked_at
-        # A copy takes about what it frees. It frees more where younger segments wait behind it.
+        # A copy of live records takes as much room as it frees, unless younger segments wait to be freed.
         waiting = (lap < self._log.durable_lap and not use.pins for lap, use in pool.laps.items())
         return is_asked_in_vain and not self._can_grow() and any(waiting)
 
@@ -242,7 +241,7 @@ class SegmentReclaimer:
         self._fill()
 
     async def alone(self, work: Callable[[], object]) -> None:
-        """Make or fill a file, or say how far all are filled: in a thread, one of these at a time."""
+        """Do `work` in a thread, alone: making or filling a file, or recording how far all are filled."""
         async with self._changing:
             await self._log.disk.run(work)
 
@@ -282,17 +281,16 @@ class SegmentReclaimer:
     # --- copying forward ----------------------------------------------------------------------------------
 
     async def _copy(self, lap: int) -> None:
-        """Append again what still pins `lap`."""
         log = self._log
         try:
             await copy_forward(log, lap)
-        except (LogFull, TooLarge):  # What names all streams may leave a segment too little room.
+        except (LogFull, TooLarge):  # Rows of all streams may leave a segment too little room.
             hit("wal.copy_refused")
             self.grow()
         except OSError as error:
             if error.errno not in NO_SPACE + NO_FILE:
                 log.die(error)
                 return
-            hit("wal.set_aside_refused")  # What is damaged pins its segment until there is room to keep it.
+            hit("wal.set_aside_refused")  # Damage pins its segment until there is space for its bytes.
         finally:
             self._is_copying = False

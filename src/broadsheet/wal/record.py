@@ -1,4 +1,7 @@
-"""What a log gives back: records, what recovery made of a stream, and the state of the log for `doctor`."""
+"""Record: the values that a log returns: records and runs, what recovery found of a stream, the log's status.
+
+Offsets count a stream's entries; sizes are in bytes. It does no IO. Source: log.3, log.11.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,15 +16,15 @@ from broadsheet.wal.stream_replay import Suspect, Verdict
 
 
 class LogFull(StoreUnhealthy):
-    """No segment can take the record; nothing of it was written. Trim, flush or free space, then retry."""
+    """No segment has room for the record; none of it was written. Trim, flush or free space, then retry."""
 
 
 class StreamQuarantined(Corrupt):
-    """The stream lost records that were durable. It takes no appends until `reset` or `drop`."""
+    """The stream lost durable records. It takes no appends until `reset` or `drop`."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a stream: what was appended."""
+    """One entry of a stream: the payload that was appended, with its offset and term."""
 
     offset: Offset
     term: Term
@@ -29,64 +32,69 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after it."""
+        """The offset after the entry."""
         return Offset(self.offset + 1)
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
-    """Whole entries of one stream, back to back, as they are written, sent and replicated."""
+    """Whole entries of one stream, back to back, in the form in which they are written and sent."""
 
     offset: Offset
-    """Of its first entry."""
+    """Offset of the first entry."""
     count: int
+    """Number of entries."""
     seed: int
-    """The stream's chain before its first entry."""
+    """The stream's chain before the first entry."""
     crc: int
-    """The chain after its last entry: the crc32c of `data`, seeded with `seed`."""
+    """The chain after the last entry: the crc32c of `data`, seeded with `seed`."""
     data: bytes
-    """Of each entry: term 8, offset 8, length 4, then its bytes."""
+    """For each entry: term (8 bytes), offset (8), length (4), then its payload."""
 
     @classmethod
     def of(cls, records: Sequence[Buffer], *, offset: Offset, seed: int, term: Term = Term(0)) -> "Run":
-        """A run of `records`, summed."""
+        """A run of `records`, with its checksum."""
         data = b"".join(entries(records, offset=offset, term=term))
         return cls(offset, len(records), seed, crc32c(data, seed), data)
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after its last entry."""
+        """The offset after the last entry."""
         return Offset(self.offset + self.count)
 
     def records(self) -> Iterator[Record]:
-        """Its entries, one by one.
+        """The entries, one by one.
 
         Raises:
-            Corrupt: it is not of entries, whatever its sum says.
+            Corrupt: the data is not a sequence of entries, even if its checksum matches.
         """
         at, data = 0, self.data
         for offset in range(self.offset, self.next_offset):
             if at + ENTRY_BYTES > len(data):
-                raise Corrupt(f"a run of {self.count} entries from {self.offset} ends within entry {offset}")
+                raise Corrupt(f"a run of {self.count} entries from {self.offset} ends inside entry {offset}")
             term, told, length = ENTRY.unpack_from(data, at)
             begin, at = at + ENTRY_BYTES, at + ENTRY_BYTES + length
             if told != offset or at > len(data):
-                raise Corrupt(f"entry {offset} of a run from {self.offset} says {told}, {length} bytes")
+                raise Corrupt(
+                    f"entry {offset} of a run from {self.offset} says that it is {told}, {length} bytes long"
+                )
             yield Record(Offset(offset), Term(term), data[begin:at])
         if at != len(data):
-            raise Corrupt(f"a run of {self.count} entries from {self.offset} has {len(data) - at} bytes more")
+            raise Corrupt(
+                f"a run of {self.count} entries from {self.offset} has {len(data) - at} bytes after its last"
+            )
 
     def since(self, offset: Offset) -> "Run":
-        """Its part from `offset` on, which it holds."""
+        """The part of the run from `offset` on. The run must hold `offset`."""
         if offset == self.offset:
             return self
         at = after_entries(self.data, offset - self.offset)
         if at is None:
-            raise Corrupt(f"a run of {self.count} entries from {self.offset} is not of entries")
+            raise Corrupt(f"a run of {self.count} entries from {self.offset} does not consist of entries")
         seed = crc32c(memoryview(self.data)[:at], self.seed)
         return Run(offset, self.next_offset - offset, seed, self.crc, self.data[at:])
 
     def within(self, bytes_max: int) -> "Run":
-        """Its first entries, as many as `bytes_max` holds, and at least one."""
+        """The first entries of the run, as many as fit into `bytes_max`, and at least one."""
         if len(self.data) <= bytes_max:
             return self
         at = count = 0
@@ -110,7 +118,7 @@ def entries(records: Sequence[Buffer], *, offset: int, term: int) -> list[Buffer
 
 
 def after_entries(data: bytes, count: int) -> int | None:
-    """Where the first `count` entries of a run's `data` end; None where it does not hold so many."""
+    """Where the first `count` entries of a run's `data` end; None if it holds fewer."""
     at = 0
     for _ in range(count):
         if at + ENTRY_BYTES > len(data):
@@ -124,27 +132,28 @@ class Recovered(msgspec.Struct, frozen=True):
 
     stream: LogStreamId
     first_offset: Offset
-    """The lowest offset that was not trimmed. A trim since the last durable batch may be undone."""
+    """The lowest offset that was not trimmed. A trim after the last durable batch may be undone."""
     end_offset: Offset
-    """The offset after the last record that is there: all from `first_offset` to it can be read back."""
+    """The offset after the last record that was found: all from `first_offset` to here can be read back."""
     next_offset: Offset
-    """Where the next append goes. Above `end_offset` where the stream is quarantined."""
+    """The offset of the next append. It may be above `end_offset` if the stream is quarantined."""
     generation: Generation
     """The stream's generation: appends carry this or a greater one."""
     record_generation: Generation | None
-    """That of its last record; None where there is none."""
+    """The generation of the last record; None if there is no record."""
     crc: int
-    """The stream's chain crc after its last record: what its next run is seeded with."""
+    """The stream's chain crc after its last record. The next run is seeded with it."""
     tail_cut: bool
-    """It may have lost acknowledged records at its end (kv.6, journals.2), until `settle` or `reset`."""
+    """The stream may have lost acknowledged records at its end (kv.6, journals.2). Cleared by `settle` and
+    `reset`."""
     is_quarantined: bool
-    """It lost records that were known durable: it must not serve, vote or lead until it was repaired (W6)."""
+    """The stream lost records that were known durable: it must not serve, vote or lead till repaired (W6)."""
     is_end_lost: bool = False
-    """It is quarantined, and may have had records from `next_offset` on: batches are gone."""
+    """The stream is quarantined, and batches are gone that may have held records from `next_offset` on."""
     suspects: list[Record] = []
-    """By offset, what stands behind the damage: whole records, and records that fail their checksum. The log
-    vouches for none of them; a domain takes only what sums of its own prove. Told by the start that finds the
-    damage, and not for sure by later ones."""
+    """Records behind the damage, by offset: some are whole, some fail their checksum. The log vouches for
+    none of them; a domain may take only those that its own checksums prove. The start that finds the damage
+    tells them; later starts may tell fewer."""
 
 
 class LogStatus(msgspec.Struct, frozen=True):
@@ -154,7 +163,7 @@ class LogStatus(msgspec.Struct, frozen=True):
     log_id: int
     segment_bytes: int
     segment_count: int
-    """Segment files, those being prefilled included."""
+    """Segment files, including those that are being filled."""
     segment_free_count: int
     """Segments that the head may move into."""
     lap_oldest: int
@@ -162,24 +171,24 @@ class LogStatus(msgspec.Struct, frozen=True):
     batch_count: int
     """Batches written by this process."""
     synced_bytes: int
-    """Bytes made durable by this process, headers and padding included."""
+    """Bytes made durable by this process, including headers and padding."""
     pending_bytes: int
-    """Bytes waiting for the batch on its way."""
+    """Payload bytes that are not durable yet."""
     sync_ns_last: int
     """How long the last write and sync took."""
     stream_count: int
     pinning: list[LogStreamId]
-    """Streams that hold the oldest segment."""
+    """Streams that pin the oldest segment."""
     quarantined: list[LogStreamId]
     tail_cut: list[LogStreamId]
     quarantine_files: list[str]
-    """Damaged bytes that were set aside; an operator may delete them after a repair."""
+    """Files of damaged bytes that were set aside; an operator may delete them after a repair."""
     is_out_of_space: bool
     """The disk refused space, and the log waits for it."""
 
 
 def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
-    """What a domain is told of `stream`; an empty one where the log had nothing of it."""
+    """The verdict on `stream` in the form for its domain; empty if the log had nothing of the stream."""
     if verdict is None:
         nothing = Offset(0)
         return Recovered(
@@ -206,7 +215,11 @@ def recovered_of(stream: LogStreamId, verdict: Verdict | None) -> Recovered:
 
 
 def suspect_records(run: Suspect) -> Iterator[Record]:
-    """What may have been the entries of a run: of one, all bytes behind the head, whatever the head says."""
+    """The records that a suspect run may have held.
+
+    If the run had one entry, all bytes behind the entry's head are its payload, whatever length the head
+    says: the head may be the damaged part.
+    """
     if run.end - run.offset == 1:
         term = ENTRY.unpack_from(run.data)[0] if len(run.data) >= ENTRY_BYTES else 0
         yield Record(Offset(run.offset), Term(term), run.data[ENTRY_BYTES:])

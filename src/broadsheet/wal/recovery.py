@@ -1,11 +1,11 @@
-"""Recovery: from the bytes of all segments to what every stream holds and what is damaged.
+"""Recovery: it reads the bytes of all segments, and judges what each stream holds and what is damaged.
 
 SURVEY (which file is which lap) --> WALK (all laps from the oldest needed to the head) --> VERDICT per
-stream. It reads and judges only: `opening` performs what it finds (rewrite, set aside, boot frame).
-Running it twice on the same bytes gives the same (W3). The last batch is the only one that no later
-batch vouches for: damage there is a cut tail, damage before it corruption. Where a segment is shorter than it
-was, or gone, batches behind the last one may be gone with it: then every stream is suspect, also those of
-which nothing is there. Source: log.11-15, log.20, W2-W4, W6, W7; ADR 0102.
+stream. Recovery only reads and judges: `opening` acts on the result (rewrite, set aside), and `Log` writes
+the boot frame. Two runs on the same bytes give the same result (W3). The last batch is the only one that no
+later batch vouches for: damage in it is a cut tail, and damage before it is corruption. If a segment is gone,
+or shorter than it was, batches behind the last one may be gone with it. Then every stream is suspect,
+including streams of which nothing is left. Source: log.11-15, log.20, W2-W4, W6, W7; ADR 0102.
 """
 
 from array import array
@@ -53,7 +53,7 @@ NO_BATCH: Final = -1
 
 
 class Damage(NamedTuple):
-    """Bytes that are to be set aside before anything writes over them."""
+    """A span of bytes that must be set aside before anything writes over them."""
 
     file: int
     lap: int
@@ -68,15 +68,15 @@ class Found(NamedTuple):
     size: int
     header: SegmentHeader | None
     lap: int
-    """The greatest lap in it; 0 where it has none."""
+    """The greatest lap of its batches; 0 if it has no batch."""
     batches: Sequence[int]
-    """Where whole batch headers of that lap stand, in order."""
+    """The places of whole batch headers of that lap, in order."""
     newest: BatchHeader | None
-    """The one with the greatest number."""
+    """The batch header of that lap with the greatest number."""
 
 
 class Result(NamedTuple):
-    """All that a start needs to know."""
+    """Everything that a start needs to know."""
 
     verdicts: dict[int, Verdict]
     last: BatchHeader
@@ -90,10 +90,11 @@ class Result(NamedTuple):
     """Files that may be written over."""
     damage: list[Damage]
     lacks_streams: bool
-    """Whether it may have held streams of which nothing is left, not even their names."""
+    """Whether the log may have held streams of which nothing is left, not even their numbers."""
     remains: list[Damage]
-    """What stands, set aside too, where files are shorter than they were. It must be void before they grow:
-    a batch that was cut in two would be whole again but for its frames."""
+    """The bytes behind the last batch in files that are shorter than they were. They are set aside too, and
+    must be zeroed before the files grow: otherwise a batch that was cut in two would look whole again, with
+    zeros for its frames."""
 
 
 class Recovery:
@@ -105,8 +106,8 @@ class Recovery:
         """Prepare to read.
 
         Args:
-            content: of the segment file of an index.
-            shorter: files that are gone, or shorter than they were.
+            content: gives the content of a segment file by its index.
+            shorter: indexes of files that are gone, or shorter than they were.
         """
         self._content, self._log_id, self._shorter = content, log_id, shorter
         self._lacks_streams = False
@@ -114,17 +115,17 @@ class Recovery:
         self._damage: list[Damage] = []
         self._last: BatchHeader | None = None
         self._chain: int | None = None
-        """The physical chain so far; None where what gave it could not be read."""
+        """The physical chain so far; None if the frames before could not be read."""
         self._gap = 0
-        """The first batch after a loss that nothing explains to the stream."""
+        """The first batch after a loss whose streams no row tells: any stream may have changed there."""
         self._after_loss = 0
-        """The last batch whose predecessor was lost whole: what stood before it is not known."""
+        """The last batch whose predecessor was lost whole: the state before it is not known."""
         self._oldest = 0
-        """The lap below which nothing is needed: where it is not there, all that it held is lost."""
+        """The oldest lap that is needed. If it is missing, everything that it held is lost."""
         self._is_freed = False
-        """The last batch says that segments are free, which the one before it did not."""
+        """Whether the last batch frees segments that the batch before it did not."""
         self._full_before = NO_BATCH
-        """The last batch before the last one that names every stream: others began later."""
+        """The last FULL batch before the final batch: a stream without a row in it began later."""
 
     def run(self, found: list[Found]) -> Result:
         """Walk the log.
@@ -152,7 +153,7 @@ class Recovery:
         behind = [(head, tail_at)]
         behind += [(segment, BLOCK_BYTES) for segment in found if segment.file not in laps.values()]
         remains: list[Damage] = []
-        # Those that a later lap follows are judged by the numbers of batches.
+        # A loss in a lap that a later lap follows shows in the batch numbers; a loss in the others does not.
         followed = [segment.file for lap, segment in by_lap.items() if oldest <= lap < head.lap]
         if any(file not in followed for file in self._shorter):
             hit("wal.recovery.end_lost")
@@ -175,12 +176,12 @@ class Recovery:
     # --- the walk -----------------------------------------------------------------------------------------
 
     def _walk(self, segment: Found, content: Content) -> int:
-        """Read one lap from its first batch to its last, one at a time; where the last one ends."""
+        """Read the batches of one lap, first to last, one at a time; the place where the last one ends."""
         at = BLOCK_BYTES
         for place in segment.batches:
             header = read_batch(content, place) if place >= at else None
             if header is None or (self._last is not None and header.batch <= self._last.batch):
-                continue  # Within another batch's payload, or a sector that went back to an older state.
+                continue  # A payload that looks like a batch, or a sector that went back to an older state.
             if place > at:
                 self._hole(segment, content, at, place)
             self._batch(segment, content, header)
@@ -215,7 +216,7 @@ class Recovery:
             hit("wal.recovery.frame_damaged")
             self._damage.append(Damage(segment.file, header.lap, base, aligned(base + end)))
         if at < end:
-            self._chain = None  # The last frames are unreadable: what the chain is behind them is unknown.
+            self._chain = None  # The last frames are unreadable, so the chain after them is unknown.
         said = rows(data, header.row_count)
         if whole + len(suspects) < header.frame_count:
             self._suspect_unread(said, data, begin, end)
@@ -229,7 +230,7 @@ class Recovery:
                 del self._replays[stream]
 
     def _notice_loss(self, header: BatchHeader) -> None:
-        """Compare `header` with what came before it: batches may be missing, segments free."""
+        """Compare `header` with the batch before it: batches may be missing, and segments may be free."""
         last = self._last
         self._is_freed = last is None or header.oldest > last.oldest
         if last is not None:
@@ -246,10 +247,10 @@ class Recovery:
             hit("wal.recovery.first_batch_lost")
             self._after_loss = header.batch
             if not header.flags & BatchFlag.FULL:
-                self._gap = header.batch  # What told of all streams is gone.
+                self._gap = header.batch  # The batches with the rows of all streams are gone.
 
     def _hole(self, segment: Found, content: Content, begin: int, end: int) -> None:
-        """Batches were lost, their headers damaged: salvage their frames, verified one by one."""
+        """Salvage the frames of batches whose headers are damaged; each frame is verified alone."""
         hit("wal.recovery.hole")
         self._damage.append(Damage(segment.file, segment.lap, begin, end))
         after = self._last.batch if self._last is not None else 0
@@ -266,7 +267,7 @@ class Recovery:
                 self._suspect(frame, data)
 
     def _remains(self, segment: Found, at: int) -> Damage:
-        """What is left behind the last batch in a file that is shorter than it was."""
+        """The bytes behind the last batch in a file that is shorter than it was; damage, unless all zeros."""
         assert self._last is not None
         content = self._content(segment.file)
         lap = self._last.lap if segment.lap == self._last.lap else self._last.lap + 1
@@ -277,13 +278,13 @@ class Recovery:
         return place
 
     def _look_behind(self, segment: Found, at: int) -> None:
-        """Look where the next batch would be: a frame of it may have been acknowledged."""
+        """Look for frames of the batch after the last one: its records may have been acknowledged."""
         last = self._last
         assert last is not None
         lap = last.lap if segment.lap == last.lap else last.lap + 1
         content = self._content(segment.file)
         if not content.has(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at):
-            return  # No frame of it anywhere: the usual case, found out at the speed of memory.
+            return  # No frame of it anywhere. This is the usual case, and the search is as fast as memory.
         data = content.read(at, content.size)
 
         def accepts(header: FrameHeader) -> bool:
@@ -307,7 +308,11 @@ class Recovery:
     # --- what frames and rows say -------------------------------------------------------------------------
 
     def _apply(self, frame: FoundFrame, data: bytes, base: int) -> None:
-        """Take over what a frame of `data`, which begins at `base` of its segment, says."""
+        """Apply a sound frame to its stream.
+
+        Args:
+            base: where `data` begins in the segment.
+        """
         header = frame.header
         if header.kind == Kind.BOOT:
             *_, flags = BOOT.unpack_from(data, frame.payload[0])
@@ -327,10 +332,13 @@ class Recovery:
             case Kind.RESET:
                 replay.reset(header)
             case _:
-                raise ConfigError(f"a frame of kind {header.kind} is of a newer version. Nothing was changed")
+                raise ConfigError(
+                    f"a frame of kind {header.kind} is of a newer version: use the program that wrote it. "
+                    "Nothing was changed"
+                )
 
     def _suspect(self, frame: FoundFrame, data: bytes) -> None:
-        """Keep a run that does not count: its domain may prove it by sums of its own."""
+        """Keep a run that does not count: its domain may prove it by its own checksums."""
         if frame.header.kind in (Kind.RUN, Kind.COPY) and frame.header.stream != SYSTEM_STREAM:
             begin, end = frame.payload
             if (replay := self._replays.get(frame.header.stream)) is not None:
@@ -346,7 +354,7 @@ class Recovery:
                 )
 
     def _suspect_unread(self, said: Sequence[Row], data: bytes, begin: int, end: int) -> None:
-        """Frames whose headers are damaged belong to the streams whose rows tell of more than was found."""
+        """Charge frames with damaged headers to the streams whose rows tell of more than was found."""
         if (unread := unread_frame(data, begin, end)) is None:
             return
         for row in said:
@@ -355,7 +363,7 @@ class Recovery:
                 replay.damaged.append(Suspect(replay.expect.next, row.next, row.generation, unread))
 
     def _row(self, row: Row, batch: int) -> None:
-        if row.flags and row.flags & RowFlag.DROPPED:  # To ask an enumeration takes as long as the rest.
+        if row.flags and row.flags & RowFlag.DROPPED:  # `&` with an enumeration is slow: test for 0 first.
             self._replays.pop(row.stream, None)
             return
         self._replay(row.stream).row(row, batch)
@@ -369,7 +377,7 @@ class Recovery:
     def _verdicts(self, laps: dict[int, int]) -> dict[int, Verdict]:
         assert self._last is not None
         verdicts: dict[int, Verdict] = {}
-        # Behind a lost batch, which was durable, nobody knows what a cut would go back to.
+        # If the batch before the last was lost, the state to which a cut would go back is not known.
         tail_batch = self._last.batch if self._after_loss != self._last.batch else NO_BATCH
         for stream in sorted(self._replays):
             replay = self._replays[stream]
@@ -390,14 +398,14 @@ class Recovery:
 
 
 def _read_back(held: Held, content: Content) -> Suspect:
-    """A run with its bytes: only where there is damage they are wanted before anyone asks."""
+    """A whole run behind damage, with its bytes: its domain will want them. Other runs are read on demand."""
     begin = held.at + FRAME_BYTES
     data = content.read(begin, begin + held.length)
     return Suspect(held.offset, held.end, held.generation, data, is_whole=True)
 
 
 def survey(index: int, content: Content, name: str) -> Found:
-    """What one segment file is.
+    """Find out the log, the lap and the batches of one segment file.
 
     Raises:
         ConfigError: a version that this program does not know.
@@ -405,7 +413,7 @@ def survey(index: int, content: Content, name: str) -> Found:
     header = read_segment_header(content.read(0, BLOCK_BYTES), name)
     size = content.size
     if header is not None:
-        content.size = min(size, header.segment_bytes)  # What somebody put behind it is not ours.
+        content.size = min(size, header.segment_bytes)  # Bytes behind the segment's size are not the log's.
     lap = 0
     mine = array("Q")
     newest: BatchHeader | None = None
@@ -425,7 +433,8 @@ def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
     """The files that are gone, or shorter than they were.
 
     Args:
-        told: how far each was filled. None: that is lost, too; each must have the size that its header says.
+        told: how far each file was filled. None if that is lost, too: then each file must be as long as its
+            header says.
     """
     sizes = {segment.file: segment.size for segment in found}
     if told is None:
@@ -437,10 +446,10 @@ def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
 
 
 def log_id_of(found: list[Found], told: Told | None = None) -> int | None:
-    """The log that all segments belong to; None where none was ever written.
+    """The id of the log that all segments belong to; None if no segment was ever written.
 
     Raises:
-        ConfigError: they belong to several.
+        ConfigError: the segments belong to several logs.
     """
     ids: dict[int | str, int] = {
         segment.file: segment.header.log_id for segment in found if segment.header is not None
@@ -461,7 +470,7 @@ def log_id_of(found: list[Found], told: Told | None = None) -> int | None:
 
 
 def of_batch(batch: BatchHeader) -> Callable[[FrameHeader], bool]:
-    """Accepts the frames of `batch`."""
+    """A predicate that accepts the frames of `batch`."""
     key = (batch.log_id, batch.boot, batch.lap, batch.batch)
 
     def accepts(header: FrameHeader) -> bool:
@@ -471,7 +480,7 @@ def of_batch(batch: BatchHeader) -> Callable[[FrameHeader], bool]:
 
 
 def held_of(frame: FoundFrame, base: int) -> Held:
-    """A run as it is held, of a batch or hole that begins at `base` of its segment."""
+    """The run of `frame`, found in a batch or hole that begins at `base` of its segment."""
     header = frame.header
     return Held(
         offset=header.offset,

@@ -1,7 +1,8 @@
-"""Reading a segment's bytes: batch headers at block borders, frames between them, damaged or not.
+"""Scan: the batch headers and frames that are found in a segment's bytes, damaged or not.
 
-Bytes throughout. It verifies each checksum that can be verified alone and goes on behind damage;
-whether something is missing, and what that means, is for `recovery`. It keeps no state. Source: log.17.
+All sizes are in bytes. Batch headers begin at block borders. The scan verifies each checksum that can be
+verified alone, and goes on behind damage. It does not decide whether something is missing: `recovery` does.
+It keeps no state. Source: log.17.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from broadsheet.wal.format import (
 )
 
 STEP_BYTES: Final = 1 << 20
-"""Read at a time where most is free space: memory that is used again is four times as fast as fresh pages."""
+"""Bytes read at a time in a search. Reusing the memory is four times as fast as touching fresh pages."""
 
 
 class Content:
@@ -41,15 +42,15 @@ class Content:
 
     @classmethod
     def of(cls, data: bytes) -> "Content":
-        """What is in memory already."""
+        """Content that is in memory already."""
         return cls(lambda begin, end: data[begin:end], len(data))
 
     def has(self, needle: bytes, at: int) -> bool:
-        """Whether `needle`, which begins with 16 random bytes, stands anywhere behind `at`."""
+        """Whether `needle`, which begins with 16 random bytes, occurs anywhere from `at` on."""
         rare, zeros = needle[:16], bytes(STEP_BYTES + len(needle) - 1)
         for begin in range(at, self.size, STEP_BYTES):
             window = self.read(begin, min(self.size, begin + STEP_BYTES + len(needle) - 1))
-            # Zeros are compared, because searching them byte by byte takes twenty times as long.
+            # Free space is zeros. Comparing them whole is twenty times as fast as searching in them.
             if window != zeros and rare in window and needle in window:
                 return True
         return False
@@ -61,10 +62,11 @@ class FoundFrame(NamedTuple):
     at: int
     header: FrameHeader
     head_crc_input: memoryview
-    """What the physical chain covers."""
+    """The bytes that the physical chain covers."""
     is_after_hole: bool
-    """Bytes before it could not be read, so its chain cannot be checked."""
+    """Whether the bytes before the frame could not be read, so that its chain cannot be checked."""
     is_payload_whole: bool
+    """Whether the checksum of the payload matches."""
 
     @property
     def end(self) -> int:
@@ -73,12 +75,12 @@ class FoundFrame(NamedTuple):
 
     @property
     def payload(self) -> tuple[int, int]:
-        """Where its payload lies."""
+        """Begin and end of the payload."""
         return self.at + FRAME_BYTES, self.at + FRAME_BYTES + self.header.length
 
 
 def read_batch(content: Content, at: int) -> BatchHeader | None:
-    """The head of the batch at `at`, its rows verified; None where there is none, or a damaged one."""
+    """The header of the batch at `at`, its rows verified; None if there is no batch, or a damaged one."""
     head = content.read(at, at + BATCH_BYTES)
     if head[:4] != BATCH_MAGIC or len(head) < BATCH_BYTES:
         return None
@@ -102,9 +104,9 @@ def rows(batch: bytes, count: int) -> list[Row]:
 
 
 def batches(content: Content) -> Iterator[BatchHeader]:
-    """Every whole batch header of a segment, of whatever log and lap, in order of place.
+    """Every whole batch header of a segment, of any log and lap, in order of place.
 
-    Each block is looked at, also in segments that seem free: one stale sector must not hide a lap.
+    Every block is examined, even if the segment seems free: one stale sector must not hide a lap.
     """
     for begin in range(0, content.size, STEP_BYTES):
         window = content.read(begin, min(content.size, begin + STEP_BYTES))
@@ -119,7 +121,7 @@ def batches(content: Content) -> Iterator[BatchHeader]:
 
 
 def read_frame(data: bytes, at: int) -> FrameHeader | None:
-    """The frame header at `at`; None where there is none, or a damaged one."""
+    """The frame header at `at`; None if there is no frame, or a damaged one."""
     if data[at : at + 4] != FRAME_MAGIC or at + FRAME_BYTES > len(data):
         return None
     _, kind, _, _, *rest, chain, crc = HEAD.unpack_from(data, at)
@@ -131,7 +133,11 @@ def read_frame(data: bytes, at: int) -> FrameHeader | None:
 def frames(
     data: bytes, begin: int, end: int, accepts: Callable[[FrameHeader], bool], *, is_after_hole: bool
 ) -> Iterator[FoundFrame]:
-    """The frames of [begin, end) that `accepts`, each whole within it. Goes on behind what it cannot read."""
+    """The frames within [begin, end) for which `accepts` is true. Goes on behind bytes that it cannot read.
+
+    Args:
+        is_after_hole: whether the bytes before `begin` could not be read.
+    """
     view = memoryview(data)
     at = begin
     while at + FRAME_BYTES <= end:
@@ -148,7 +154,7 @@ def frames(
 
 
 def unread_frame(data: bytes, begin: int, end: int) -> bytes | None:
-    """What stands behind the first damaged frame header of [begin, end); None where all are whole."""
+    """The bytes behind the first damaged frame header of [begin, end); None if all headers are whole."""
     at = begin
     while at + FRAME_BYTES <= end:
         header = read_frame(data, at)
@@ -159,12 +165,12 @@ def unread_frame(data: bytes, begin: int, end: int) -> bytes | None:
 
 
 def is_chained(frame: FoundFrame, chain: int) -> bool:
-    """Whether the frame follows what gave `chain`."""
+    """Whether the physical chain before the frame is `chain`."""
     return crc32c(frame.head_crc_input, chain) == frame.header.chain
 
 
 def next_magic(data: bytes, at: int, end: int) -> int:
-    """The next aligned place in [at, end) where a frame may begin; `end` where there is none."""
+    """The next aligned place in [at, end) where a frame may begin; `end` if there is none."""
     while (at := data.find(FRAME_MAGIC, at, end)) >= 0:
         if at % FRAME_ALIGN == 0:
             return at

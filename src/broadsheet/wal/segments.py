@@ -1,8 +1,8 @@
-"""The segment files of a log: names, headers, filling. Blocking: call it off the loop.
+"""Segments: the segment files of a log, their names, headers and filling. Blocking: call it off the loop.
 
-Bytes throughout. A file is named before its header is synced and its directory after, so a crash leaves
-at worst a file without a header, which the next start removes. How far a file is filled is written down
-beside it before anybody uses it so far. It does not know laps. Source: log.8, log.20; ADR 0102.
+All sizes are in bytes. A new file is made first, then its header is synced, then its directory. So a crash
+leaves at worst a file without a header, which the next start removes. The extents file records how far a file
+is filled before a batch is written there. This module does not know laps. Source: log.8, log.20; ADR 0102.
 """
 
 import errno
@@ -23,7 +23,7 @@ QUARANTINE_PREFIX: Final = "quarantine-"
 FILL_STEP_BYTES: Final = 4 * MIB
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
-"""No more open files: nothing was made, and files that are open are sound."""
+"""Errors for too many open files: nothing was made, and the open files are sound."""
 
 
 def segment_name(index: int) -> str:
@@ -48,7 +48,7 @@ class Segments:
         """Begin without a file.
 
         Args:
-            told: how far the files were filled.
+            told: how far the files were filled, as the extents file says; None if it says nothing.
         """
         self.disk, self.directory = disk, directory
         self.extents = Extents(disk, directory, log_id=log_id, told=told)
@@ -58,35 +58,35 @@ class Segments:
         self.wanted: dict[int, int] = {}
         """How far each file is to be filled."""
         self.kept: dict[int, None] = {}
-        """Files with damaged bytes that could not be set aside yet: they are not filled, and not used."""
+        """Files with damaged bytes that could not be set aside yet: they are neither filled nor used."""
         self.remains: Sequence[tuple[int, int, int, int]] = ()
-        """File, lap, begin and end of what is left where files are shorter; set aside, and not void yet."""
+        """File, lap, begin and end of the bytes left in shortened files: set aside, but not zeroed yet."""
         self._is_evidence_kept = False
-        """Not all of it could be made void: the extents go on to say that files are shorter."""
+        """Some remains could not be zeroed, so the extents must go on to say that files are shorter."""
 
     def path(self, name: str) -> str:
-        """The disk's name of a file of this log."""
+        """The path on the disk of a file of this log."""
         return f"{self.directory}/{name}"
 
     def adopt(self, index: int, file: File, *, wanted: int) -> None:
-        """A file that a former start made; what it has above `wanted` is not ours, and is never used."""
+        """Take a file of an earlier start. Bytes above `wanted` are not the log's, and are never used."""
         size = min(file.size(), wanted)
         self.files[index], self.filled[index] = file, size - size % BLOCK_BYTES
         self.wanted[index] = wanted
 
     def size(self, index: int) -> int:
-        """How long one file is, as far as it is ours: where somebody cut it, with what is left of a block."""
+        """The length of one file, at most `wanted`. A file that somebody cut may end inside a block."""
         return min(self.files[index].size(), self.wanted[index])
 
     def read(self, index: int, at: int, length: int) -> bytes:
         """Some bytes of one file; zeros for each block that the disk cannot read (EIO).
 
-        For what looks after damage: there a sector that cannot be read is a damaged one.
+        The callers look for damage: for them, an unreadable sector is a damaged one.
         """
         return read_around(self.files[index], at, length)
 
     def create(self) -> int:
-        """Make the next segment file, with its header and nothing else; its index.
+        """Make the next segment file with only its header; the index of the file.
 
         Raises:
             OSError: the disk refused or failed. ENOSPC leaves nothing behind that a start would not remove.
@@ -104,17 +104,17 @@ class Segments:
             file.close()
             raise
         self.files[index], self.wanted[index] = file, self.segment_bytes
-        self.filled[index] = BLOCK_BYTES  # Last: the loop looks for what is to be filled meanwhile.
+        self.filled[index] = BLOCK_BYTES  # Last, because the loop may look for unfilled files meanwhile.
         return index
 
     def fill(self, index: int, end: int) -> None:
         """Fill one file with zeros up to `end`, durably.
 
         Raises:
-            OSError: ENOSPC: what was filled so far counts, and it may be asked for again.
+            OSError: the disk refused or failed. After ENOSPC it may be repeated: the filled part counts.
         """
-        file, at = self.files[index], self.size(index)  # A batch may end in what there is of a last block.
-        if at < BLOCK_BYTES:  # A full disk took a part of the header's block only: it must not become zeros.
+        file, at = self.files[index], self.size(index)  # Not rounded: a batch may end inside the last block.
+        if at < BLOCK_BYTES:  # A full disk took only a part of the header's block: do not fill it with zeros.
             file.write_at(0, [SegmentHeader(VERSION, self.log_id, self.wanted[index]).pack()])
             at = BLOCK_BYTES
         zeros = memoryview(bytes(min(MIB, max(0, end - at))))
@@ -127,32 +127,32 @@ class Segments:
         self.filled[index] = max(self.filled[index], end)
 
     def witness(self) -> None:
-        """Write down how far the files are filled that a former start left, durably: at least so far.
+        """Record durably that the files are filled at least as far as the earlier start left them.
 
         Raises:
             OSError: the disk refused or failed.
         """
         for index, end in self.filled.items():
             if end > self.extents.filled.get(index, 0):
-                self.files[index].sync()  # It may be so long in the page cache only.
+                self.files[index].sync()  # The file may have this length in the page cache only.
                 self.extents.raise_to(index, end)
 
     def spare(self, ends: Mapping[int, int]) -> None:
-        """What this start has written, up to `ends`, is not of what is left."""
+        """Exclude from the remains the bytes that this start has written, up to `ends`."""
         self.remains = [
             (index, lap, max(begin, ends.get(index, 0)), end) for index, lap, begin, end in self.remains
         ]
 
     def accept(self, *, is_kept: bool) -> None:
-        """Write down, durably, how far the files are filled now: some may be shorter than they were, or gone.
+        """Record durably how far the files are filled now: some may be shorter than they were, or gone.
 
-        What is left in a file that may be used is made void before that, or never: batches may stand there.
+        The remains in a file that may be used are zeroed first, and not later: by then batches may be there.
 
         Args:
-            is_kept: damage in the `kept` files is not set aside yet. They wait, and nobody uses them.
+            is_kept: damage in the `kept` files is not set aside yet. They are left alone, and are not used.
 
         Raises:
-            OSError: the disk failed. Where it has no space, the next start suspects every stream once more.
+            OSError: the disk failed. A full disk is no error: the next start suspects every stream once more.
         """
         kept = self.kept if is_kept else {}
         void = [each for each in self.remains if each[0] not in kept]
@@ -165,19 +165,19 @@ class Segments:
                 self.extents.replace(self.filled)
         except OSError as error:
             if error.errno not in NO_SPACE:
-                self.remains = [*self.remains, *void]  # The caller tries again, or ends.
+                self.remains = [*self.remains, *void]  # The caller tries again, or the process ends.
                 raise
             hit("wal.extents_refused")
             self._is_evidence_kept = True
 
     def _void(self, index: int, _lap: int, begin: int, told: int) -> None:
-        end = min(told, self.wanted[index])  # Also what is left of a block: it may be a whole batch header.
+        end = min(told, self.wanted[index])  # Not rounded: a part of a block may hold a whole batch header.
         for at in range(begin, end, MIB):
             self.files[index].write_at(at, [bytes(min(MIB, end - at))])
         self.files[index].sync()
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
-        """A file that is not yet as long as it is to be, and is none of `but`."""
+        """A file, not in `but`, that is shorter than `wanted` and holds no kept damage; None if none is."""
         return next(
             (
                 index
@@ -197,7 +197,7 @@ class Segments:
 def read_around(file: File, at: int, length: int) -> bytes:
     """Some bytes of a file; zeros for each block that the disk cannot read (EIO).
 
-    For who looks after damage: a sector that cannot be read is a damaged one.
+    For callers that look for damage: an unreadable sector is a damaged one.
     """
     try:
         return file.read_at(at, length)

@@ -1,8 +1,8 @@
-"""One logical stream of a log: its chain, and where its untrimmed runs lie.
+"""Stream: one logical stream of a log, with its chain and the places of its untrimmed runs.
 
-Offsets count entries; `ends[i]` is the offset after run i, `laps[i]` the segment that holds it. Runs
-are appended at the end, given up at the front (`trim`) or at the back (`truncate`), and moved (`move`)
-when they are copied forward. It does not know bytes, files or durability. Source: log.3, log.7.
+Offsets count entries. `ends[i]` is the offset after run i, and `laps[i]` is the lap of the segment that holds
+it. Runs are appended at the end, released at the front (`trim`) or at the back (`truncate`), and moved
+(`move`) when they are copied forward. This module does not know files or durability. Source: log.3, log.7.
 """
 
 from array import array
@@ -14,11 +14,11 @@ from broadsheet.wal.format import ROW, STREAM, RowFlag
 from broadsheet.wal.stream_replay import Verdict
 
 LOST: Final = 0
-"""The lap of a run that was found damaged: it was set aside, and pins nothing."""
+"""The lap of a run that was found damaged: its bytes were set aside, and it pins no segment."""
 
 
 class Release(NamedTuple):
-    """Runs that their segment need not keep any longer."""
+    """Runs in one lap that their segment need not keep any longer."""
 
     lap: int
     length: int
@@ -26,25 +26,26 @@ class Release(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a run lies: `length` bytes of entries, in a frame `at` bytes into the segment of `lap`."""
+    """The place of a run: `length` bytes of entries, in a frame `at` bytes into the segment of `lap`."""
 
     begin: int
     end: int
     crc: int
-    """The chain after its last entry that counts."""
+    """The chain after the last entry of the run that no truncation has voided."""
     length: int
     lap: int
     at: int
 
 
 OPEN: Final = 1 << 31
-"""Of a place: its batch is not sealed, so it is not known yet where in the segment its frames begin."""
+"""A bit in `at`: the batch is not sealed, so it is not known yet where in the segment its frames begin."""
 
 
 class Table:
-    """Where every stream stands, packed as the rows of a batch that names all of them.
+    """The packed rows of all streams, as a batch with all rows needs them.
 
-    Kept up by each batch, because to pack ten thousand rows at once takes the loop for milliseconds.
+    Each batch updates its own rows, because packing ten thousand rows at once would block the loop for
+    milliseconds.
     """
 
     __slots__ = ("_packed", "_places", "_streams")
@@ -59,7 +60,7 @@ class Table:
         return len(self._streams)
 
     def put(self, stream: int, row: bytes) -> None:
-        """`stream` stands so."""
+        """Set the row of `stream`."""
         place = self._places.get(stream)
         if place is None:
             self._places[stream] = len(self._streams)
@@ -69,7 +70,7 @@ class Table:
             self._packed[place * ROW.size : (place + 1) * ROW.size] = row
 
     def drop(self, stream: int) -> None:
-        """`stream` is no more: the last row takes its place."""
+        """Remove the row of `stream`; the last row takes its place."""
         place = self._places.pop(stream, None)
         if place is None:
             return
@@ -80,17 +81,17 @@ class Table:
             self._packed[place * ROW.size : (place + 1) * ROW.size] = row
 
     def row(self, stream: int) -> bytes | None:
-        """That of `stream`; None where it has none."""
+        """The row of `stream`; None if it has none."""
         place = self._places.get(stream)
         return None if place is None else bytes(self._packed[place * ROW.size : (place + 1) * ROW.size])
 
     def packed(self) -> bytes:
-        """All rows."""
+        """The bytes of all rows."""
         return bytes(self._packed)
 
 
 class StreamState:
-    """Where one stream stands, durable or not."""
+    """The state of one stream after its last placed frame, durable or not."""
 
     __slots__ = (
         "ats",
@@ -121,7 +122,7 @@ class StreamState:
 
     @classmethod
     def restored(cls, stream: int, verdict: Verdict) -> "StreamState":
-        """As recovery judged it."""
+        """The state that recovery found."""
         point, held = verdict.point, verdict.held
         base = held[0].offset if held else verdict.first
         state = cls(stream, first=base, flags=verdict.flags, crc=held[0].seed if held else point.crc)
@@ -133,15 +134,19 @@ class StreamState:
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it lost durable records."""
-        return bool(self.flags and self.flags & RowFlag.QUARANTINED)  # An enumeration takes its time.
+        """Whether the stream lost durable records."""
+        return bool(self.flags and self.flags & RowFlag.QUARANTINED)  # `&` is slow: test for 0 first.
 
     def row(self) -> bytes:
-        """What a batch says of it, packed."""
+        """The packed row of the stream."""
         return ROW.pack(self.stream, self.first, self.next, self.generation, self.crc, self.flags)
 
     def append(self, end: int, generation: int, crc: int, length: int, lap: int, *, at: int) -> None:
-        """A run was placed at the end: `at` bytes into its segment or, with `OPEN`, its batch's frames."""
+        """Add a run at the end.
+
+        Args:
+            at: place of its frame in the segment; with the bit `OPEN`, in the frames of its batch.
+        """
         assert end > self.next, f"stream {self.stream}: a run must advance {self.next}, not to {end}"
         assert generation >= self.generation, f"stream {self.stream}: generation goes back"
         self.next, self.generation, self.crc = end, generation, crc
@@ -152,10 +157,10 @@ class StreamState:
         self.ats.append(at)
 
     def trim(self, below: int) -> list[Release]:
-        """Give up the runs that end at or below `below`."""
+        """Trim the entries below `below`, and release the runs that end at or below it."""
         below = min(below, self.next)
         if below <= self.first:
-            return []  # A repeated or late trim: what it asks for is done.
+            return []  # A repeated or late trim asks for nothing new.
         self.first = below
         gone = bisect_right(self.ends, below)
         if gone == 0:
@@ -164,7 +169,7 @@ class StreamState:
         return self._cut(0, gone)
 
     def sealed(self, base: int) -> None:
-        """The batch that holds the last runs was sealed: its frames begin at `base` of its segment."""
+        """Fix the places of the last runs: their batch is sealed, and its frames begin at `base`."""
         ats = self.ats
         index = len(ats) - 1
         while index >= 0 and ats[index] & OPEN:
@@ -172,13 +177,13 @@ class StreamState:
             index -= 1
 
     def moved(self, begin: int, base: int) -> None:
-        """As `sealed`, of the run that begins at `begin` and was copied forward."""
+        """Like `sealed`, for the run that begins at `begin` and was copied forward."""
         at = bisect_right(self.ends, begin)
         if at < len(self.ends) and self.ats[at] & OPEN:
             self.ats[at] = (self.ats[at] ^ OPEN) + base
 
     def runs(self, begin: int, end: int) -> Iterator[Place]:
-        """Where the runs lie that hold entries of [begin, end), in order."""
+        """The places of the runs that hold entries of [begin, end), in order."""
         first, last = bisect_right(self.ends, begin), bisect_left(self.ends, end)
         for index in range(first, min(last + 1, len(self.ends))):
             yield Place(
@@ -191,7 +196,7 @@ class StreamState:
             )
 
     def boundary(self, offset: int) -> int | None:
-        """The chain before `offset`, where a run begins or would begin there; else None."""
+        """The chain before `offset`; None unless a run ends or begins there."""
         if offset == self.next:
             return self.crc
         if offset == self.base:
@@ -202,7 +207,7 @@ class StreamState:
     def truncate(self, offset: int, generation: int, crc: int) -> list[Release]:
         """Void the entries from `offset` on; the chain before it is `crc`.
 
-        Of a run that has entries on both sides the first ones count on, in the same frame.
+        If `offset` lies inside a run, the run keeps its frame, and its first entries still count.
         """
         keep = bisect_right(self.ends, offset)
         if keep < len(self.ends) and (self.ends[keep - 1] if keep else self.base) < offset:
@@ -220,9 +225,9 @@ class StreamState:
         return gone
 
     def place(self, begin: int, lap: int, at: int) -> Place | None:
-        """The run that begins at `begin` and lies `at` bytes into the segment of `lap`; else None.
+        """The run that begins at `begin` and lies `at` bytes into the segment of `lap`; None if absent.
 
-        The place tells it from a run of a branch that was cut off, which may have the same offsets and bytes.
+        The place is compared, because a run of a voided branch may have the same offsets and the same bytes.
         """
         index = bisect_right(self.ends, begin)
         if index == len(self.ends) or (self.laps[index], self.ats[index]) != (lap, at):
@@ -232,14 +237,14 @@ class StreamState:
         return Place(begin, self.ends[index], self.crcs[index], self.lengths[index], lap, at)
 
     def lose(self, lap: int) -> Release | None:
-        """The runs in `lap` were found damaged: they pin it no longer."""
+        """Unpin the runs in `lap`, which were found damaged."""
         lost = [at for at, each in enumerate(self.laps) if each == lap]
         for at in lost:
             self.laps[at] = LOST
         return Release(lap, sum(self.lengths[at] for at in lost), len(lost)) if lost else None
 
     def move(self, place: Place, lap: int, length: int, at: int) -> Release | None:
-        """The run at `place` now lies in `lap`; None where it was given up, or cut, meanwhile."""
+        """Move the run at `place` to `lap`; None if it was trimmed, voided or cut meanwhile."""
         if self.place(place.begin, place.lap, place.at) != place:
             return None
         index = bisect_right(self.ends, place.begin)
@@ -263,7 +268,7 @@ class StreamState:
         gone: list[Release] = []
         while laps:
             lap = laps[0]
-            if laps.count(lap) == len(laps):  # Nearly always: all at once, at the speed of memory.
+            if laps.count(lap) == len(laps):  # Nearly always all runs are of one lap: release them at once.
                 gone.append(Release(lap, sum(lengths), len(laps)))
                 break
             runs = next(i for i, other in enumerate(laps) if other != lap)

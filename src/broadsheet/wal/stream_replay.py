@@ -1,10 +1,10 @@
-"""The replay of one stream from the frames and rows of the log, in the order of their writing.
+"""Stream replay: one stream is rebuilt from the frames and rows of the log, in the order of their writing.
 
-Every frame and row is verified and says where the stream stands after it (`expect`). Beside that stands
-what is *held*: the runs that were found whole. At the end `judge` compares: the held runs must link, by
-their seeds, from the first untrimmed offset to where the stream is expected to stand. What is missing
-was either in the last batch, which no later one vouches for (`tail_cut`), or known durable
-(`quarantined`). It does no IO. Source: log.11-13, W2, W6.
+Every frame and row was verified, and says at which point the stream is after it (`expect`). The replay also
+collects the runs that were found whole (`held`). At the end `judge` compares the two: the held runs must
+link, by their seeds, from the first untrimmed offset to the expected point. A missing run was either in the
+last batch, which no later batch vouches for (`tail_cut`), or it was known durable (`quarantined`). This
+module does no IO. Source: log.11-13, W2, W6.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ SUSPECT: Final = RowFlag.QUARANTINED | RowFlag.END_LOST
 
 
 class Held(NamedTuple):
-    """A run that was found whole, or the part of it before a truncation."""
+    """A run that was found whole, or its part before a truncation."""
 
     offset: int
     end: int
@@ -25,10 +25,10 @@ class Held(NamedTuple):
     seed: int
     crc: int
     length: int
-    """Bytes of its frame's payload, the void part included."""
+    """Bytes of the frame's payload, including the part that a truncation voided."""
     lap: int
     at: int
-    """Where its frame lies in the segment."""
+    """Place of the frame in the segment."""
     batch: int
 
 
@@ -40,11 +40,11 @@ class Suspect(NamedTuple):
     generation: int
     data: bytes
     is_whole: bool = False
-    """Its own checksum holds: these bytes were written here as they are."""
+    """Whether the run's own checksum matches: then these bytes were written here as they are."""
 
 
 class Point(NamedTuple):
-    """Where a stream stands."""
+    """The end of a stream at some moment: next offset, generation and chain."""
 
     next: int
     generation: int
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
     unreached: list[Held]
     """Whole runs behind a gap: kept aside, never served."""
     suspects: Sequence[Held | Suspect] = ()
-    """By offset, what was found behind the last run of `held`: some are whole, some fail their checksum."""
+    """The runs that were found behind the last run of `held`, by offset: some are whole, some are damaged."""
 
 
 class StreamReplay:
@@ -73,59 +73,66 @@ class StreamReplay:
         self.flags = 0
         self.expect: Point | None = None
         self.prior: Point | None = None
-        """Where it stood before the batch that touched it last."""
+        """The expected point before the batch that changed the stream last."""
         self.prior_first: int | None = None
-        """The first untrimmed offset then."""
+        """The first untrimmed offset before that batch."""
         self.prior_flags = self.prior_seen = 0
-        """What recovery had found out about it then, and the batch that had spoken of it last."""
+        """The flags before that batch, and the last batch before it that has a frame or row of the stream."""
         self.is_linked = True
-        """Whether the runs since the last row follow what was there before them."""
+        """Whether each run since the last row continues the run before it."""
         self.touched = self.seen = 0
-        """The batch that moved it last; the last one that spoke of it."""
+        """`touched`: the last batch that changed the stream. `seen`: the last with a frame or row of it."""
         self.held: dict[int, Held] = {}
+        """Whole runs by first offset."""
         self.shadowed: list[Held] = []
-        """Runs that another run of the same offset took the place of, though nothing proves it right."""
+        """Runs that were replaced by another run of the same offset, though nothing proves which is right."""
         self.damaged: list[Suspect] = []
-        """Runs that fail their checksum, or stand behind the last batch: only a hint for the domain."""
+        """Runs that fail their checksum, or lie behind the last batch: only a hint for the domain."""
         self._ends: dict[int, int] = {}
+        """First offsets of held runs by their end."""
         self._order: deque[int] = deque()
-        """Where runs begin, in the order of their coming: a trim looks at each once."""
+        """First offsets of runs in the order of writing, so that a trim looks at each run once."""
 
     def run(self, held: Held) -> None:
-        """A run was appended."""
+        """Apply a run that was appended."""
         self._touch(held.batch)
         if self.first is None:
             self.first = held.offset
         boundary = self._boundary(held.offset)
         if boundary == held.seed and self.expect is not None and held.offset < self.expect.next:
-            self._void(held.offset)  # The truncation between them was lost; that this run links proves it.
+            self._void(held.offset)  # The run links below the end: a truncation was lost, and this proves it.
         elif boundary != held.seed and self.expect is not None:
             self.is_linked = False
         self._put(held)
         self.expect = Point(held.end, held.generation, held.crc)
 
     def copy(self, held: Held) -> None:
-        """A run was copied forward: this copy counts, and it moves nothing."""
+        """Apply a run that was copied forward: the copy replaces the old frame, and changes no state."""
         self.seen = held.batch
         known = self.held.get(held.offset)
         if known is None or known.crc == held.crc:
             self._put(held)
 
     def truncate(self, header: FrameHeader) -> None:
-        """Everything from an offset on is void, whatever is missing below. It may lie inside a run."""
+        """Apply a truncation: all entries from its offset on are void, even if runs below it are missing.
+
+        The offset may lie inside a run.
+        """
         self._touch(header.batch)
         if self.expect is not None and header.offset > self.expect.next:
-            self.is_linked = False  # What it truncates is lost, and perhaps a reset before that.
+            self.is_linked = False  # The truncated entries were lost, and perhaps a reset before them.
         self._void(header.offset, chain=header.seed)
         self.expect = Point(header.offset, header.generation, header.seed)
         if self.prior is not None and self.prior.next >= header.offset:
-            self.prior = self.expect  # Else what stands between them is of the same batch, and as doubtful.
+            # The stream ends here, even if the rest of this batch is cut. (If `prior` is below the offset,
+            # the entries between the two are of the same batch, and as doubtful: then `prior` stays.)
+            self.prior = self.expect
             if self.prior_first is not None:
                 self.prior_first = min(self.prior_first, header.offset)
         self.first = header.offset if self.first is None else min(self.first, header.offset)
 
     def reset(self, header: FrameHeader) -> None:
-        """The stream begins anew."""
+        """Apply a reset: the stream begins anew."""
         self._touch(header.batch)
         self._void(0)
         self.shadowed.clear()
@@ -136,10 +143,10 @@ class StreamReplay:
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
     def row(self, row: Row, batch: int) -> None:
-        """The writer says where the stream stands at the end of `batch`.
+        """Apply a row: the state of the stream at the end of `batch`, as the writer knew it.
 
-        Where that does not follow from the frames, that of a reset may be lost: what the row no longer counts
-        is kept then, because a batch that was cut short has reset nothing.
+        If that state does not follow from the frames, a RESET frame may be lost. Then the runs that the row
+        no longer counts are kept, because a batch that was cut short has reset nothing.
         """
         point = Point(row.next, row.generation, row.crc)
         is_explained, self.is_linked = self.expect == point and self.is_linked, True
@@ -156,14 +163,14 @@ class StreamReplay:
             self._trim(row.first)
 
     def judge(self, tail_batch: int, *, is_suspect: bool, is_freed: bool = False) -> Verdict:
-        """What is left, now that everything was read.
+        """Judge what is left of the stream, after everything was read.
 
         Args:
             tail_batch: the last batch, the only one that no later batch vouches for.
-            is_suspect: batches were lost of which nothing says whether they touched this stream.
-            is_freed: the last batch says that segments are free, which the one before it did not.
+            is_suspect: batches were lost, and nothing says whether they changed this stream.
+            is_freed: the last batch frees segments that the batch before it did not.
         """
-        if self.expect is None:  # All of it lay in the batch that was cut.
+        if self.expect is None:  # The whole stream was in the batch that was cut.
             flags = self.flags | (SUSPECT if is_suspect else 0)
             return Verdict(0, Point(0, 0, 0), [], flags, [], self._suspects(0))
         first = self.first if self.first is not None else self.expect.next
@@ -173,14 +180,14 @@ class StreamReplay:
             return Verdict(first, self.expect, chain, self.flags, [], behind)
         is_quarantined = (self.flags | self.prior_flags) & RowFlag.QUARANTINED
         if self.touched == tail_batch and not is_suspect and not is_quarantined:
-            start = self.prior or Point(0, 0, 0)  # It began in the batch that was cut.
+            start = self.prior or Point(0, 0, 0)  # No `prior`: the stream began in the cut batch.
             before = {h.offset: h for h in (*self.shadowed, *self.held.values()) if h.batch < tail_batch}
             after = {h.offset: h for h in self.held.values() if h.batch == tail_batch}
             is_there = any(_agree(Point(h.end, h.generation, h.crc), start) for h in before.values())
             is_kept = is_there and not is_freed
             bases = self._bases(first, start, self.expect, is_kept=is_kept)
             if is_freed and not is_there and self.expect.generation > start.generation:
-                bases.append(start.next)  # It was trimmed whole, and then begun anew.
+                bases.append(start.next)  # The whole stream was trimmed, and then begun anew.
             for base in bases:
                 runs = before if base > start.next else {**after, **before}
                 reached, chain = _walk(runs, base, start)
@@ -198,14 +205,15 @@ class StreamReplay:
         return Verdict(first, self.expect, chain, flags, rest, self._suspects(end))
 
     def _bases(self, first: int, start: Point, expect: Point, *, is_kept: bool) -> list[int]:
-        """Where what was there before the last batch may begin. It is cut, so it has given up nothing.
+        """The offsets at which the stream may begin, if the last batch is cut off.
 
-        Unless what it trimmed is gone already, because it also says that a segment is free. A reset frees
-        nothing before it is durable.
+        A batch that is cut off has trimmed nothing, so the stream begins where it did before that batch. But
+        if the batch also frees a segment, the trimmed runs may be overwritten, and the stream begins at the
+        new `first`. A reset frees nothing before it is durable, so it does not add an offset.
 
         Args:
-            expect: where the last batch says that it stands.
-            is_kept: the run that leads to `start` is held, and the last batch has freed nothing.
+            expect: the point of the stream after the last batch.
+            is_kept: the run that leads to `start` is held, and the last batch frees nothing.
         """
         bases = [self.prior_first or 0]
         is_reset = is_kept and first > start.next and expect.generation > start.generation
@@ -214,7 +222,7 @@ class StreamReplay:
         return bases
 
     def _suspects(self, at: int) -> list[Held | Suspect]:
-        """What was found at `at` and behind it."""
+        """All runs that were found at the offset `at` and behind it, damaged ones too."""
         found: tuple[Held | Suspect, ...] = (*self.damaged, *self.shadowed, *self.held.values())
         return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
 
@@ -234,7 +242,7 @@ class StreamReplay:
         self._order.append(held.offset)
 
     def _boundary(self, offset: int) -> int | None:
-        """The chain before `offset`, as far as held runs tell."""
+        """The chain before `offset`; None if no held run tells it."""
         if self.expect is not None and offset == self.expect.next:
             return self.expect.crc
         if offset in self._ends and (before := self.held.get(self._ends[offset])) is not None:
@@ -243,10 +251,10 @@ class StreamReplay:
         return None if here is None else here.seed
 
     def _void(self, offset: int, *, chain: int | None = None) -> None:
-        """Nothing counts from `offset` on.
+        """Void all entries from `offset` on.
 
         Args:
-            chain: that before `offset`, where it may lie inside a run, whose first part goes on to count.
+            chain: the chain before `offset`. With it, a run that holds `offset` keeps its first part.
         """
         gone = [held for held in self.held.values() if held.end > offset]
         for held in gone:
@@ -256,15 +264,16 @@ class StreamReplay:
                 self._put(held._replace(end=offset, crc=chain))
 
     def _cut(self, row: Row, batch: int) -> None:
-        """A start has cut a torn batch, and says where the stream goes on: what is behind is void.
+        """Void the runs behind `row`, if it was written by a start that had cut a torn batch.
 
-        It would link to what is appended next, where that is the same bytes again. Where nothing leads to the
-        row, or only runs of its own `batch` do, no start has cut: a drop is lost, and has voided nothing.
+        Otherwise a stale run of the torn batch could link to a later append with identical bytes. If no held
+        run leads to the row, or only a run of the row's own `batch` does, no start has cut anything: a DROP
+        frame was lost, and it has voided nothing. Then the held runs stay as they were.
         """
         held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
         if self._boundary(row.next) != row.crc:
-            for each in self.shadowed:  # The torn batch had a new branch; the start went back to the old one.
+            for each in self.shadowed:  # The torn batch held a new branch; the start took the old one.
                 if each.end <= row.next and self.held.get(each.offset, each).batch > each.batch:
                     self._put(each)
         before = self.held.get(self._ends.get(row.next, -1))
@@ -287,7 +296,7 @@ class StreamReplay:
 
 
 def _walk(held: dict[int, Held], first: int, start: Point) -> tuple[Point, list[Held]]:
-    """Follow the links from `first` on; where that leads, and through which runs."""
+    """Follow the links from the offset `first` on: the point that they lead to, and the runs on the way."""
     if first >= start.next and first not in held:
         return start, []
     at = first
@@ -303,12 +312,15 @@ def _walk(held: dict[int, Held], first: int, start: Point) -> tuple[Point, list[
 
 
 def _passes(chain: list[Held], first: int, point: Point) -> bool:
-    """Whether the runs of `chain` lead through `point`, or nothing was needed to get there."""
+    """Whether the runs of `chain` lead through `point`, or no run is needed to reach it."""
     if point.next <= first:
         return not chain or chain[0].offset < first or point.crc in (chain[0].seed, 0)
     return any(held.end == point.next and held.crc == point.crc for held in chain)
 
 
 def _agree(one: Point, other: Point) -> bool:
-    """Whether two points are one place of one branch. A truncation raises the generation of no run."""
+    """Whether two points are one place of one branch.
+
+    Generations are not compared: a truncation raises the stream's generation, and that of no run.
+    """
     return one.next == other.next and one.crc == other.crc
