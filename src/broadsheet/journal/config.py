@@ -14,6 +14,10 @@ CACHE_BYTES_MIN = 16 * MIB
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
 """Of a record, beside its content: a proposal with the largest registers."""
+CLOSED_RECORD_BYTES = 64
+"""Of a checkpoint, for each fragment that it names: 55 at most."""
+CLOSED_MIN = 64
+"""Closed fragments of one journal that may wait for their store, however small the log's records are."""
 
 
 class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +52,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Content of all streaming appends that are staged at a time."""
     uploads_max: int = 2
     """Fragments on their way to one store at a time."""
+    closed_fragments_max: int = 65_536
+    """Closed fragments of one journal that wait for their store. Content that would close another is refused
+    until some are stored. Never more than a record of the log can name."""
     spool_files_max: int = 512
     """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
     the process may have."""
@@ -95,6 +102,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "staged_memory_bytes",
             "staged_bytes_max",
             "uploads_max",
+            "closed_fragments_max",
             "openings_max",
             "spool_files_max",
             "spool_cached_bytes",
@@ -117,8 +125,16 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def run_bytes_max(self) -> int:
         """Content of one run: what may be hashed on the loop, and what one record of the log can hold."""
-        record = min(self.wal.record_bytes_max, self.wal.segment_bytes // 4) - RECORD_HEAD_BYTES_MAX
-        return min(RUN_BYTES_MAX, record)
+        return min(RUN_BYTES_MAX, self._record_bytes)
+
+    @property
+    def closed_max(self) -> int:
+        """Closed fragments of one journal that may wait: what a checkpoint, which names each, can hold."""
+        return max(CLOSED_MIN, min(self.closed_fragments_max, self._record_bytes // CLOSED_RECORD_BYTES))
+
+    @property
+    def _record_bytes(self) -> int:
+        return min(self.wal.record_bytes_max, self.wal.segment_bytes // 4) - RECORD_HEAD_BYTES_MAX
 
     def free_bytes_wanted(self, size: int) -> int:
         """Below so many free bytes a disk of `size` takes no appends (journals.20, ADR 0062)."""

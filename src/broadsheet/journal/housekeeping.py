@@ -15,7 +15,7 @@ from typing import Any, Final
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
-from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled
+from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
@@ -31,6 +31,9 @@ from broadsheet.wal.record import StreamQuarantined
 
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint that the log had no room for is made again."""
+REMOVED_SHARE: Final = 8
+"""A checkpoint names every closed fragment. While many are being stored it is made once for each eighth of
+those that are left, not once for each."""
 FLUSH_RETRY: Final = Duration(1 * SECOND)
 """Pause before a fragment that could not be closed at its interval is tried again."""
 
@@ -254,6 +257,8 @@ class Housekeeping:
         except (StoreUnhealthy, Throttled):
             self._context.timers.call_after(RELIEF_RETRY, self.checkpoint)  # It waits for what it would trim.
             return
+        except TooLarge:
+            return  # The log took larger records once: what is stored next is named no more, and asks again.
         except StreamQuarantined:
             self.heal()
             return
@@ -268,8 +273,13 @@ class Housekeeping:
         if gone:
             self._stored = [name for name in self._stored if name not in gone]
             self._spawn(self._remove(gone), f"remove.{self._replica.name}")
-        if self._stored:
-            self.checkpoint()  # They were stored while this one was on its way.
+        self._consider_removal()  # Some were stored while this one was on its way.
+
+    def _consider_removal(self) -> None:
+        """Checkpoint where the log may still name files that are stored, and they are many, or the last."""
+        count = len(self._stored)
+        if count and (not self._is_uploading or count * REMOVED_SHARE > len(self._replica.closed)):
+            self.checkpoint()
 
     def _next_upload(self) -> SpoolFile | None:
         """The first closed spool that is wholly committed, and that it makes sense to store."""
@@ -322,7 +332,7 @@ class Housekeeping:
         self._synced.pop(spool.name, None)
         spool.close()
         self._stored.append(spool.name)
-        self.checkpoint()  # The file goes once the log names it no more, not before.
+        self._consider_removal()  # The file goes once the log names it no more, not before.
         return True
 
     async def _remove(self, names: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ from broadsheet.journal.descriptor_waits import Awaiting
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
-from broadsheet.journal.remedies import accept_loss, reset_head
+from broadsheet.journal.remedies import accept_loss, require_place, reset_head, want_of
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
@@ -280,8 +280,6 @@ class Replica:
             attempts_from=self.log_attempts.known_from,
         )
 
-    # Performers.
-
     def _persist(self, effect: Persist) -> None:
         if self._is_refusing:
             return  # The pipeline takes this one back with the one that was refused.
@@ -365,7 +363,7 @@ class Replica:
         if isinstance(error, OSError) and error.errno not in NO_SPACE:
             self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
             return True
-        self.refused_for = f"there was no space for it: {error}: free some"
+        self.refused_for = want_of(error)
         status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
         self._refuse(effect, saved, status)
         return True
@@ -387,12 +385,13 @@ class Replica:
         """The open spool, after closing the former one where the pipeline has rolled.
 
         Raises:
-            OSError: no space for another file. Nothing changed.
+            OSError: no space for another file, or too many wait for the store. Nothing changed.
         """
         former = self.spool
         if former.begin == begin:
             return former
         assert begin == former.end, f"a fragment that begins at {begin} follows one that ends at {former.end}"
+        require_place(len(self.closed) + (former.length > 0), self.context.config.closed_max)
         passed("journal.roll.before_create")
         self.spool = create(self.context.spools, self.directory, begin)
         if former.length:
@@ -468,6 +467,7 @@ class Replica:
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
                 return True
+            self.refused_for = want_of(error) if upload is not None else self.refused_for
             status = Status.STORE_UNHEALTHY if upload is not None else Status.CANCELLED
             self.host.deliver(StreamFailed(stream=effect.stream, status=status))
             return True

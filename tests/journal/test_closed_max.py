@@ -1,0 +1,80 @@
+"""Closed fragments that wait for their store are bounded: a checkpoint names each of them in one record."""
+
+from msgspec.structs import replace
+
+from broadsheet.base.types import JournalName
+from broadsheet.errors import Status
+from broadsheet.journal.config import CLOSED_MIN
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.wal.config import KIB
+from simulator.disk import SimDisk
+from tests.journal.crash_histories import JOURNALS, NAME, Running, running
+from tests.journal.test_damage import append
+from tests.journal.test_store_down import SPEC, Flaky, until_stored
+
+OTHER = JournalName("crash/other")
+CONTENT = b"x" * 1100
+"""Longer than a fragment: the next append closes it."""
+WIDE = replace(JOURNALS, wal=replace(JOURNALS.wal, segment_bytes=512 * KIB, record_bytes_max=128 * KIB))
+
+
+async def fill(node: Running, count: int) -> int:
+    """Append until it is refused, `count` times at most; how many were taken."""
+    for number in range(count):
+        if await append(node, NAME, CONTENT) is not Status.OK:
+            return number
+    return count
+
+
+async def test_a_journal_whose_store_takes_nothing_refuses_appends_before_a_checkpoint_is_too_large() -> None:
+    """journals.20: the checkpoint was refused as too large, and that ended the node, at each start again."""
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await node.broker.create(JournalSpec(name=OTHER))
+        shelf.is_down = True
+        taken = await fill(node, 2 * CLOSED_MIN)
+        replica = await node.broker.replica(NAME)
+        assert (taken, len(replica.closed)) == (CLOSED_MIN + 1, CLOSED_MIN)
+        assert "closed_fragments_max" in replica.refused_for
+        assert await append(node, OTHER, b"other") is Status.OK
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        assert await append(node, NAME, CONTENT) is Status.STORE_UNHEALTHY
+        shelf.is_down = False
+        await until_stored(node, taken - 1)
+        assert await append(node, NAME, CONTENT) is Status.OK
+        _, content = await node.content()
+        assert content == CONTENT * (taken + 1)
+    assert not crashes
+
+
+async def test_a_log_that_takes_smaller_records_than_before_ends_no_node() -> None:
+    """An option is changed between two starts: the checkpoint has no room until fragments are stored."""
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes, config=WIDE) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        assert await fill(node, 400) == 400
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        assert await append(node, NAME, CONTENT) is Status.STORE_UNHEALTHY
+        shelf.is_down = False
+        await until_stored(node, 399)
+        assert await append(node, NAME, CONTENT) is Status.OK
+        _, content = await node.content()
+        assert content == CONTENT * 401
+    assert not crashes
+
+
+async def test_a_store_that_is_back_costs_few_checkpoints() -> None:
+    """Each names every fragment that waits: one for each upload cost the square of their number."""
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes, config=WIDE) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        assert await fill(node, 300) == 300
+        replica = await node.broker.replica(NAME)
+        before = replica.context.log.next_offset(replica.stream)
+        shelf.is_down = False
+        await until_stored(node, 299)
+        assert replica.context.log.next_offset(replica.stream) - before < 100
+    assert not crashes
