@@ -1,4 +1,4 @@
-"""The client: one object with everything that a node offers.
+"""Client: one object with everything that a node offers.
 
     async with broadsheet.connect("127.0.0.1:6640") as client:
         await client.journals.append("events/clicks", b"...")
@@ -6,9 +6,9 @@
     with broadsheet.connect_sync("127.0.0.1:6640") as client:      # its own loop, in a thread of its own
         client.journals.append("events/clicks", b"...")
 
-The synchronous client is in `client_sync.py`. A lost connection is dialled again by the next request; a
-request that was not sent for sure is sent again, one whose answer was lost is not (`Unknown`), unless
-whoever asks says that it is idempotent.
+The synchronous client is in `client_sync.py`. The next request after a lost connection dials again. A
+request that was certainly not executed is sent again. A request whose answer was lost is sent again only if
+it is known to be idempotent; otherwise the call raises `Unknown`.
 """
 
 from types import TracebackType
@@ -22,11 +22,11 @@ from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed
 
 PATIENT: Final = RetryPolicy(attempts_max=1_000)
-"""Time bounds a request, not a number of attempts: a node that restarts is waited for."""
+"""A request is bounded by its time and not by a number of attempts, so that it outlasts a node's restart."""
 
 
 def _raise(error: BaseException) -> None:
-    """A bug of ours is the caller's exception, not the end of its process."""
+    """Let a bug of this library raise in the caller, and not end the caller's process as a node's would."""
     raise error
 
 
@@ -34,7 +34,7 @@ class Client:
     """A client of a node."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        """Name the node; `async with` connects."""
+        """Take the node's address; `async with` connects."""
         self._address, self._token = address, token or ""
         self._pool: Pool | None = None
         self._scope: Scope | None = None
@@ -42,7 +42,7 @@ class Client:
 
     @property
     def journals(self) -> Journals:
-        """Its journals."""
+        """The journals of the node."""
         assert self._journals is not None, "enter the client with `async with` first"
         return self._journals
 
@@ -50,7 +50,7 @@ class Client:
         """Connect.
 
         Raises:
-            Unreachable: the node does not answer. Unauthenticated: it does not like the token.
+            Unreachable: the node does not answer. Unauthenticated: it does not accept the token.
         """
         self._scope = Scope("client", crash=_raise)
         ports = CallerPorts(crash=_raise)
@@ -67,7 +67,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. What was appended and awaited is durable."""
+        """Close the connection. Every append whose call returned is durable."""
         scope, self._scope = self._scope, None
         if scope is not None:
             if self._journals is not None and kind is None:
@@ -76,5 +76,5 @@ class Client:
 
 
 def connect(address: str, token: str | None = None) -> Client:
-    """A client of the node at `address` (`host:port` of its native door), to be entered with `async with`."""
+    """A client of the node at `address` (`host:port` of its native door); enter it with `async with`."""
     return Client(address, token)

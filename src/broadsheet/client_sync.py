@@ -1,7 +1,7 @@
-"""The synchronous client: the same methods, blocking, over a loop in a thread of its own.
+"""Synchronous client: the methods of `client.Client`, blocking, over an event loop in a thread of its own.
 
-It may be used from any thread, and is never pickled: make one per process (Spark workers do so on first
-use). A read fetches a few chunks ahead, and its stream is released when the iterator is exhausted or
+It may be used from any thread. It cannot be pickled and must not cross a fork: make one per process. A read
+fetches up to `CHUNKS_AHEAD` chunks at a time, and releases its stream when the iterator is exhausted or
 closed.
 """
 
@@ -31,16 +31,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CHUNKS_AHEAD: Final = 8
-"""Chunks that a read fetches at a time."""
+"""How many chunks a read fetches at a time."""
 _give_up: Final[ContextVar[float]] = ContextVar("give_up", default=float("inf"))
-"""When the calls of this context end at the latest, by the monotonic clock."""
+"""The latest time by which calls of this context end: monotonic, in seconds."""
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Have every blocking call of this context, connecting included, end within `seconds` from now.
+    """End every blocking call of this context, connecting included, within `seconds` from now.
 
-    A call that has not ended by then raises `DeadlineExceeded`: it may have been done.
+    A call that takes longer raises `DeadlineExceeded`. The node may have executed it, or may do so later.
     """
     outer = _give_up.set(min(_give_up.get(), time.monotonic() + seconds))
     try:
@@ -61,7 +61,7 @@ def _unbounded() -> Iterator[None]:
 def blocking(
     method: Callable[Concatenate[Journals, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncJournals", P], T]:
-    """The same method, which returns when it has ended."""
+    """The blocking form of a coroutine method of `Journals`."""
 
     @wraps(method)
     def blocked(self: "SyncJournals", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -72,7 +72,7 @@ def blocking(
 
 
 class SyncJournals:
-    """`Journals`, blocking."""
+    """The methods of `Journals`, blocking."""
 
     def __init__(self, journals: Journals, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._journals, self._wait = journals, wait
@@ -103,9 +103,9 @@ class SyncJournals:
         create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Append as `Journals.append` does.
+        """Append like `Journals.append`.
 
-        Iterators run in the caller's thread: they may block, and use the client.
+        If `content` is an iterator, it runs in the caller's thread, so it may block and use this client.
         """
         condition: dict[str, Any] = {
             "offset": offset,
@@ -119,7 +119,10 @@ class SyncJournals:
             commit = self._wait(self._journals.append(name, content, timeout=timeout, **condition))
             return commit
         if not isinstance(content, Iterable):
-            raise InvalidArgument(f"content of type {type(content).__name__}: use the asynchronous client")
+            raise InvalidArgument(
+                f"content is of type {type(content).__name__}, and this client takes bytes or an iterable of "
+                "bytes: use the asynchronous client for an asynchronous iterable"
+            )
         upload: Upload = self._wait(self._journals.begin_append(name, timeout=timeout, **condition))
         try:
             for piece in content:
@@ -139,14 +142,14 @@ class SyncJournals:
         block: bool = False,
         patience: float = TIMEOUT_SECONDS,
     ) -> Iterator[Chunk]:
-        """Read as `Journals.read` does. Close the iterator (or exhaust it) to release its stream."""
+        """Read like `Journals.read`. Exhaust or close the iterator to release its stream."""
         chunks = self._journals.read(name, offset, end=end, block=block, patience=patience)
-        most = 1 if block else CHUNKS_AHEAD  # A blocking read hands over what it has at once.
+        most = 1 if block else CHUNKS_AHEAD  # With `block`, the next chunk may come much later: give each.
         try:
             while some := self._wait(_some(chunks, most)):
                 yield from some
         finally:
-            with _unbounded():  # It only lets go, also where the time is up.
+            with _unbounded():  # Releasing the stream must happen even if the caller's time is up.
                 self._wait(chunks.aclose())
 
 
@@ -164,13 +167,13 @@ async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:
 
 
 class SyncClient:
-    """`Client`, blocking."""
+    """A blocking client of a node."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
         """Connect.
 
         Raises:
-            Unreachable: the node does not answer. Unauthenticated: it does not like the token.
+            Unreachable: the node does not answer. Unauthenticated: it does not accept the token.
         """
         self._loop = loop_factory()()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broadsheet-client", daemon=True)
@@ -183,7 +186,7 @@ class SyncClient:
             self._end()
             raise
         self.journals = SyncJournals(self._client.journals, self._wait)
-        """Its journals."""
+        """The journals of the node."""
 
     def close(self) -> None:
         """Close the connection and end the loop's thread. Idempotent."""
@@ -194,7 +197,7 @@ class SyncClient:
                 self._end()
 
     def __enter__(self) -> Self:
-        """Connected already."""
+        """Return the client, which is connected already."""
         return self
 
     def __exit__(
@@ -211,9 +214,11 @@ class SyncClient:
             return future.result(max(0.0, left) if left != float("inf") else None)
         except TimeoutError:
             future.cancel()
-            raise DeadlineExceeded("no answer within the time of the caller: it may have been done") from None
+            raise DeadlineExceeded(
+                "no answer within the caller's time: the node may have executed the call, or may do so later"
+            ) from None
         except BaseException:
-            future.cancel()  # An interrupted caller withdraws its request.
+            future.cancel()  # A caller that is interrupted withdraws its request.
             raise
 
     def _end(self) -> None:
@@ -224,5 +229,5 @@ class SyncClient:
 
 
 def connect_sync(address: str, token: str | None = None) -> SyncClient:
-    """A blocking client of the node at `address`; connects at once, and again when it was lost."""
+    """A blocking client of the node at `address`, connected on return; a lost connection is dialled again."""
     return SyncClient(lambda: Client(address, token))

@@ -1,6 +1,6 @@
-"""Spark finds `format("broadsheet")` by this module's name: it registers each `pyspark_*`.
+"""pyspark_broadsheet: the module by which Spark finds `format("broadsheet")`.
 
-Spark imports a module of this name when it meets the format.
+Spark imports every module named `pyspark_*` and registers its `DefaultSource`.
 """
 
 from broadsheet.spark.source import BroadsheetDataSource as DefaultSource

@@ -389,7 +389,7 @@ def test_a_foreign_journal_is_not_taken_for_a_commit_journal(bench: Bench) -> No
     bench.journals.append(bench.output, b"{}\n", union={"author": "someone", "batch": "x"})
     journal = CommitJournal(Target("unused", patience_s=5), bench.output, bench.journals)
 
-    with pytest.raises(Corrupt, match="not ours"):
+    with pytest.raises(Corrupt, match="not those of a commit journal"):
         journal.begin(Fence("f1"))
 
 

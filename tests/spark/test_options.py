@@ -38,12 +38,12 @@ GOOD = {
         ({"checkpointLocation": ""}, "give option 'checkpointLocation' at writeStream"),
         ({"patience": "-1"}, "option patience is '-1'"),
         ({"patience": "inf"}, "option patience is 'inf'"),
-        ({"toJournals": "a/a,b/b"}, "option 'journal' stands alone"),
-        ({"keyColumn": "x"}, "option 'journal' stands alone"),
-        ({"journal": "", "keyColumn": "x"}, "'toJournals' and 'keyColumn' stand together"),
-        ({"journal": "", "toJournals": "a/a"}, "'toJournals' and 'keyColumn' stand together"),
-        ({"journal": "", "toJournals": "a/a", "keyColumn": "y"}, "keyColumn 'y' is none of"),
-        ({"journal": ""}, "where do rows go"),
+        ({"toJournals": "a/a,b/b"}, "set either option 'journal'"),
+        ({"keyColumn": "x"}, "set either option 'journal'"),
+        ({"journal": "", "keyColumn": "x"}, "'toJournals' and 'keyColumn' together"),
+        ({"journal": "", "toJournals": "a/a"}, "'toJournals' and 'keyColumn' together"),
+        ({"journal": "", "toJournals": "a/a", "keyColumn": "y"}, "keyColumn 'y' is not a column"),
+        ({"journal": ""}, "no journal is named for the rows"),
     ],
 )
 def test_a_wrong_option_of_the_sink_is_refused_by_name(changed: dict[str, str], words: str) -> None:
@@ -140,7 +140,7 @@ def test_what_tasks_did_for_another_batch_is_not_committed(tmp_path: Path) -> No
         [Done("q", 5, [], 1), Done("r", 5, [], 1)],
         [],
     ):
-        with pytest.raises(LocalProtocolError, match="batch 5 is committed with what tasks did for"):
+        with pytest.raises(LocalProtocolError, match="commits batch 5 with results of tasks of"):
             writer.commit(list(messages), 5)
 
 

@@ -1,7 +1,7 @@
-"""What the exactly-once sink decides, without Spark: driven by `broadsheet.spark` and by the simulator.
+"""Sink: the decisions of the exactly-once sink, without Spark. `broadsheet.spark` and the simulator run them.
 
-`core.records` is what stands in a commit journal and in its registers; `core.driver` is the machine of
-START, PLAN and COMMIT; `core.producers` says which producer id a worker may use. Invariants: a batch is
-committed by one append, and acknowledged after it; a producer whose acknowledgement may arrive twice is
-never used again. Source: pipelines.6-11; docs/concepts/exactly-once.md.
+`core.records` defines the content of a commit journal and of its registers. `core.driver` is the machine of
+START, PLAN and COMMIT. `core.producers` decides which producer id a worker may use. Invariants: one append
+commits a batch, and the batch is acknowledged only after it. A producer whose acknowledgement may arrive
+twice is never used again. Source: pipelines.6-11; docs/concepts/exactly-once.md.
 """

@@ -1,6 +1,7 @@
-"""Starting queries: what must happen in the user's driver before Spark plans anything.
+"""Application: the two functions that a user's driver calls before Spark plans anything.
 
-Source: pipelines.4, pipelines.6.
+`start` fences the commit journal and starts the query. `read_stream_options` pins `latest` to byte offsets.
+Units: seconds. Source: pipelines.4, pipelines.6.
 """
 
 import json
@@ -33,11 +34,13 @@ def start(
 
     Args:
         writer: `df.writeStream` with trigger, checkpoint location and routing, and without a format.
-        commit_journal: belongs to this query alone; made where it is absent.
+        commit_journal: the journal that records the query's batches. No other query may use it. `start`
+            creates it if it does not exist.
         patience_s: how long the node may be away before the query fails.
 
     Raises:
-        Fenced: another run of the query starts again and again.
+        Fenced: another run of the query started while this one did.
+        ConfigError: the commit journal holds data that no query wrote.
     """
     target = Target(address, token, patience_s)
     fence = Fence(os.urandom(_FENCE_BYTES).hex())
@@ -69,9 +72,9 @@ def read_stream_options(
     """Options of `readStream.format("broadsheet")`, with the starting point pinned to bytes.
 
     Args:
-        latest: begin at the ends that the journals have now. Keep the result beside the checkpoint: Spark
-            asks again for the starting point when it is killed in its first batch, and it must get the same.
-        patience_s: how long the node, or a journal that is being opened, is waited for.
+        latest: begin at the present ends of the journals. Keep the result beside the checkpoint: if Spark
+            is killed in its first batch, it asks for the starting point again and must get the same one.
+        patience_s: how long to wait for the node, and for a journal that is being opened.
     """
     options = {"address": address, "token": token, "journals": ",".join(journals)}
     if latest:

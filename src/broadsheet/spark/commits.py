@@ -1,7 +1,8 @@
-"""The commit journal, as a process of Spark sees it: the driver's decisions, performed over a connection.
+"""Commits: the host of a query's sink driver, which performs its calls over a connection.
 
-`broadsheet.sink.core.driver` decides; this performs one call after the other and gives back what came of
-it. It knows nothing of Spark. Units: seconds for users, nanoseconds for the driver. Source: pipelines.6-11.
+The machine `broadsheet.sink.core.driver` decides. `CommitJournal` performs the calls that the machine asks
+for, one after the other, and gives each answer back to it. This module does not use Spark. Units: seconds
+in arguments, nanoseconds inside the machine. Source: pipelines.6-11.
 """
 
 import sys
@@ -58,34 +59,36 @@ class CommitJournal:
         return self._given if self._given is not None else self.target.journals()
 
     def begin(self, fence: Fence) -> Standing:
-        """START: become the author, then finish what the last author had committed.
+        """START: become the author, then append the acknowledgements of the newest committed batch.
 
         Raises:
-            Fenced: another START keeps winning. ConfigError: the journal holds data.
+            Fenced: another START became the author. ConfigError: the journal holds data and no registers.
         """
         found = self._performed(fence, StartAsked())
-        assert isinstance(found, Standing), "START tells the standing"
+        assert isinstance(found, Standing), "START returns the standing"
         return found
 
     def plan(self, fence: Fence) -> BatchPlan:
         """PLAN: what the tasks of the next batch must know.
 
         Raises:
-            Fenced: another START came.
+            Fenced: another START became the author.
         """
         found = self._performed(fence, PlanAsked())
-        assert isinstance(found, BatchPlan), "PLAN tells a plan"
+        assert isinstance(found, BatchPlan), "PLAN returns a plan"
         return found
 
     def commit(self, fence: Fence, *, batch: int, query: str, digest: str, intents: Sequence[Intent]) -> None:
-        """COMMIT: make `batch` the newest, once, then acknowledge its messages.
+        """COMMIT: record `batch` as the newest batch, exactly once, then acknowledge its messages.
 
         Args:
-            digest: of the checkpoint's offsets of this batch: a replay must have read the same.
+            digest: SHA-256 of the offsets that the checkpoint holds for this batch. A replay of the batch
+                must have the same digest.
 
         Raises:
-            Fenced: another START came. LocalProtocolError: the checkpoint belongs to another history.
-            Unknown: undecided; the next START finds out.
+            Fenced: another START became the author.
+            LocalProtocolError: the checkpoint belongs to another history.
+            Unknown: the batch may be committed or not; the next START finds out.
         """
         self._performed(fence, CommitAsked(batch=batch, query=query, digest=digest, intents=intents))
 
@@ -94,7 +97,7 @@ class CommitJournal:
         self._performed(fence, AbortAsked(batch=batch, intents=intents))
 
     def standing(self) -> Standing:
-        """The registers, behind every append acknowledged before."""
+        """The registers, after the effect of every append that was acknowledged before this call."""
         registers = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)
         return standing_of(registers.values, journal=self.name)
 
@@ -102,13 +105,13 @@ class CommitJournal:
         """The newest commit record.
 
         Raises:
-            Corrupt: it is not what the registers say.
+            Corrupt: the registers name another record than the journal holds.
         """
         content = patiently(lambda: self._content(now.at), self.target.patience_s)
         return records_from(content, now, journal=self.name)[0]
 
     def _performed(self, fence: Fence, asked: Asked) -> Standing | BatchPlan | None:
-        """Drive one operation to its end."""
+        """Run one operation of the driver to its end."""
         driver = Driver(self.name, fence, patience=Duration(round(self.target.patience_s * SECOND)))
         check = checker(driver.check)
         event: DriverEvent = asked
@@ -125,13 +128,13 @@ class CommitJournal:
                 answer = self._perform(effect)
             if answer is None:
                 resume_at = driver.deadline()
-                assert resume_at is not None, "a driver that asks nothing pauses"
+                assert resume_at is not None, "a driver that asks for no call pauses until a time"
                 time.sleep(in_seconds(Duration(max(0, resume_at - _now()))))
                 answer = Tick()
             event = answer
 
     def _perform(self, effect: DriverEffect) -> DriverEvent | None:
-        """What came of `effect`, where it asks for an answer."""
+        """Perform `effect`, and return the answer if the effect is a call."""
         match effect:
             case Pass():
                 self.pass_by(effect.label)
@@ -140,7 +143,7 @@ class CommitJournal:
                 sys.stderr.write(f"broadsheet: {effect.text}\n")
                 return None
             case Finish() | Fail():
-                raise AssertionError("the end of an operation is no wish")
+                raise AssertionError("Finish and Fail end an operation, and are not performed")
         try:
             with nullcontext() if effect.timeout is None else within(in_seconds(effect.timeout)):
                 return self._answer(effect)

@@ -1,8 +1,8 @@
-"""The connection of one process to the node, and how long to be patient with it.
+"""Connection: the one client that a process of Spark has per node, and how long it waits for the node.
 
-One client per process and address: Spark workers are forked and used again for many tasks, and a client
-must not cross a fork. `patiently` repeats what is idempotent; what is not, its caller does not pass here.
-Units: seconds.
+Spark forks its workers and uses each for many tasks. A client must not cross a fork, so clients are kept by
+process id, address and token. `patiently` repeats a call whose outcome is unknown, so pass only idempotent
+calls to it. Units: seconds.
 """
 
 import os
@@ -34,23 +34,24 @@ PATIENCE_S = 120.0
 _PAUSE_MIN: Final = Duration(50 * MILLISECOND)
 _PAUSE_MAX: Final = SECOND
 WHOLE: Final = ("open", "full")
-"""States of a journal that has every byte that it acknowledged."""
+"""States of a journal that still has every acknowledged byte."""
 _clients: dict[tuple[int, str, str], SyncClient] = {}
 
 
 TARGET_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "address": "`host:port` of a node's native door; else `BROADSHEET_ADDRESS` of the environment.",
-        "token": "What the node asks callers for; else `BROADSHEET_TOKEN` of the environment.",
-        "patience": "Seconds that the node may be away, or owe an answer, before the query fails; "
-        f"{PATIENCE_S:g} by default.",
+        "address": "`host:port` of a node's native door. The default is `BROADSHEET_ADDRESS` of the "
+        "environment.",
+        "token": "The token to call the node with. The default is `BROADSHEET_TOKEN` of the environment.",
+        "patience": "How many seconds the node may be away, or leave a call unanswered, before the query "
+        f"fails. The default is {PATIENCE_S:g}.",
     }
 )
 """The options that name a node."""
 
 
 class Target(NamedTuple):
-    """A node, as options name it; small, and pickled into workers."""
+    """The node that the options name. It is small, because Spark pickles it into each task."""
 
     address: str
     token: str = ""
@@ -65,12 +66,15 @@ class Target(NamedTuple):
         """
         address = options.text("address") or os.environ.get("BROADSHEET_ADDRESS", "")
         if not address:
-            raise ConfigError("option 'address' is missing: host:port of a node's native door")
+            raise ConfigError(
+                "option 'address' is missing, and so is BROADSHEET_ADDRESS of the environment: set one to "
+                "host:port of a node's native door"
+            )
         token = options.text("token") or os.environ.get("BROADSHEET_TOKEN", "")
         return Target(address, token, options.seconds("patience", PATIENCE_S))
 
     def journals(self) -> SyncJournals:
-        """The journals of the node, by this process's one client."""
+        """The journals of the node, through this process's client, which is made on first use."""
         key = (os.getpid(), self.address, self.token)
         if key not in _clients:
             made = patiently(lambda: connect_sync(self.address, self.token or None), self.patience_s)
@@ -80,86 +84,91 @@ class Target(NamedTuple):
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same request may succeed a little later."""
+    """Whether the cause of `error` passes, so that the same request may succeed a little later."""
     return isinstance(error, Unknown | OSError) or (isinstance(error, Refused) and error.retry is Retry.LATER)
 
 
 class Patience:
-    """How long one thing may still take: time that the node is away, or does not answer."""
+    """How much longer to wait for one result while the node is away or does not answer."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._backoff = seconds, Backoff(_PAUSE_MIN, _PAUSE_MAX)
         self.renew()
 
     def renew(self) -> None:
-        """Something came: begin again."""
+        """Restart the time and the pauses, because something arrived."""
         self._give_up = time.monotonic() + self._seconds
         self._backoff.reset()
         self._said: Exception | None = None
 
     def left(self) -> float:
-        """Seconds until it ends."""
+        """Seconds until the time is up."""
         return max(0.0, self._give_up - time.monotonic())
 
     def after(self, error: Exception) -> None:
-        """Pause before another attempt, or raise what the last one said.
+        """Pause before the next attempt, or raise `error`.
 
         Raises:
-            Exception: it does not pass, or the time is up.
+            Exception: the cause of `error` does not pass, or the time is up. If `error` is only
+                `DeadlineExceeded`, the error of an earlier attempt is raised in its place.
         """
         if not is_passing(error):
             raise error
         if in_seconds(self._backoff.pause) >= self.left():
             if isinstance(error, DeadlineExceeded) and self._said is not None:
-                raise self._said from error  # It says more than that the time is up.
+                raise self._said from error  # The earlier error says more than that the time is up.
             raise error
         self._said = error
         time.sleep(in_seconds(self._backoff.next()))
 
 
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """The result of an idempotent `call`, repeated while the node is away: `patience_s` in all.
+    """The result of an idempotent `call`, which is repeated for `patience_s` while the node is away.
 
     Raises:
-        Exception: what `call` raised last.
+        Exception: `call` raised it, and its cause does not pass, or the time is up.
     """
     patience = Patience(patience_s)
     while True:
         try:
             with within(patience.left()):
                 return call()
-        except Exception as error:  # noqa: BLE001 - judged there.
+        except Exception as error:  # noqa: BLE001 - `after` raises it unless its cause passes.
             patience.after(error)
 
 
 def head(journals: SyncJournals, name: str) -> Position:
     """The committed end of a journal that is open and whole.
 
-    A journal that is being opened has no end yet, and one that lacks acknowledged bytes has not the one that
-    it had: a query planned up to either would leave out messages and say that it has them all.
+    A journal that is being opened does not know its end yet, and one that lost acknowledged bytes reports an
+    end that is too low. A query planned up to either end would miss messages and report success.
 
     Raises:
-        StoreUnhealthy: it is being opened; this passes.
-        Corrupt: it lacks bytes that were acknowledged.
+        StoreUnhealthy: the journal is being opened; the same call may succeed later.
+        Corrupt: the journal lost bytes that were acknowledged.
     """
     status = journals.status(name)
     if status.end is None:
         raise StoreUnhealthy(
-            f"journal {name} is being opened, and its end is not known: {status.reason or 'wait for it'}"
+            f"journal {name} is being opened, and its end is not known: "
+            f"{status.reason or 'try again in a while'}"
         )
     if status.state not in WHOLE:
-        raise Corrupt(f"journal {name} is {status.state}, and its end is not what it was: {status.reason}")
+        raise Corrupt(
+            f"journal {name} is {status.state}: acknowledged bytes are missing ({status.reason}). "
+            "docs/operations/damage.md says what an operator can do"
+        )
     return Position(status.end, status.create_revision)
 
 
 def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[bytes]:
-    """The committed bytes `[begin, end)`, all of them, across restarts of the node.
+    """All committed bytes `[begin, end)`. A restart of the node in between is waited for.
 
-    The patience begins again with each chunk; time that the caller spends with one does not count.
+    The patience starts anew with each chunk. Time that the caller spends between two chunks does not count.
 
     Raises:
-        OffsetNotYetAvailable: the node says for longer than the patience that it ends below `end`.
-        Unknown, Refused: it is away, or refuses, for longer than the patience.
+        OffsetNotYetAvailable: for longer than the patience the node reported an end below `end`.
+        Unknown, Refused: the node was away, or refused, for longer than the patience.
     """
     at, patience = begin, Patience(target.patience_s)
     while at < end:
@@ -172,9 +181,10 @@ def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[by
                 patience.renew()
             if at < end:
                 raise OffsetNotYetAvailable(
-                    f"{journal} ends at {at}, below the committed end {end} seen before"
+                    f"{journal} ends at {at}, below the committed end {end} that this query saw before: the "
+                    "node has another data directory, or lost bytes"
                 )
-        except Exception as error:  # noqa: BLE001 - judged there.
+        except Exception as error:  # noqa: BLE001 - `after` raises it unless its cause passes.
             patience.after(error)
 
 

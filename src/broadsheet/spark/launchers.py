@@ -1,10 +1,10 @@
-"""Launchers: small scripts, kept in the user's cache, that start a program in the way Spark should have.
+"""Launchers: small scripts in the user's cache that correct how Spark starts Python and Java.
 
-`python_launcher` takes Spark's packed copies of itself off PYTHONPATH. Spark puts `pyspark.zip` in front of
-the installed package; a zip holds no compiled modules, so each Python process of a query compiles the same
-files anew: 0.96 s of CPU before it does anything, 0.31 s without. Spark gives such a process ten seconds to
-connect back, no setting moves that, and a machine with five times more work than cores does not keep it.
-Source: measured; pipelines.13; docs/adr/0074.
+`python_launcher` takes `pyspark.zip` off PYTHONPATH. Spark puts that zip in front of the installed package.
+A zip holds no compiled modules, so each Python process of a query would compile the same files again: a
+process then needs 0.96 s of CPU before it does anything, and 0.31 s without the zip. Spark gives a new
+process ten seconds to connect back, which no setting changes; a machine with five times more work than
+cores misses that limit. Source: pipelines.13; docs/adr/0074 has the measurements.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _PYTHON = """#!/bin/sh
-# Spark's packed copies of itself would be compiled in every process: the installed ones are the same.
+# A zip holds no compiled modules: every process would compile them again. The installed package is the same.
 kept=
 set -f
 IFS=:
@@ -32,10 +32,10 @@ exec "{python}" "$@"
 
 
 def python_launcher(python: str, environ: Mapping[str, str]) -> str:
-    """What to name as Spark's Python on this machine, so that its processes start fast.
+    """The command to give to Spark as its Python on this machine.
 
     Args:
-        python: the interpreter. It is returned as it is where it has no installed `pyspark` of its own.
+        python: the interpreter. It is returned unchanged if `pyspark` is not installed for it.
     """
     found = find_spec("pyspark")
     if found is None or found.origin is None or ".zip" in found.origin or '"' in python:
@@ -45,7 +45,7 @@ def python_launcher(python: str, environ: Mapping[str, str]) -> str:
 
 
 def placed(name: Path, script: str, environ: Mapping[str, str]) -> Path:
-    """An executable file of this relative name and content in the user's cache, or in a new directory."""
+    """Write an executable file into the user's cache, or into a new directory if the cache is read-only."""
     cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", tempfile.gettempdir())) / ".cache")
     try:
         return _written(cache / "broadsheet" / name, script)
@@ -60,5 +60,5 @@ def _written(file: Path, script: str) -> Path:
     draft = file.with_suffix(f".{os.getpid()}")
     draft.write_text(script)
     draft.chmod(0o755)
-    draft.replace(file)  # Two sessions that start at once both find a whole script.
+    draft.replace(file)  # Atomic, so a session that starts at the same time never runs half a script.
     return file

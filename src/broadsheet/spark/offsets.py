@@ -1,10 +1,10 @@
-"""Offsets of a query over several journals, and how a span of them is cut.
+"""Offsets: where a query stands in its journals, where its next batch ends, and how a batch becomes tasks.
 
-An offset is {journal: {offset, create_revision}}: as small as the number of journals, whatever the number
-of producers. Spans are half open in bytes. A limit rounds down to an index point where one lies inside it;
-else it cuts at bytes (ADR 0070): a message belongs to the span that holds the last byte of its
-acknowledgement, so any cut is exact, and an index point is only cheaper. It reads nothing. Source:
-pipelines.2-5.
+An offset is {journal: {offset, create_revision}}: its size grows with the number of journals and not with
+the number of producers. Spans are half open, in bytes. A byte limit is rounded down to an index point if one
+lies below it; otherwise the batch ends at an arbitrary byte (ADR 0070). Any cut is exact, because a message
+belongs to the span that holds the last byte of its acknowledgement. A cut at an index point is cheaper to
+read. This module does no IO. Source: pipelines.2-5.
 """
 
 from bisect import bisect_right
@@ -22,10 +22,11 @@ class Position(NamedTuple):
 
     offset: int
     create_revision: int
+    """Which life of the name was read: a journal that is deleted and created again has another one."""
 
 
 class Span(NamedTuple):
-    """Bytes `[begin, end)` of a journal, one work item of a task."""
+    """Bytes `[begin, end)` of a journal, read as one piece by one task."""
 
     journal: str
     begin: int
@@ -36,7 +37,7 @@ Positions = dict[str, Position]
 
 
 def encoded(positions: Mapping[str, Position]) -> dict[str, dict[str, int]]:
-    """For Spark, which compares texts: keys in a fixed order."""
+    """The offset as JSON for Spark, keys in a fixed order because Spark compares offsets as text."""
     return {
         journal: {"offset": position.offset, "create_revision": position.create_revision}
         for journal, position in sorted(positions.items())
@@ -44,7 +45,7 @@ def encoded(positions: Mapping[str, Position]) -> dict[str, dict[str, int]]:
 
 
 def decoded(raw: Mapping[str, Any]) -> Positions:
-    """What `encoded` gave."""
+    """The inverse of `encoded`."""
     return {
         journal: Position(int(each["offset"]), int(each["create_revision"])) for journal, each in raw.items()
     }
@@ -54,12 +55,12 @@ def starting(option: str, revisions: Mapping[str, int]) -> Positions:
     """Where a new query begins.
 
     Args:
-        option: `earliest`, or JSON {journal: byte offset}; a journal that is not named begins at its
-        beginning.
-        revisions: the journals with their create revisions.
+        option: `earliest`, or JSON {journal: byte offset}. A journal that the JSON leaves out begins at 0.
+        revisions: the create revision of each journal that the query reads.
 
     Raises:
-        ConfigError: neither, or it names a journal that the query does not read.
+        ConfigError: `option` has another form, names a journal that the query does not read, or has an
+            offset below 0.
     """
     if option == "earliest":
         return {journal: Position(0, revision) for journal, revision in revisions.items()}
@@ -67,21 +68,23 @@ def starting(option: str, revisions: Mapping[str, int]) -> Positions:
         offsets = msgspec.json.decode(option, type=dict[str, int])
     except msgspec.MsgspecError as error:
         raise ConfigError(
-            f"startingOffsets {option!r} is neither 'earliest' nor JSON of journal to byte offset. "
-            f"'latest' and times "
-            "must be pinned before the query starts: broadsheet.spark.read_stream_options(latest=True) "
-            "does so"
+            f"startingOffsets {option!r} is neither 'earliest' nor JSON of journal to byte offset. To begin "
+            "at the present ends, take the options from broadsheet.spark.read_stream_options(latest=True), "
+            "which pins them to byte offsets"
         ) from error
     if strangers := [each for each, at in offsets.items() if each not in revisions or at < 0]:
-        raise ConfigError(f"startingOffsets: {strangers} not read by this query, or below 0")
+        raise ConfigError(
+            f"startingOffsets names {strangers}: the query does not read such a journal, or the offset is "
+            "below 0. Name journals of option 'journals', with offsets of 0 or more"
+        )
     return {journal: Position(offsets.get(journal, 0), revision) for journal, revision in revisions.items()}
 
 
 def refuse_remade(start: Mapping[str, Position], revisions: Mapping[str, int]) -> None:
-    """Raise where a journal was deleted and made again since the checkpoint.
+    """Refuse to go on if a journal was deleted and created again since `start` was taken.
 
     Raises:
-        LocalProtocolError: its offsets mean other bytes now.
+        LocalProtocolError: a create revision has changed, so the same offsets name other bytes now.
     """
     for journal, position in start.items():
         now = revisions.get(journal, position.create_revision)
@@ -99,7 +102,9 @@ def limited(
     points: Mapping[str, Sequence[int]],
     bytes_max: int,
 ) -> Positions:
-    """The end of the next batch: at most `bytes_max` above `start`, shared among the journals.
+    """The end of the next batch: about `bytes_max` above `start`, shared among the journals.
+
+    The journal with the least left to read comes first, so that the others share what it does not need.
 
     Args:
         points: index points of each journal, ascending.
@@ -130,10 +135,10 @@ def tasks(
     points: Mapping[str, Sequence[int]],
     task_count: int,
 ) -> list[list[Span]]:
-    """The spans of a batch in about `task_count` groups of like size, cut at index points.
+    """The spans of a batch, in at most `task_count` groups of similar size. Spans are cut at index points.
 
-    Spans of one journal that fall into one group are one span, in order; so order per producer holds
-    within a group.
+    Neighbouring spans of one journal in the same group are joined, so a task sees each producer's messages
+    in order.
     """
     pieces: list[Span] = []
     for journal in sorted(end):

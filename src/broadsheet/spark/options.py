@@ -1,7 +1,8 @@
-"""Options: what a user writes at `.option(…)`, judged by name and value before anything is read or appended.
+"""Options: the names and values that a user gave by `.option(…)`, checked before any read or append.
 
-An option that nobody knows is a slip of the pen, and to ignore it would run another query than the one that
-was meant: it is refused, with the names that there are. Names do not differ by case. Source: pipelines.5.
+An unknown option is a typing error, and a query that ignored it would not do what its author meant.
+Therefore the option is refused, and the error lists the known names. Case does not matter in names. Source:
+pipelines.5.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,14 +16,14 @@ class Options:
     """The options of a source or of a sink."""
 
     def __init__(self, raw: Mapping[str, str], known: Iterable[str], whose: str) -> None:
-        """Take `raw`.
+        """Check the names of `raw`.
 
         Args:
-            known: the names that there are, as users read them.
-            whose: who takes them, for messages.
+            known: every name that may be given, spelt as in the documentation.
+            whose: `source` or `sink`, for error messages.
 
         Raises:
-            ConfigError: a name is none of `known`.
+            ConfigError: a name is not in `known`.
         """
         self._raw = {name.lower(): value for name, value in raw.items()}
         self._known = {name.lower(): name for name in known}
@@ -31,18 +32,18 @@ class Options:
             raise ConfigError(f"options {strangers} are none of the {whose}'s: {names}")
 
     def text(self, name: str, default: str = "") -> str:
-        """Any text."""
+        """The option's text, or `default` if it is not set."""
         return self._raw.get(name.lower(), default)
 
     def names(self, name: str) -> list[str]:
-        """Names by comma, each once."""
+        """A list of names separated by commas; repeated names are dropped."""
         return list(dict.fromkeys(each.strip() for each in self.text(name).split(",") if each.strip()))
 
     def count(self, name: str, default: int) -> int:
-        """A number that is not below 0.
+        """A whole number of 0 or more.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the option is something else.
         """
         text = self.text(name, str(default)).strip()
         if not (text.isascii() and text.isdigit()):
@@ -50,10 +51,10 @@ class Options:
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
-        """A time that is not below 0.
+        """A number of seconds, 0 or more.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the option is something else.
         """
         text = self.text(name, str(default))
         try:
@@ -68,7 +69,7 @@ class Options:
         """`true` or `false`.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the option is something else.
         """
         return BOOLEANS[self.choice(name, [*BOOLEANS], "true" if default else "false")]
 
@@ -76,7 +77,7 @@ class Options:
         """One of `choices`.
 
         Raises:
-            ConfigError: it is none of them.
+            ConfigError: the option is none of them.
         """
         text = self.text(name, default).strip().lower()
         if text not in choices:

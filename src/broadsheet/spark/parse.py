@@ -1,9 +1,10 @@
-"""Bytes of committed messages to Arrow columns, and what to do with those that do not parse.
+"""Parse: turns the bytes of committed messages into Arrow columns, and finds those that do not parse.
 
-JSON lines are parsed by pyarrow with the wanted schema, fields not in it ignored, bytes as base64 and dates
-as texts; fixed frames by numpy, little-endian and without gaps, in the schema's order. Where a batch does
-not parse it is halved until the bad messages stand alone. `Malformed.FAIL` names the first, DROP counts
-them, KEEP gives a row whose parsed columns are null. It reads nothing from anywhere. Source: pipelines.1.
+pyarrow parses JSON lines with the wanted schema: it ignores other fields, and expects bytes as base64 and
+dates as text. numpy parses fixed frames: numbers in the schema's order, little-endian, without gaps. If a
+JSON batch does not parse, it is halved until each malformed message is alone. Option `malformed` decides
+over these: FAIL raises an error with the offset of the first, DROP leaves them out and reports how many,
+KEEP gives rows whose parsed columns are null. This module does no IO. Source: pipelines.1.
 """
 
 import binascii
@@ -27,7 +28,7 @@ _BLOCK_BYTES_MIN = 1 << 20
 
 
 class Malformed(Enum):
-    """What a message that does not parse gives; the value is that of option `malformed`."""
+    """What becomes of a message that does not parse; the values are those of option `malformed`."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -35,7 +36,7 @@ class Malformed(Enum):
 
 
 class Values:
-    """The bodies of some messages of one journal: a row is `[begins[i], ends[i])` of `raw`."""
+    """The bodies of some messages of one journal: body `i` is `raw[begins[i]:ends[i]]`."""
 
     def __init__(self, raw: Bytes, begins: Int, ends: Int) -> None:
         self.raw, self.begins, self.ends = raw, begins, ends
@@ -44,13 +45,14 @@ class Values:
         return len(self.begins)
 
     def part(self, low: int, high: int) -> "Values":
-        """Some of the rows."""
+        """The bodies `[low, high)`."""
         return Values(self.raw, self.begins[low:high], self.ends[low:high])
 
     def joined(self, tail: int = 0) -> bytes:
-        """The bodies back to back, each with the `tail` bytes that stand behind it.
+        """The bodies back to back, each with the `tail` bytes that follow it in `raw`.
 
-        Neighbours are copied together: what one producer wrote is a few slices, not thousands.
+        Bodies that are neighbours in `raw` are copied as one slice: a batch of one producer is a few slices,
+        and not thousands.
         """
         if not len(self):
             return b""
@@ -69,36 +71,38 @@ class Values:
         if offsets[-1] < 1 << 31:
             buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.joined())]
             return pa.Array.from_buffers(pa.binary(), len(self), buffers)
-        raise TooLarge(f"{len(self)} bodies of {offsets[-1]} bytes together: above 2 GiB in one batch")
+        raise TooLarge(
+            f"{len(self)} bodies have {offsets[-1]} bytes together, and an Arrow batch holds less than 2 GiB"
+        )
 
 
 @lru_cache(maxsize=16)
 def parser(framing: Framing, fields: pa.Schema) -> "JSONParser | FixedParser":
-    """What parses bodies of that framing into `fields`."""
+    """The parser of bodies of that framing into `fields`."""
     return JSONParser(fields) if framing.kind is Kind.JSON_LINES else FixedParser(fields)
 
 
 class JSONParser:
-    """JSON objects, one a line; `Values` must have the newline right behind each body."""
+    """Parses JSON objects, one a line. In `Values.raw` a newline must follow each body."""
 
     def __init__(self, fields: pa.Schema) -> None:
         """Parse into `fields`.
 
         Raises:
-            ConfigError: some of their types have no form in JSON.
+            ConfigError: a field has a type that cannot be read from JSON.
         """
         self.fields = fields
         strange = [field.name for field in fields if not _is_possible(field.type)]
         if strange:
             raise ConfigError(
-                f"columns {strange}: no parsed column can be of such a type. Take the column value, "
-                "and from_json"
+                f"columns {strange}: JSON cannot be parsed into their types. Read the column value, and "
+                "parse it with Spark's from_json"
             )
         self._read = pa.schema([field.with_type(_as_read(field.type)) for field in fields])
         self._binary = [place for place, field in enumerate(fields) if pa.types.is_binary(field.type)]
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
-        """Columns of every row, and which rows are good; a bad one is all null."""
+        """The columns, and which rows parsed. A row that did not is null in every column."""
         good = np.ones(len(values), np.bool_)
         if not len(self.fields):
             return pa.table({}), good
@@ -121,7 +125,7 @@ class JSONParser:
             self._parse(values.part(middle, len(values)), first + middle, good, parts)
 
     def _table(self, values: Values) -> pa.Table | None:
-        """The columns, one row a body; None where some body is not as it should be."""
+        """The columns, one row for each body; None if at least one body does not parse."""
         if not _are_braced(values):
             return None
         content = values.joined(tail=1)
@@ -136,7 +140,7 @@ class JSONParser:
             if table.num_rows != len(values):
                 return None
             if not content.isascii():
-                table.validate(full=True)  # The parser lets through what is no UTF-8.
+                table.validate(full=True)  # pyarrow's parser lets invalid UTF-8 through.
             for place in self._binary:
                 table = table.set_column(place, self._read.field(place), _from_base64(table.column(place)))
             return table.cast(self.fields)
@@ -145,10 +149,12 @@ class JSONParser:
 
 
 def _are_braced(values: Values) -> bool:
-    """Whether each body begins and ends with a brace.
+    """Whether each body begins with an opening brace and ends with a closing one.
 
-    Then no object goes on over the end of a line: behind a closing brace none could go on with an opening
-    one. So as many rows as lines are one a line. And what is no object, like `null`, can crash the parser.
+    Without this check an object could continue over the end of a line, and rows would be matched with the
+    wrong messages. After a line that ends with a closing brace, no object can continue with an opening one;
+    so if there are as many rows as lines, each row is one line. A body that is no object, such as `null`,
+    can also crash pyarrow's parser.
     """
     raw, begins, ends = values.raw, values.begins, values.ends
     braced = (raw[begins] == ord("{")) & (raw[ends - 1] == ord("}"))
@@ -160,7 +166,7 @@ def _are_braced(values: Values) -> bool:
 
 
 def _is_possible(kind: pa.DataType) -> bool:
-    """Whether JSON can give a column of that type; bytes only by themselves."""
+    """Whether a column of that type can be parsed from JSON. Bytes inside a struct or a list cannot."""
     if pa.types.is_binary(kind):
         return True
     try:
@@ -177,7 +183,10 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """As what the parser reads a type: it takes dates for numbers of days, and bytes for text."""
+    """The type to read in place of `kind`, to be cast afterwards.
+
+    pyarrow would read a date as a number of days and not as text, so dates are read as timestamps.
+    """
     if pa.types.is_date32(kind):
         return pa.timestamp("s")
     if pa.types.is_struct(kind):
@@ -195,17 +204,20 @@ def _from_base64(column: pa.ChunkedArray) -> pa.Array:
 
 
 class FixedParser:
-    """Numbers of fixed width, back to back."""
+    """Parses messages that are numbers of fixed width, back to back."""
 
     def __init__(self, fields: pa.Schema) -> None:
         self.fields = fields
         strange = [field.name for field in fields if field.type not in _FIXED_TYPES]
         if strange:
-            raise ConfigError(f"columns {strange}: a fixed frame holds numbers and booleans only")
+            raise ConfigError(
+                f"columns {strange}: a fixed frame holds only numbers and booleans. Read the column value "
+                "for anything else"
+            )
         self.layout = np.dtype([(field.name, _FIXED_TYPES[field.type]) for field in fields])
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
-        """Columns of every row, and which rows are good; a bad one, of another length, is all null."""
+        """The columns, and which rows parsed. A body of another length than the schema's is all null."""
         good: Bool = values.ends - values.begins == self.layout.itemsize
         if not len(self.fields):
             return pa.table({}), np.ones(len(values), np.bool_)

@@ -1,10 +1,11 @@
-"""Read a span of a journal as Arrow batches, read-committed.
+"""Read: gives the committed messages of a span of a journal as Arrow batches.
 
-A pure function of (journal, begin, end) on immutable bytes: producer states come from the producer index at
-or below `begin`, the frames up to `end` are sequenced, and messages that were pending before what was read
-are read again when their acknowledgement comes (`replay`). Blocks of a few MiB bound the memory. Meta
-columns: value, journal, offset, end, uuid, producer, clock, flags, malformed; any other column is parsed
-from the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
+The result depends only on (journal, begin, end), because committed bytes never change. The producers' states
+come from the newest producer index at or below `begin`, and the frames from there to `end` are sequenced.
+A message that lies before these frames, but whose acknowledgement lies in the span, is fetched from its own
+offset (`replay`). A span is sequenced in blocks of a few MiB, which bounds the memory. The meta columns are
+value, journal, offset, end, uuid, producer, clock, flags and malformed; every other column is parsed from
+the message. Units: byte offsets. Source: pipelines.1-3; journals.29.
 """
 
 import sys
@@ -36,18 +37,19 @@ META = {
     "malformed": pa.bool_(),
 }
 META_IS = {
-    "value": "The message's bytes, without frame and UUID.",
-    "journal": "Where it is from.",
-    "offset": "Where its frame begins, in bytes of the journal.",
-    "end": "Where its frame ends.",
-    "uuid": "Its UUID as text; null where it has none.",
-    "producer": "Who sent it: 48 bits of the UUID.",
-    "clock": "When, by its producer's clock: 100 ns since 1582-10-15, times 16, plus a sequence number.",
-    "flags": "0: it commits by itself. 1: a later acknowledgement of its producer committed it.",
-    "malformed": "Whether it does not parse as the schema says; only option `malformed=keep` shows "
-    "such rows.",
+    "value": "The message's bytes. For fixed frames without header and UUID; for JSON lines the line.",
+    "journal": "The name of the journal that holds the message.",
+    "offset": "Where the message's frame begins, in bytes of the journal.",
+    "end": "Where the message's frame ends, in bytes of the journal (exclusive).",
+    "uuid": "The message's UUID as text; null if it has none.",
+    "producer": "The producer id: 48 bits of the UUID.",
+    "clock": "When the message was sent, by its producer's clock: 100 ns since 1582-10-15, times 16, plus a "
+    "sequence number.",
+    "flags": "0: the message commits by itself. 1: a later acknowledgement of its producer committed it.",
+    "malformed": "Whether the message does not parse as the schema says. Such rows appear only with option "
+    "`malformed=keep`.",
 }
-"""What the columns are, for whoever reads them."""
+"""The meta columns as the documentation describes them."""
 META_DDL = (
     "value BINARY, journal STRING, offset BIGINT, end BIGINT, uuid STRING, producer BIGINT, clock BIGINT, "
     "flags INT, "
@@ -57,14 +59,14 @@ BLOCK_BYTES = 4 << 20
 """How much of a journal is sequenced at a time."""
 ROWS_PER_BATCH = 65_536
 REPLAY_BYTES_MAX = 256 << 20
-"""How many bytes of messages that were pending before a span are held at once: option `maxReplayMemory`.
+"""How many bytes of messages from before a block are in memory at once: option `maxReplayMemory`.
 
-Above it they are read again more often, and a few MiB at a time.
+More than these are fetched for a few producers at a time, and for a single producer a few MiB at a time.
 """
 
 
 class Shape:
-    """What rows are wanted, and how."""
+    """The columns of the result, and the options that decide which messages become rows."""
 
     def __init__(
         self,
@@ -80,16 +82,19 @@ class Shape:
         self.is_committed = is_committed
         for field in columns:
             if field.name in META and field.type != META[field.name]:
-                raise LocalProtocolError(f"column {field.name} is {META[field.name]}, not {field.type}")
+                raise LocalProtocolError(
+                    f"column {field.name} is {META[field.name]}, and the schema says {field.type}: correct it"
+                )
         self.parsed = pa.schema([field for field in columns if field.name not in META])
 
 
 def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """The rows of a span, in order of commitment.
+    """The rows of a span in commit order.
 
     Raises:
-        LocalProtocolError: a message does not parse, and `malformed` is `fail`; names journal and offset.
-        Corrupt, Trimmed: what is needed to know the producers' states is gone.
+        LocalProtocolError: a message does not parse and option `malformed` is `fail`. The error names the
+            journal and the offset.
+        Corrupt, Trimmed: bytes that are needed for the producers' states are damaged or gone.
     """
 
     def read(begin: int, end: int) -> Iterator[bytes]:
@@ -106,12 +111,15 @@ def index_at(target: Target, framing: Framing, journal: str, offset: int) -> Pro
         return begun(framing, ByteOffset(found.offset))
     index = decode(bytes(found.encoded))
     if index.offset != found.offset or index.offset > offset:
-        raise Corrupt(f"the producer index of {journal} at {found.offset} says that it is of {index.offset}")
+        raise Corrupt(
+            f"the producer index of {journal} at offset {found.offset} holds offset {index.offset}, and "
+            f"offset {offset} was asked for"
+        )
     return index
 
 
 def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """The rows of a span, given the producer index at or below its begin."""
+    """The rows of a span, given a producer index at or below `span.begin`."""
     rest = bytearray()
     for data in read(index.offset, span.end):
         rest += data
@@ -130,7 +138,7 @@ def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Itera
 def _block(  # noqa: PLR0917 - what one block is made of.
     index: ProducerIndex, frames: Frames, content: bytes, read: Read, span: Span, shape: Shape
 ) -> Generator[pa.RecordBatch, None, ProducerIndex]:
-    """The rows of the frames of one block, those included that were pending before it, and what follows."""
+    """Yield the rows that one block commits, earlier pending messages included; return the index after it."""
     if shape.is_committed:
         found = committed(index, frames, content, read, span.begin, bytes_max=shape.replay_bytes_max)
         while True:
@@ -143,15 +151,16 @@ def _block(  # noqa: PLR0917 - what one block is made of.
     chosen = frames.take((frames.end > span.begin) & frames.has_data & (frames.flags != Flag.ACK))
     shift = np.full(len(chosen.begin), -int(index.offset), np.int64)
     yield from _batches(index.framing, Rows(chosen, shift, np.frombuffer(content, np.uint8)), span, shape)
-    return begun(index.framing, ByteOffset(int(frames.end[-1])))  # Nobody asks who has committed.
+    return begun(index.framing, ByteOffset(int(frames.end[-1])))  # Uncommitted reading needs no states.
 
 
 def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tuple[int, int]:
-    """The frame that holds the byte at `offset` and the one before; `(offset, offset)` between two frames.
+    """The bounds of the frame inside which `offset` lies; `(offset, offset)` if it is a frame boundary.
 
     Args:
-        index: at or below `offset`.
-        head: the committed end, to which is read; a frame that goes on behind it ends at -1.
+        index: a producer index at or below `offset`, which gives a known frame boundary.
+        head: the committed end of the journal. Reading stops there; the end of a frame that goes on after
+            `head` is given as -1.
     """
     at, rest = int(index.offset), bytearray()
     for data in read(at, head) if at < offset else ():
@@ -159,7 +168,7 @@ def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tu
         frames = frames_of(index.framing, bytes(rest), at)
         if not len(frames.begin):
             continue
-        place = int(np.searchsorted(frames.end, offset))  # The first frame that ends at or behind it.
+        place = int(np.searchsorted(frames.end, offset))  # The first frame that ends at or after `offset`.
         if place < len(frames.end):
             begin, end = int(frames.begin[place]), int(frames.end[place])
             return (begin, end) if begin < offset < end else (offset, offset)
@@ -195,9 +204,8 @@ def _judge(good: Bool, frames: Frames, span: Span, shape: Shape) -> Bool | None:
     first = int(frames.begin[bad[0]])
     if shape.malformed is Malformed.FAIL:
         raise LocalProtocolError(
-            f"the message at offset {first} of {span.journal} does not parse as the schema says: correct "
-            f"the schema, or set "
-            "option malformed to 'drop' or 'keep'"
+            f"the message at offset {first} of {span.journal} does not parse as the schema says: correct the "
+            "schema, or set option malformed to 'drop' or 'keep'"
         )
     text = f"broadsheet: dropped {len(bad)} malformed messages of {span.journal}, first at {first}\n"
     sys.stderr.write(text)
@@ -226,7 +234,7 @@ def _meta(name: str, frames: Frames, values: Values, span: Span, good: Bool) -> 
 
 
 def _uuids(frames: Frames) -> pa.Array:
-    """Texts; null where a message has none."""
+    """The UUIDs as text; null if a message has none."""
     raw = np.zeros((len(frames.clock), UUID_BYTES), np.uint8)
     for producer in np.unique(frames.producer).tolist():
         for flags in np.unique(frames.flags).tolist():

@@ -1,9 +1,9 @@
-"""Replay: messages that were pending before a block of a journal and are committed in it.
+"""Replay: fetches messages that lie before a block of a journal and whose acknowledgement lies in the block.
 
-They are read again: all together where they fit into the memory that is allowed; else those of some
-producers at a time, in the order of their acknowledgements, and those of one that does not fit by itself
-a few MiB at a time. The rows are those of one sequencer, in its order, whatever is allowed. Units: byte
-offsets of the journal. Source: pipelines.5; paper "Message UUIDs".
+If the messages fit into the allowed memory, they are read at once. Otherwise they are read for a few
+producers at a time, in the order of the acknowledgements. The messages of a producer that does not fit alone
+are streamed, a few MiB at a time. The rows and their order are the same in all three cases: those that one
+sequencer would give. Units: byte offsets of the journal. Source: pipelines.5; paper "Message UUIDs".
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,31 +17,35 @@ from broadsheet.message.spans import Replay, reopened, replays, sequence
 from broadsheet.message.uuid import Flag, ProducerId
 
 Read = Callable[[int, int], Iterator[bytes]]
-"""The bytes `[begin, end)` of the journal."""
+"""Reads the bytes `[begin, end)` of the journal."""
 Wanted = Mapping[ProducerId, Replay]
+"""The producers whose earlier messages the block commits, in the order of their acknowledgements."""
 
 
 class Rows(NamedTuple):
-    """Committed messages, in order, and where they lie."""
+    """Committed messages in commit order, and where their bytes are."""
 
     frames: Frames
     shift: Int
-    """A frame stands at `begin + shift` of `raw`."""
+    """Frame `i` begins at `raw[frames.begin[i] + shift[i]]`."""
     raw: Bytes
 
 
 def committed(
     index: ProducerIndex, frames: Frames, content: bytes, read: Read, start: int, *, bytes_max: int
 ) -> Generator[Rows, None, ProducerIndex]:
-    """What the frames of a block commit above `start`, with what was pending before the block.
+    """Yield the messages that a block commits above `start`, earlier pending messages included.
 
-    Returns the producers' states behind the block. A block that commits nothing from before it is sequenced
-    once; else once more, with what it commits in front of it.
+    A block is sequenced once if it commits no message that lies before it. Otherwise it is sequenced again
+    with the earlier messages in front of it.
 
     Args:
-        index: the producers' states at the block's begin.
+        index: the producers' states at the beginning of the block.
         content: the block's bytes.
-        bytes_max: how many bytes of pending messages are held at once.
+        bytes_max: how many bytes of earlier messages are in memory at once.
+
+    Returns:
+        The producers' states after the block.
     """
     block, start = _Block(index, frames, content, read), max(start, int(index.offset))
     wanted = replays(index, frames, start)
@@ -77,11 +81,11 @@ class _Block:
         self.shift = np.full(len(frames.begin), -int(index.offset), np.int64)
 
     def end_before(self, at: int) -> int:
-        """Where the frame in front of frame `at` ends."""
+        """Where the frame before frame `at` ends."""
         return int(self.frames.end[at - 1]) if at else int(self.index.offset)
 
     def held(self, wanted: Wanted, bytes_max: int) -> "list[tuple[Frames, bytes]] | None":
-        """What the wanted producers have pending in front of the block; None where it is too much."""
+        """The wanted producers' frames before the block; None if they have more than `bytes_max`."""
         kept: list[tuple[Frames, bytes]] = []
         held_bytes = 0
         for ours, content in self._earlier(wanted):
@@ -94,7 +98,7 @@ class _Block:
     def rows(
         self, count: int, start: int, wanted: Wanted | None = None, held: Sequence[tuple[Frames, bytes]] = ()
     ) -> Rows:
-        """What the first `count` frames commit above `start`, with what is held of the wanted producers."""
+        """What the first `count` frames commit above `start`, with `held` frames in front of the block."""
         frames, shift = self.frames.take(np.arange(count)), self.shift[:count]
         if held:
             before = Frames.joined([ours for ours, _ in held])
@@ -106,7 +110,7 @@ class _Block:
         return Rows(frames.take(rows), shift[rows], raw)
 
     def pending_bytes(self, wanted: Wanted) -> dict[ProducerId, int]:
-        """How many bytes of each producer are pending."""
+        """How many bytes each wanted producer has pending before the block."""
         sizes = dict.fromkeys(wanted, 0)
         for ours, _ in self._earlier(wanted):
             for producer in np.unique(ours.producer).tolist():
@@ -115,7 +119,7 @@ class _Block:
         return sizes
 
     def streamed(self, producer: ProducerId, replay: Replay) -> Iterator[Rows]:
-        """What an acknowledgement commits of the messages in front of the block, as it is read."""
+        """What one acknowledgement commits of the messages before the block, a few MiB at a time."""
         acknowledged = self.frames.clock[replay.at]
         greatest = np.uint64(self.index.states[producer].last_ack)
         for ours, content in self._earlier({producer: replay}):
@@ -129,7 +133,7 @@ class _Block:
             yield Rows(ours.take(rows), shift[rows], np.frombuffer(content, np.uint8))
 
     def _earlier(self, wanted: Wanted) -> Iterator[tuple[Frames, bytes]]:
-        """The frames of the wanted producers in front of the block, and their bytes, as they are read."""
+        """Read the wanted producers' frames before the block, with their bytes, a few MiB at a time."""
         producers = np.array(sorted(wanted), np.int64)
         begins = np.array([wanted[ProducerId(each)].begin for each in producers.tolist()], np.int64)
         at, rest = int(np.min(begins)), bytearray()
@@ -140,7 +144,8 @@ class _Block:
             if not len(frames.begin):
                 continue
             place = np.minimum(np.searchsorted(producers, frames.producer), len(producers) - 1)
-            # In front of its open span stands what a producer has settled: to see that twice would undo it.
+            # Frames before the producer's open span are settled. Sequencing them a second time would set
+            # the producer's clock back, or make messages pending that were rolled back.
             ours = frames.take((producers[place] == frames.producer) & (frames.begin >= begins[place]))
             if len(ours.begin):
                 yield ours, _taken(content, ours, at)
@@ -149,7 +154,7 @@ class _Block:
 
 
 def _taken(content: bytes, frames: Frames, base: int) -> bytes:
-    """The bytes of frames back to back, neighbours in one slice."""
+    """The bytes of the frames back to back. Neighbours are copied as one slice."""
     breaks = np.flatnonzero(frames.begin[1:] != frames.end[:-1]) + 1
     lows = frames.begin[np.concatenate((np.zeros(1, np.int64), breaks))] - base
     highs = frames.end[np.concatenate((breaks, np.array([len(frames.end)]))) - 1] - base
@@ -157,9 +162,9 @@ def _taken(content: bytes, frames: Frames, base: int) -> bytes:
 
 
 def _groups(wanted: Wanted, sizes: Mapping[ProducerId, int], bytes_max: int) -> Iterator[tuple[Wanted, int]]:
-    """Producers in the order of their acknowledgements, as many at a time as may be held, and their bytes.
+    """The wanted producers in groups of at most `bytes_max`, in the order of their acknowledgements.
 
-    What is above the limit is of one producer.
+    Each group comes with its size in bytes. A group above the limit has a single producer.
     """
     group: dict[ProducerId, Replay] = {}
     size = 0

@@ -1,7 +1,7 @@
-"""The session: settings under which a Spark micro-batch costs milliseconds, not seconds.
+"""Session: makes a Spark session whose settings let a micro-batch cost milliseconds and not seconds.
 
-Unix-domain sockets between JVM and Python save 40 ms a task; the workers run this interpreter. Source:
-pipelines.13; measured.
+Unix-domain sockets between JVM and Python save 40 ms a task. The workers run the interpreter of the driver.
+Source: pipelines.13.
 """
 
 import os
@@ -22,14 +22,15 @@ UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 def session(
     name: str = "broadsheet", *, master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The running session, or a new one with everything set; `format("broadsheet")` is registered in it.
+    """The running Spark session, or a new one with these settings. `format("broadsheet")` is registered.
 
     Args:
-        master: where Spark runs.
-        conf: more settings; they win.
+        name: the application's name.
+        master: Spark's master address.
+        conf: further settings, which override those made here.
     """
     os.environ["JAVA_HOME"] = str(java_home())
-    # Executors elsewhere have the interpreter at the same path, and not our launcher.
+    # Executors on other machines have the interpreter at the same path, but not the launcher script.
     python = python_launcher(sys.executable, os.environ) if master.startswith("local") else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -54,13 +55,13 @@ def session(
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format known to a session made elsewhere; warn where its batches will be slow."""
+    """Register the format in a session that was made elsewhere, and warn if its batches will be slow."""
     from broadsheet.spark.source import BroadsheetDataSource
 
     spark.dataSource.register(BroadsheetDataSource)
     if spark.conf.get(UNIX_SOCKETS, "false") != "true":
         warnings.warn(
-            f"{UNIX_SOCKETS} is off: each Python task waits 40 ms for nothing. Set it when the session is "
-            f"built",
+            f"{UNIX_SOCKETS} is off, which costs each Python task 40 ms: set it to true when you build the "
+            "session",
             stacklevel=2,
         )

@@ -1,11 +1,14 @@
-"""The exactly-once sink: one writer object, three lives.
+"""Sink: the exactly-once sink of Spark, as one writer object that Spark uses in three processes.
 
-PLAN: made and pickled before each batch's tasks (only this path pickles it, so `__getstate__` is where the
-registers are read). TASK: appends pending messages under a producer of its own, waits for the
-acknowledgements of the journals, returns what would commit them. COMMIT and ABORT: in a process beside the
-driver; the protocol is `commits.CommitJournal`'s. A producer id belongs to one fence and one worker
-process; it is used for the next batch only where PLAN lists it. Routing: column `journal`, option
-`journal`, or option `toJournals` (names by comma) with `keyColumn`, by modulo. Source: pipelines.6-11.
+PLAN: Spark makes the writer and pickles it before the tasks of each batch. Nothing else pickles it, so
+`__getstate__` reads the registers of the commit journal. TASK: in a worker, the writer appends pending
+messages under the worker's own producer id, waits until the journals have acknowledged the appends, and
+returns the intents that would commit the messages. COMMIT and ABORT: in a process beside the driver, through
+`commits.CommitJournal`.
+
+A producer id belongs to one fence and one worker process, and is used for the next batch only if PLAN lists
+it. The journal of a row is given by its column `journal`, by option `journal`, or by options `toJournals`
+and `keyColumn`. Source: pipelines.6-11.
 """
 
 import hashlib
@@ -43,12 +46,13 @@ from broadsheet.spark.options import Options
 from broadsheet.spark.worker import framing_of, freeze_once
 
 APPEND_BYTES = 4 << 20
-"""About how much one append carries."""
+"""An append is started once a journal has this many bytes waiting."""
 JOURNALS_MAX = 10_000
+"""How many journals one task may write to."""
 APPENDS_ON_WAY = 4
-"""To as many journals at once: bounds memory and threads."""
+"""How many appends run at once, each to another journal; this bounds memory and threads."""
 WAITING_BYTES_MAX = 64 << 20
-"""Of all journals together: above, the one with most waiting is appended to, small as it may be."""
+"""Bytes that wait for all journals together. Above them, the journal with the most bytes is appended to."""
 
 UNSTARTED = (
     "the exactly-once sink must be fenced before it starts: call broadsheet.spark.start(df.writeStream…, "
@@ -61,51 +65,52 @@ MODES = ("exactly-once", "at-least-once")
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
         **TARGET_OPTIONS,
-        "journal": "The journal of all rows. Without it, each row's own is its column `journal`, or see "
-        "`toJournals`.",
-        "toJournals": "Names by comma: a row goes to the one that its key names (FNV-1a of the key's bytes, "
-        "modulo their number, in the order of their names).",
-        "keyColumn": "The column of that key. Stands together with `toJournals`.",
-        "createJournals": "Whether a journal that is not there is made: `true`, or `false` (the default).",
-        "mode": "`exactly-once` (the default), or `at-least-once`: messages that commit by "
-        "themselves, without a commit journal.",
-        "commitJournal": "The query's own journal of commits. `start` sets it.",
-        "fence": "Which run of the query this is. `start` sets it.",
-        "checkpointLocation": "Spark's own; the offsets of a commit are there. A path of this machine.",
-        "queryName": "Spark's own.",
+        "journal": "The journal that gets all rows. Without this option the column `journal` names the "
+        "journal of each row, or `toJournals` is given.",
+        "toJournals": "Names of journals, separated by commas. The key of a row chooses one of them: FNV-1a "
+        "of the key's bytes, modulo their count, in the order of their names.",
+        "keyColumn": "The column that holds the key. Required with `toJournals`.",
+        "createJournals": "Whether a journal that does not exist is created: `true`, or `false` (the "
+        "default).",
+        "mode": "`exactly-once` (the default), or `at-least-once`: each message commits by itself, and there "
+        "is no commit journal.",
+        "commitJournal": "The journal in which this query records its batches. `start` sets it.",
+        "fence": "The id of this run of the query. `start` sets it.",
+        "checkpointLocation": "Spark's own option. A commit reads the batch's offsets there, on this machine "
+        "or in a file system that pyarrow can open.",
+        "queryName": "Spark's own option.",
     }
 )
 """The options of the sink."""
 _LOCAL = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
-"""A checkpoint's path on this machine. Spark takes it as it is: `#`, `?` and `%` mean nothing in it."""
+"""A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
 
 
 class Done(WriterCommitMessage):
-    """What a task of the sink did."""
+    """The result of a task: the intents that would commit what it appended."""
 
     def __init__(self, query: str, batch: int, intents: list[Intent], row_count: int) -> None:
         self.query, self.batch, self.intents, self.row_count = query, batch, intents, row_count
 
 
 class Routing:
-    """To which journal each row goes."""
+    """Decides to which journal each row goes."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self.to, self.key = options.text("journal"), options.text("keyColumn")
-        self.names = sorted(options.names("toJournals"))  # As each publisher has them: `message.mapping`.
+        # Every publisher must use this order: see `message.mapping`.
+        self.names = sorted(options.names("toJournals"))
         self.by_column = "journal" in schema.names and not self.to and not self.names
         self.leave_out = frozenset({"journal"}) if self.by_column else frozenset()
         if (self.to and (self.names or self.key)) or bool(self.names) != bool(self.key):
-            raise ConfigError(
-                "option 'journal' stands alone, and options 'toJournals' and 'keyColumn' stand together"
-            )
+            raise ConfigError("set either option 'journal', or options 'toJournals' and 'keyColumn' together")
         if not (self.to or self.by_column or self.names):
             raise ConfigError(
-                "where do rows go? A column 'journal', option 'journal', or options 'toJournals' and "
-                "'keyColumn'"
+                "no journal is named for the rows: add a column 'journal', or set option 'journal', or "
+                "options 'toJournals' and 'keyColumn'"
             )
         if self.key and self.key not in schema.names:
-            raise ConfigError(f"keyColumn {self.key!r} is none of {schema.names}")
+            raise ConfigError(f"keyColumn {self.key!r} is not a column: choose one of {schema.names}")
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of each journal, in their order."""
@@ -117,7 +122,9 @@ class Routing:
         if self.by_column:
             encoded = batch.column("journal").cast(pa.string()).dictionary_encode()
             if encoded.null_count:
-                raise LocalProtocolError(f"{encoded.null_count} rows have a null journal")
+                raise LocalProtocolError(
+                    f"{encoded.null_count} rows have a null journal: filter these rows, or name a journal"
+                )
             places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         else:
             column = batch.column(self.key).to_pylist()
@@ -128,7 +135,7 @@ class Routing:
 
 
 def _key(value: object) -> bytes:
-    """The bytes that a key is mapped by."""
+    """The bytes of a key that are hashed."""
     if isinstance(value, bytes):
         return value
     return b"" if value is None else str(value).encode()
@@ -138,14 +145,15 @@ _held = Held()
 
 
 def new_producer() -> ProducerId:
-    """A producer id that nobody has."""
+    """A random producer id, so that no other publisher has it."""
     return producer_from(os.urandom(PRODUCER_BYTES))
 
 
 class Appender:
-    """Append pending messages to journals, a few MiB at a time, while the next ones are framed.
+    """Appends pending messages to journals, a few MiB at a time, while the next messages are framed.
 
-    One append is on its way to each journal, so a producer's messages arrive in the order of their clocks.
+    At most one append to a journal runs at a time, so messages arrive in the order of their clocks. Otherwise
+    an append could overtake an older one, whose messages would then be dropped as duplicates.
     """
 
     def __init__(self, target: Target, publisher: Publisher, flags: Flag, *, creates: bool) -> None:
@@ -159,7 +167,7 @@ class Appender:
         self.row_count = 0
 
     def add(self, journal: str, column: pa.Array) -> None:
-        """Frame the rows of one journal, and append where enough is waiting."""
+        """Frame the rows of one journal, and start an append if enough bytes are waiting."""
         framing, revision = self._find(journal)
         wall = WallTime(time.time_ns())
         first = self.publisher.reserve(
@@ -176,14 +184,14 @@ class Appender:
             self._flush(max(self.waiting_bytes, key=self.waiting_bytes.__getitem__))
 
     def flush(self) -> None:
-        """Append what is left; afterwards everything is durable."""
+        """Append all that is waiting, and return when everything is durable."""
         for journal in list(self.waiting):
             self._flush(journal)
         for appended in self.on_way.values():
             appended.result()
 
     def close(self) -> None:
-        """Start no more appends, and wait for those on their way."""
+        """Cancel appends that have not started, and wait for those that have."""
         self.threads.shutdown(cancel_futures=True)
 
     def _flush(self, journal: str) -> None:
@@ -194,8 +202,9 @@ class Appender:
         self.on_way[journal] = self.threads.submit(self._append, journal, content)
 
     def _append(self, journal: str, content: bytes) -> None:
-        # A repetition is a duplicate by its clocks, wherever the first one lands. One that was made again
-        # under the name has not what the other got: the task fails, and another writes all of it.
+        # This append may be repeated: readers drop the second copy by its clocks. If the journal was deleted
+        # and created again, the new one lacks what the old one got. Then `create_revision` makes the append
+        # fail, and with it the task; its next attempt writes all of the messages.
         _, revision = self.found[journal]
         journals = self.target.journals
         patiently(
@@ -203,11 +212,13 @@ class Appender:
         )
 
     def _find(self, journal: str) -> tuple[Framing, Revision]:
-        """How messages stand in a journal, and which one of its name it is."""
+        """The framing of a journal and its create revision; creates the journal if that is allowed."""
         if journal in self.found:
             return self.found[journal]
         if len(self.found) >= JOURNALS_MAX:
-            raise LocalProtocolError(f"one task writes to more than {JOURNALS_MAX} journals")
+            raise LocalProtocolError(
+                f"one task writes to more than {JOURNALS_MAX} journals: partition the rows by journal first"
+            )
         journals = self.target.journals()
         try:
             info = patiently(lambda: journals.get(journal), self.target.patience_s)
@@ -223,16 +234,16 @@ class Appender:
 
 
 def task_of(local_property: Callable[[str], str | None]) -> tuple[int, str]:
-    """The batch and the query that a task is of, as Spark tells it.
+    """The batch and the query of the running task, from Spark's local properties.
 
     Raises:
-        LocalProtocolError: it does not.
+        LocalProtocolError: Spark did not set one of them.
     """
     batch, query = (local_property(name) for name in (BATCH_PROPERTY, QUERY_PROPERTY))
     if batch is None or query is None:
         raise LocalProtocolError(
-            f"Spark gives a task no {BATCH_PROPERTY if batch is None else QUERY_PROPERTY}: this is no task "
-            "of a streaming query, or another version of Spark"
+            f"Spark gave this task no {BATCH_PROPERTY if batch is None else QUERY_PROPERTY}: the sink works "
+            "only in a streaming query (writeStream), with the version of Spark that broadsheet requires"
         )
     return int(batch), query
 
@@ -254,20 +265,23 @@ class SinkWriter(DataSourceStreamArrowWriter):
         if self.is_exact and not self.checkpoint:
             raise ConfigError(
                 "the exactly-once sink compares the checkpoint's offsets: give option 'checkpointLocation' "
-                "at writeStream, the session's setting is not enough"
+                "at writeStream, because the sink does not see the session's setting"
             )
         if not self.is_exact and (self.fence or self.commit_journal):
-            raise ConfigError("mode at-least-once has no commit journal: do not start it by `start`")
+            raise ConfigError(
+                "mode at-least-once has no commit journal: start the query with writeStream.start(), and not "
+                "with broadsheet.spark.start"
+            )
         self.plan: BatchPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """PLAN: what Spark pickles goes to the tasks of the next batch."""
+        """PLAN: read the registers, because Spark pickles the writer for the tasks of the next batch."""
         if self.is_exact and self.plan is None:
             self.plan = self._journal().plan(self.fence)
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """TASK."""
+        """TASK: append the rows as pending messages, and return the intents that would commit them."""
         freeze_once()
         context = TaskContext.get()
         assert context is not None, "a task has a context"
@@ -278,7 +292,8 @@ class SinkWriter(DataSourceStreamArrowWriter):
         assert self.plan is not None, "PLAN ran"
         self.plan.refuse_query(query, journal=self.commit_journal)
         if self.plan.is_committed(batch):
-            # Committed before a crash: what is upstream must still move on, and nothing may be written.
+            # The batch was committed before a crash. Read the input to its end, so that the operators before
+            # the sink advance, and write nothing, because the output is committed already.
             row_count = sum(rows.num_rows for rows in iterator)
             return Done(query, batch, [], row_count)
         publisher = _held.take(self.plan, process=os.getpid(), new_producer=new_producer)
@@ -291,14 +306,17 @@ class SinkWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
-        """COMMIT."""
+        """COMMIT: record the batch and acknowledge its messages. Only for mode exactly-once."""
         if not self.is_exact:
             return
         passed("sink.commit.begin")
         done = [message for message in messages if isinstance(message, Done)]
         whose = sorted({(each.query, each.batch) for each in done})
         if len(whose) != 1 or whose[0][1] != batchId:
-            raise LocalProtocolError(f"batch {batchId} is committed with what tasks did for {whose}: refused")
+            raise LocalProtocolError(
+                f"Spark commits batch {batchId} with results of tasks of {whose} (query, batch): nothing is "
+                "committed. Start the query again"
+            )
         self._journal().commit(
             self.fence,
             batch=batchId,
@@ -313,7 +331,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name.
     ) -> None:
-        """ABORT."""
+        """ABORT: append nothing, because the batch may be committed all the same."""
         if self.is_exact:
             intents = [intent for each in messages if isinstance(each, Done) for intent in each.intents]
             self._journal().abort(self.fence, batch=batchId, intents=intents)
@@ -326,7 +344,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
                 for journal, rows in self.routing.split(batch):
                     if journal == self.commit_journal:
                         raise LocalProtocolError(
-                            f"{journal} is the query's commit journal: rows go elsewhere"
+                            f"{journal} is the query's commit journal: send the rows to another journal"
                         )
                     appender.add(journal, bodies(rows, self.routing.leave_out))
             passed("sink.task.framed")
@@ -339,10 +357,12 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
 
 def digest_of(checkpoint: str, batch: int) -> str:
-    """SHA-256 of the offsets that Spark logged for a batch: a replay has the same, another history has not.
+    """SHA-256 of the offsets that Spark logged for a batch.
+
+    A replay of the batch has the same digest. A batch of another history has a different one.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file with the offsets cannot be read.
     """
     local = _LOCAL.fullmatch(checkpoint)
     try:
@@ -356,6 +376,7 @@ def digest_of(checkpoint: str, batch: int) -> str:
                 content = stream.readall()
     except OSError as error:
         raise ConfigError(
-            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}"
+            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
+            "checkpointLocation as a path that this process can read"
         ) from error
     return hashlib.sha256(content).hexdigest()

@@ -1,8 +1,9 @@
-"""The data source `format("broadsheet")`: journals as rows, for batch and for streams.
+"""Source: the data source `format("broadsheet")`, which reads journals as rows in batches and in streams.
 
-`latestOffset` and its kin run in one process beside the driver, `read` in the workers; a reader crosses by
-pickling, and what a task needs is in its partition. Arrow batches only. `.schema(…)` may name exactly the
-wanted columns instead of option `schema`. Source: pipelines.1-5.
+Spark calls the planning methods (`latestOffset`, `partitions` and others) in a Python process beside the
+driver, and `read` in its workers. Readers and partitions are pickled on the way, so a partition holds all
+that its task needs. Rows are returned as Arrow batches. `.schema(…)` may be used in place of option
+`schema`; it names exactly the wanted columns. Source: pipelines.1-5.
 """
 
 import os
@@ -51,29 +52,31 @@ from broadsheet.spark.worker import framing_of, freeze_once
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
         **TARGET_OPTIONS,
-        "journals": "Names by comma. Needed.",
-        "schema": "The parsed columns, as DDL; without it there are the meta columns alone.",
-        "startingOffsets": "Where a new query begins: `earliest` (the default), or JSON of byte offsets by "
-        "journal.",
-        "startingInsideFrame": "What to do with an offset inside a frame: `fail` (the default), or "
+        "journals": "Names of journals, separated by commas. Required.",
+        "schema": "The columns to parse from each message, as DDL. Without it there are only the meta "
+        "columns.",
+        "startingOffsets": "Where a new query begins: `earliest` (the default), or a JSON object that gives "
+        "a byte offset for each journal.",
+        "startingInsideFrame": "What to do if a starting offset is inside a frame: `fail` (the default), or "
         "`next`: begin at the next frame, with a warning.",
-        "maxBytesPerTrigger": "How many bytes one micro-batch reads, about; 0 (the default): all.",
-        "maxReplayMemory": "How many bytes of messages that were pending before a block are held at once; "
-        f"{REPLAY_BYTES_MAX} by default. Above it they are read again more often, in the "
-        "same order.",
-        "malformed": "What to do with a message that does not parse: `fail` (the default), `drop` with a "
-        "count, or `keep` as a row of nulls whose column `malformed` is true.",
-        "readCommitted": "`true` (the default): messages once they are acknowledged. "
-        "`false`: all, as they lie there.",
-        "tasks": "Into how many tasks a batch is cut at most; 0 (the default): one for each core of "
-        "the driver.",
+        "maxBytesPerTrigger": "About how many bytes one micro-batch reads; 0 (the default) for all.",
+        "maxReplayMemory": "How many bytes of messages from before a block of the journal are in memory at "
+        f"once; {REPLAY_BYTES_MAX} by default. With more of them the source reads more often; the order of "
+        "the rows stays the same.",
+        "malformed": "What to do with a message that does not parse: `fail` (the default) ends the query, "
+        "`drop` leaves it out and reports how many, `keep` gives a row of nulls whose column `malformed` is "
+        "true.",
+        "readCommitted": "`true` (the default): a message appears once it is acknowledged. "
+        "`false`: all messages appear, in the order of the journal.",
+        "tasks": "Into how many tasks a batch is cut at most; 0 (the default) for one per core of the "
+        "driver.",
     }
 )
 """The options of the source."""
 
 
 class SpanPartition(InputPartition):
-    """What one task reads."""
+    """The spans that one task reads, with what the task must know of their journals."""
 
     def __init__(self, spans: list[Span], framings: dict[str, Framing], ends: Positions) -> None:
         super().__init__(None)
@@ -81,7 +84,7 @@ class SpanPartition(InputPartition):
 
 
 class Sources:
-    """The journals that a query reads, by one connection."""
+    """The journals that a query reads, and the options by which it reads them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = Options(options, KNOWN, "source")
@@ -98,7 +101,7 @@ class Sources:
         self.inside_frame = given.choice("startingInsideFrame", ("fail", "next"), "fail")
 
     def shape(self, schema: StructType) -> Shape:
-        """What rows `schema` asks for."""
+        """The shape of the rows that `schema` asks for."""
         columns: pa.Schema = to_arrow_schema(schema)
         return Shape(
             columns,
@@ -108,14 +111,15 @@ class Sources:
         )
 
     def revisions(self) -> dict[str, int]:
-        """The journals with their create revisions."""
+        """The create revision of each journal."""
         return {name: self._info(name).create_revision for name in self.names}
 
     def start(self) -> Positions:
-        """Where a new query begins: a frame's begin in each journal.
+        """Where a new query begins in each journal, always at a frame boundary.
 
         Raises:
-            LocalProtocolError: an explicit offset is inside a frame, and `startingInsideFrame` is `fail`.
+            LocalProtocolError: an explicit offset is inside a frame and `startingInsideFrame` is `fail`, or
+                it is above the journal's end.
         """
         positions = starting(self.starting, self.revisions())
         if explicit := [name for name, position in positions.items() if position.offset]:
@@ -128,7 +132,9 @@ class Sources:
 
     def _frame_begin(self, journal: str, offset: int, head: int, framing: Framing) -> int:
         if offset > head:
-            raise LocalProtocolError(f"startingOffsets: {journal} ends at {head}, below {offset}")
+            raise LocalProtocolError(
+                f"startingOffsets: {journal} ends at {head}, below {offset}: give an offset up to its end"
+            )
 
         def read(begin: int, end: int) -> Iterator[bytes]:
             return chunks(self.target, journal, begin=begin, end=end)
@@ -141,17 +147,17 @@ class Sources:
         inside = f"startingOffsets: offset {offset} of {journal} is inside the frame {bounds}"
         if self.inside_frame == "fail" or end < 0:
             raise LocalProtocolError(
-                f"{inside}: name a frame's begin, or set option startingInsideFrame to 'next'"
+                f"{inside}: give the offset where a frame begins, or set option startingInsideFrame to 'next'"
             )
         sys.stderr.write(f"broadsheet: {inside}; the query begins at {end}\n")
         return end
 
     def heads(self) -> Positions:
-        """The committed ends, each told by a journal that is open and whole.
+        """The committed end of each journal, taken only from a journal that is open and whole.
 
         Raises:
-            StoreUnhealthy: one is still being opened when the patience ends.
-            Corrupt: one lacks bytes that were acknowledged.
+            StoreUnhealthy: a journal is still being opened when the patience ends.
+            Corrupt: a journal lost bytes that were acknowledged.
         """
         return {name: patiently(partial(self._head, name), self.target.patience_s) for name in self.names}
 
@@ -159,17 +165,17 @@ class Sources:
         return head(self.target.journals(), name)
 
     def points(self, names: Sequence[str]) -> dict[str, Sequence[int]]:
-        """Index points."""
+        """The index points of each journal, ascending."""
         return {
             name: patiently(partial(self.target.journals().index_points, name), self.target.patience_s)
             for name in names
         }
 
     def partitions(self, start: Positions, end: Positions) -> list[InputPartition]:
-        """The tasks that read `[start, end)`, of journals that may be left out by now.
+        """The tasks that read `[start, end)`. A journal that option `journals` no longer names may occur.
 
         Raises:
-            LocalProtocolError: one of them was made again.
+            LocalProtocolError: a journal was deleted and created again.
         """
         moved = [name for name in end if end[name].offset > (start[name].offset if name in start else 0)]
         infos = {name: self._info(name) for name in moved}
@@ -193,17 +199,18 @@ class Sources:
         """The rows of one task.
 
         Raises:
-            LocalProtocolError: a journal was made again since the task was planned.
+            LocalProtocolError: a journal was deleted and created again since the task was planned.
         """
         freeze_once()
         if isinstance(partition, SpanPartition):
             for span in partition.spans:
                 yield from read_span(self.target, partition.framings[span.journal], span, shape)
-                # Revisions rise, so what was read before this look was read of the planned journal.
+                # Create revisions only rise. If the revision is still the planned one, the rows came from
+                # the planned journal, and not from another one of the same name.
                 now = {span.journal: self._info(span.journal).create_revision}
                 refuse_remade({span.journal: partition.ends[span.journal]}, now)
 
-    def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda loses it.
+    def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda hides its type.
         return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
 
 
@@ -216,16 +223,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.bounds: Positions | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
-        """Where a new query begins; the same answer however often Spark asks."""
+        """Where a new query begins. Spark may ask several times, and gets the same answer."""
         return encoded(self.sources.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
-        """The option's bytes, or all."""
+        """The limit of option `maxBytesPerTrigger`, or no limit."""
         bytes_max = self.sources.bytes_max
         return ReadMaxBytes(bytes_max) if bytes_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name.
-        """Go no further than what is there now."""
+        """Note the present ends, above which a query with trigger AvailableNow does not read."""
         self.bounds = self.sources.heads()
 
     def latestOffset(  # noqa: N802 - Spark's name.
@@ -237,10 +244,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_remade(begin, {name: head.create_revision for name, head in heads.items()})
         if behind := [n for n, p in begin.items() if n in heads and heads[n].offset < p.offset]:
             raise LocalProtocolError(
-                f"journals {behind} end below where this query has read: another data directory, or bytes "
-                f"were lost"
+                f"journals {behind} end below where this query has read: the node has another data "
+                "directory, or lost bytes. Point the query at the node that it read from, or begin with a "
+                "new checkpoint"
             )
-        # What is left out for now keeps its place: listed again, it goes on there.
+        # A journal that option `journals` does not name now keeps its position. If it is named again, the
+        # query goes on from there.
         left_out = {name: position for name, position in begin.items() if name not in heads}
         if not isinstance(limit, ReadMaxBytes):
             return encoded(left_out | heads)
@@ -249,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encoded(left_out | ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
-        """The committed ends, from which progress shows the lag."""
+        """The committed ends, from which Spark's progress reports compute the lag."""
         return encoded(self.sources.heads())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -261,11 +270,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.sources.read(partition, self.shape)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Journals keep what was read; nothing to do."""
+        """Nothing to do: reading does not change a journal."""
 
 
 class BatchReader(DataSourceReader):
-    """Everything committed when it is asked."""
+    """Reads everything that is committed when Spark plans the batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self.sources = Sources(options)
@@ -285,7 +294,7 @@ class BroadsheetDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What users write."""
+        """The name that users pass to `format`."""
         return "broadsheet"
 
     def schema(self) -> str:
@@ -310,5 +319,7 @@ class BroadsheetDataSource(DataSource):
         from broadsheet.spark.sink import SinkWriter
 
         if overwrite:
-            raise ConfigError("journals only grow: use output mode append, not complete")
+            raise ConfigError(
+                "journals only grow, so a query cannot overwrite its output: use output mode append"
+            )
         return SinkWriter(self.options, schema)

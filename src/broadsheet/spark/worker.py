@@ -1,4 +1,4 @@
-"""What the tasks of source and sink share in a Python worker process. Source: pipelines.13; measured."""
+"""Worker: what the tasks of source and sink share in a Python worker of Spark. Source: pipelines.13."""
 
 import gc
 import os
@@ -11,9 +11,9 @@ _state = {"frozen_pid": 0}
 
 
 def freeze_once() -> None:
-    """Take what this worker process has imported out of the garbage collector's sight, once.
+    """Exclude everything that this process has imported from garbage collection, once.
 
-    A reused worker collects garbage after each task, and would walk all of it each time.
+    Spark collects garbage in a reused worker after each task, and would walk all imported modules each time.
     """
     if _state["frozen_pid"] != os.getpid():
         gc.collect()
@@ -22,5 +22,5 @@ def freeze_once() -> None:
 
 
 def framing_of(labels: Mapping[str, str]) -> Framing:
-    """The framing that a journal's labels name; JSON lines where they name none."""
+    """The framing that a journal's labels name; JSON lines if they name none."""
     return Framing(kind=Kind(labels.get(FRAMING_LABEL, Kind.JSON_LINES.value)))

@@ -1,16 +1,18 @@
-"""The driver of a query: START, PLAN and COMMIT as decisions over answers of journals.
+"""Driver: the machine of one query's sink, which decides START, PLAN, COMMIT and ABORT.
 
-One operation at a time, and of it one call at a time; a call is asked, and later it is answered, refused or
-lost (it may have happened, or happen later). Lost calls that may be repeated are repeated after a pause,
-for `patience` in all; after a lost append under a condition the driver reads again and decides again.
+It runs one operation at a time, and one call of it at a time. The host performs a call on a journal and
+tells the machine that the call was answered, refused, or lost: a lost call may have happened, or may happen
+later. The machine repeats a lost call after a pause, for `patience` in all, if a repetition does no harm.
+After a lost append under a condition it reads the registers again and decides again.
     IDLE --StartAsked--> FENCING --> REDOING --> IDLE
     IDLE --PlanAsked--> READING --> IDLE
     IDLE --CommitAsked--> DECIDING --> ACKNOWLEDGING [--lost answer--> REDOING] --> IDLE
-Fencing ends every older author for good. Deciding is one append at an explicit offset under a check of all
-four registers. Redoing appends acknowledgements that may have been appended before, so it retires their
-producers first. ABORT appends nothing.
-Units: nanoseconds. It appends nothing itself, knows nothing of Spark, and never takes a lost answer for a
-no. Source: pipelines.6-10; docs/adr/0073, 0180, 0181.
+    IDLE --AbortAsked--> ABORTING --> IDLE
+FENCING makes every later append of an older author fail. DECIDING is one append at an explicit offset under
+a check of all four registers. REDOING appends acknowledgements that may have been appended before, and
+therefore retires their producers first. ABORTING appends nothing.
+Units: nanoseconds. The machine does no IO, does not use Spark, and never treats a lost answer as a refusal.
+Source: pipelines.6-10; docs/adr/0073, 0180, 0181.
 """
 
 from collections.abc import Generator, Sequence
@@ -75,42 +77,42 @@ PATIENCE: Final = Duration(120 * SECOND)
 PAUSE_MIN: Final = Duration(50 * MILLISECOND)
 PAUSE_MAX: Final = Duration(SECOND)
 ATTEMPTS_MAX: Final = 1000
-"""How often a fence or a commit may find that the journal has changed under it."""
+"""How often a fence or a commit is tried again because the journal changed after it was read."""
 
 
 class State(Enum):
-    """What the driver is about."""
+    """What the driver is doing."""
 
     IDLE = "idle"
     FENCING = "fencing"
     READING = "reading"
     DECIDING = "deciding"
     ACKNOWLEDGING = "acknowledging"
-    """For the first time: its producers may be used again."""
+    """Appends acknowledgements that were never appended before; their producers may be used again."""
     ABORTING = "aborting"
     REDOING = "redoing"
-    """Perhaps not for the first time."""
+    """Appends acknowledgements that may have been appended before; their producers are retired."""
 
 
 Outcome = Standing | BatchPlan | None
-"""What an operation tells: START and COMMIT the standing, PLAN a plan, ABORT nothing."""
+"""The result of an operation: START and COMMIT give the standing, PLAN a plan, ABORT None."""
 T = TypeVar("T")
 Steps = Generator[Call | None, Answer | None, T]
-"""A part of an operation: it yields calls and is sent their answers; None is a pause."""
+"""A part of an operation. It yields a call and is sent its answer; it yields None for a pause."""
 
 
 class Driver:
-    """One fence's decisions about one commit journal."""
+    """Decides for one fence over one commit journal."""
 
     def __init__(self, journal: str, fence: Fence, *, patience: Duration = PATIENCE) -> None:
         self.journal, self.fence, self.patience = journal, fence, patience
         self.state = State.IDLE
         self.is_decided = False
-        """Whether the record at hand is known to stand in the journal."""
+        """Whether the commit record of this operation is known to be in the journal."""
         self.is_retired = False
-        """Whether its producers are known to be used by nobody any more."""
+        """Whether it is known that no task uses the record's producers any more."""
         self.asked: Call | None = None
-        """What is not answered yet."""
+        """The call that has no answer yet."""
         self._course: Steps[Outcome] | None = None
         self._effects: list[DriverEffect] = []
         self._call = 0
@@ -132,7 +134,7 @@ class Driver:
                 return self._go(None)
             case _:
                 if self.asked is None or event.call != self._call:
-                    return []  # Late: the answer to a call that was given up.
+                    return []  # A late answer to a call that this machine no longer waits for.
                 self.asked = None
                 return self._go(event)
 
@@ -142,8 +144,8 @@ class Driver:
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert (self.state is State.IDLE) == (self._course is None), "a state belongs to a course"
-        assert self.asked is None or self._resume_at is None, "a course waits for an answer or for a time"
+        assert (self.state is State.IDLE) == (self._course is None), "an idle driver has no operation"
+        assert self.asked is None or self._resume_at is None, "it waits for an answer or for a time"
         if isinstance(self.asked, Append) and self.asked.journal != self.journal:
             assert self.is_decided, "nothing is acknowledged before it is committed"
             if self.state is State.REDOING:
@@ -166,8 +168,8 @@ class Driver:
                 return self._abort(event)
 
     def _go(self, answer: Answer | None) -> list[DriverEffect]:
-        """Let the course go on to its next call, its next pause, or its end."""
-        assert self._course is not None, "there is a course to go on with"
+        """Run the operation on to its next call, its next pause, or its end."""
+        assert self._course is not None, "an operation is running"
         self._effects = []
         try:
             call = self._course.send(answer)
@@ -186,10 +188,10 @@ class Driver:
         self._effects.append(effect)
 
     def _start(self) -> Steps[Outcome]:
-        """START.
+        """START: become the author, then append the acknowledgements of the newest committed batch.
 
         Raises:
-            Fenced: another START keeps winning. ConfigError: the journal holds data.
+            Fenced: another START became the author. ConfigError: the journal holds data and no registers.
         """
         yield from self._surely(Create(self.journal))
         give_up = after(self._now, self.patience)
@@ -200,7 +202,10 @@ class Driver:
             if (yield from self._fence_over(old, give_up)):
                 break
         else:
-            raise Fenced(f"commit journal {self.journal} changes its author faster than we can read it")
+            raise Fenced(
+                f"{ATTEMPTS_MAX} attempts to become the author of commit journal {self.journal} met another "
+                "one: other runs of the query start again and again. Stop them"
+            )
         self._effects.append(Pass("sink.start.fenced"))
         # Read the fence again: if a newer driver has come, the newest batch may be its own, and to
         # acknowledge it would roll back what its producers append now.
@@ -212,7 +217,7 @@ class Driver:
         return now
 
     def _fence_over(self, old: Standing, give_up: Instant) -> Steps[bool]:
-        """Append a fence where the registers are still as they were read. False: look again."""
+        """Append a fence if the registers have not changed since they were read. False: read them again."""
         union = {"author": str(self.fence)}
         if old.author is None:
             yield from self._refuse_data()
@@ -234,20 +239,16 @@ class Driver:
         return True
 
     def _refuse_data(self) -> Steps[None]:
-        """Refuse a journal with bytes and without registers: a fence sets them for good."""
+        """Refuse a journal that holds bytes and no registers: it has data that is not a query's commits."""
         end = yield from self._measured()
         if end and (yield from self._standing()).author is None:
             raise ConfigError(
-                f"journal {self.journal} holds {end} bytes and no query's registers: name another for the "
-                "commits"
+                f"journal {self.journal} holds {end} bytes and no query's registers: name another journal "
+                "for the commits"
             )
 
     def _plan(self) -> Steps[Outcome]:
-        """PLAN.
-
-        Raises:
-            Fenced: another START came.
-        """
+        """PLAN: the newest committed batch, and the producers that may be used again."""
         now = yield from self._ours()
         if now.at < 0:
             return BatchPlan(fence=self.fence, committed=now.batch, query=now.query)
@@ -256,10 +257,12 @@ class Driver:
         return BatchPlan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
-        """COMMIT.
+        """COMMIT: record the batch as the newest one, exactly once, then acknowledge its messages.
 
         Raises:
-            Fenced: another START came. LocalProtocolError: the checkpoint belongs to another history.
+            Fenced: another START became the author.
+            LocalProtocolError: the checkpoint belongs to another history.
+            Unknown: the patience ended while it was not known whether the record is in the journal.
         """
         record = Record(
             type="commit",
@@ -272,7 +275,9 @@ class Driver:
         line = record.line()
         if len(line) > RECORD_BYTES_MAX:
             raise LocalProtocolError(
-                f"batch {asked.batch} has {len(asked.intents)} acknowledgements: too many for one record"
+                f"the commit record of batch {asked.batch} has {len(asked.intents)} acknowledgements and "
+                f"{len(line)} bytes, above the limit of {RECORD_BYTES_MAX}: write to fewer journals, or with "
+                "fewer tasks"
             )
         self._refuse_remade(asked)
         give_up = after(self._now, self.patience)
@@ -283,7 +288,8 @@ class Driver:
                 hit("sink.commit.found")
                 stored = (yield from self._records(now))[0]
                 self._refuse_other_digest(stored, asked)
-                # An acknowledgement of it may have been sent already, and may still be on its way.
+                # An earlier attempt may have sent acknowledgements of this batch that are still on their
+                # way. If they arrived after the producers' next messages, they would roll these back.
                 yield from self._redo(stored, stored.by_journal())
                 return now
             if (yield from self._decide(now, line, asked)):
@@ -293,17 +299,17 @@ class Driver:
                 hit("sink.commit.gave_up")
                 break
         raise Unknown(
-            f"batch {asked.batch} of {self.journal} is undecided: start the query again, which reads what "
-            "became of it"
+            f"it is not known whether batch {asked.batch} is committed in {self.journal}: start the query "
+            "again, which finds out"
         )
 
     def _abort(self, _asked: AbortAsked) -> Steps[Outcome]:
-        """ABORT appends nothing: the commit may have happened, or be on its way (pipelines.10)."""
+        """ABORT: append nothing, because the commit may have happened, or may still happen (pipelines.10)."""
         yield from ()
         return None
 
     def _decide(self, now: Standing, line: bytes, asked: CommitAsked) -> Steps[bool]:
-        """The atomic point. False: undecided, look again."""
+        """Append the commit record, which commits the batch. False: undecided, read the registers again."""
         head = yield from self._measured()
         self._effects.append(Pass("sink.commit.deciding"))
         union = {"batch": str(asked.batch), "query": asked.query, "at": str(head)}
@@ -323,7 +329,7 @@ class Driver:
         return True
 
     def _acknowledge(self, record: Record) -> Steps[None]:
-        """Append each acknowledgement once; where an answer is lost, the rest is a repetition."""
+        """Append each acknowledgement once. After a lost answer, `_redo` appends the rest."""
         self.state, self.is_decided = State.ACKNOWLEDGING, True
         contents = record.by_journal()
         failed: list[Exception] = []
@@ -341,10 +347,13 @@ class Driver:
             raise failed[0]
 
     def _redo(self, record: Record, contents: Sequence[Acknowledgements]) -> Steps[None]:
-        """Append acknowledgements of `record` that may have been appended: first retire its producers.
+        """Retire the producers of `record`, then append acknowledgements that may be repetitions.
+
+        Readers roll back what a producer sent after an acknowledgement if that one is repeated later.
+        Therefore no task may use the producers again.
 
         Raises:
-            Fenced: another START came; it publishes them.
+            Fenced: another START became the author; it appends these acknowledgements.
         """
         self.state, self.is_decided = State.REDOING, True
         yield from self._retire(record)
@@ -357,9 +366,9 @@ class Driver:
             raise failed[0]
 
     def _refused(self, error: Exception, journal: str, failed: list[Exception]) -> None:
-        """An acknowledgement is refused for good; the other journals get theirs all the same.
+        """Note that an acknowledgement was refused; the other journals still get theirs.
 
-        A journal that was deleted has nobody who waits for it. To fail would fail every later START, too.
+        A deleted journal is reported and is no error, because an error would recur at every later START.
         """
         if not isinstance(error, NotFound):
             failed.append(error)
@@ -370,7 +379,7 @@ class Driver:
         )
 
     def _retire(self, record: Record) -> Steps[None]:
-        """Say that no later batch uses the record's producers; under another fence nobody does anyway."""
+        """Record that no later batch uses the record's producers; those of another fence are never used."""
         producers = list(dict.fromkeys(intent.producer for intent in record.intents))
         if record.fence == self.fence and producers:
             line = Record(type="retire", fence=self.fence, producers=producers).line()
@@ -383,17 +392,13 @@ class Driver:
         self.is_retired = True
 
     def _ours(self) -> Steps[Standing]:
-        """The registers, if this fence is still the author.
-
-        Raises:
-            Fenced: it is not.
-        """
+        """The registers, if this fence is still the author; otherwise raises `Fenced`."""
         now = yield from self._standing()
         if now.author != self.fence:
             hit("sink.fenced")
             raise Fenced(
-                f"commit journal {self.journal} belongs to another run of the query now (fence {now.author}, "
-                f"ours {self.fence})"
+                f"another run of the query became the author of commit journal {self.journal} (fence "
+                f"{now.author}, this run's {self.fence}): this run is over, stop it"
             )
         return now
 
@@ -403,7 +408,7 @@ class Driver:
         return standing_of(answer.values, journal=self.journal)
 
     def _measured(self) -> Steps[int]:
-        """The journal's end."""
+        """The journal's end, measured by an empty append."""
         answer = yield from self._surely(Append(self.journal))
         assert isinstance(answer, Appended), "an append was asked for"
         return answer.end
@@ -426,15 +431,15 @@ class Driver:
             )
 
     def _refuse_remade(self, asked: CommitAsked) -> None:
-        """Refuse a batch of which one journal has a part, and another of its name the rest."""
+        """Refuse a batch whose messages lie partly in a deleted journal and partly in its successor."""
         revisions: dict[str, Revision] = {}
         for intent in asked.intents:
             if revisions.setdefault(intent.journal, intent.create_revision) != intent.create_revision:
                 hit("sink.commit.remade")
                 raise LocalProtocolError(
                     f"journal {intent.journal} was deleted and made again while batch {asked.batch} was"
-                    " written, and nothing of the batch is committed: start the query again, which writes all"
-                    " of it"
+                    " written. Nothing of the batch is committed: start the query again, which writes the"
+                    " whole batch"
                 )
 
     def _refuse_other_digest(self, stored: Record, asked: CommitAsked) -> None:
@@ -446,7 +451,7 @@ class Driver:
             )
 
     def _ask(self, call: Call, timeout: Duration | None = None) -> Steps[Answer]:
-        """One call, and what came of it."""
+        """Ask for one call, and return its answer, refusal or loss."""
         self._call += 1
         answer = yield replace(call, call=self._call, timeout=timeout)
         assert answer is not None, "a call is answered"
@@ -456,7 +461,7 @@ class Driver:
         """The answer to a call that may be repeated.
 
         Raises:
-            Exception: it is refused, or what was said last when the patience ended.
+            Exception: the call was refused, or the patience ended; then the last error is raised.
         """
         answer = yield from self._repeatedly(call)
         if isinstance(answer, CallRefused):
@@ -464,10 +469,10 @@ class Driver:
         return answer
 
     def _repeatedly(self, call: Call) -> Steps[Answer]:
-        """What came of a call that may be repeated, for `patience` in all; it is not lost.
+        """Repeat a call while it is lost, for `patience` in all; return its answer or its refusal.
 
         Raises:
-            Exception: what was said last when the patience ended.
+            Exception: the patience ended; the last error that says more than `DeadlineExceeded`, if any.
         """
         give_up, pause = after(self._now, self.patience), PAUSE_MIN
         said: Exception | None = None
@@ -477,7 +482,7 @@ class Driver:
                 return answer
             if self._now + pause >= give_up:
                 if isinstance(answer.error, DeadlineExceeded) and said is not None:
-                    raise said from answer.error  # It says more than that the time is up.
+                    raise said from answer.error  # The earlier error says more than that the time is up.
                 raise answer.error
             if not isinstance(answer.error, DeadlineExceeded):
                 said = answer.error

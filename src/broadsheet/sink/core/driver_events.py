@@ -1,6 +1,6 @@
-"""What a driver is told, and what it wants: events in the past tense, effects in the imperative.
+"""Driver events: the events and effects of the sink's driver. Events are past tense, effects imperative.
 
-A call is numbered from 1 by the driver; its answer, refusal or loss carries the number. It decides nothing.
+The driver numbers its calls from 1. The answer, refusal or loss of a call carries the call's number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,45 +13,45 @@ from broadsheet.sink.core.records import BatchPlan, Standing
 
 
 class StartAsked(Event, frozen=True):
-    """Become the author, then finish what the last author had committed."""
+    """START: become the author, then append the acknowledgements of the newest committed batch."""
 
 
 class PlanAsked(Event, frozen=True):
-    """Say what the tasks of the next batch must know."""
+    """PLAN: say what the tasks of the next batch must know."""
 
 
 class CommitAsked(Event, frozen=True, gc=True):
-    """Make `batch` the newest, once, then acknowledge its messages."""
+    """COMMIT: record `batch` as the newest batch, exactly once, then acknowledge its messages."""
 
     batch: int
     query: str
     digest: str
-    """Of the checkpoint's offsets of this batch: a replay must have read the same."""
+    """SHA-256 of the offsets that the checkpoint holds for this batch; a replay must have the same."""
     intents: Sequence[Intent]
 
 
 class AbortAsked(Event, frozen=True, gc=True):
-    """A batch has failed: some task, or COMMIT, which may have happened all the same."""
+    """ABORT: a task of the batch failed, or COMMIT did. COMMIT may have happened all the same."""
 
     batch: int
     intents: Sequence[Intent]
 
 
 class Created(Event, frozen=True):
-    """The journal is there."""
+    """The journal exists."""
 
     call: int
 
 
 class Appended(Event, frozen=True):
-    """The content stands, and ends at `end`."""
+    """The content is durable in the journal, and ends at `end` (exclusive)."""
 
     call: int
     end: int
 
 
 class RegistersRead(Event, frozen=True, gc=True):
-    """The registers, behind every append that was acknowledged before the call."""
+    """The registers, after the effect of every append that was acknowledged before the call."""
 
     call: int
     values: Mapping[str, str]
@@ -65,21 +65,21 @@ class ContentRead(Event, frozen=True):
 
 
 class CallRefused(Event, frozen=True, gc=True):
-    """Nothing happened, and nothing will: the same call would be refused again."""
+    """The call had no effect and will have none. The same call would be refused again."""
 
     call: int
     error: Exception
 
 
 class CallLost(Event, frozen=True, gc=True):
-    """The answer is unknown, or the journal cannot serve now."""
+    """The outcome of the call is unknown, or the journal cannot serve now."""
 
     call: int
     error: Exception
 
 
 class Create(Effect, frozen=True):
-    """Make the journal where it is absent."""
+    """Create the journal if it does not exist."""
 
     journal: str
     call: int = 0
@@ -87,7 +87,7 @@ class Create(Effect, frozen=True):
 
 
 class Append(Effect, frozen=True, gc=True):
-    """Append under a condition; empty content tells the end."""
+    """Append under conditions. An append of empty content tells where the journal ends."""
 
     journal: str
     content: bytes = b""
@@ -95,14 +95,14 @@ class Append(Effect, frozen=True, gc=True):
     check: Mapping[str, str | None] | None = None
     union: Mapping[str, str] | None = None
     create_revision: Revision | None = None
-    """Of the journal that is meant; None: whichever has the name."""
+    """The create revision that the journal must have; None for any journal of that name."""
     call: int = 0
     timeout: Duration | None = None
-    """How long the answer is waited for at most; None: as the client does."""
+    """The longest wait for the answer; None for the client's default."""
 
 
 class ReadRegisters(Effect, frozen=True):
-    """Read the registers, strictly."""
+    """Read the registers after the effect of every acknowledged append."""
 
     journal: str
     call: int = 0
@@ -119,25 +119,25 @@ class ReadContent(Effect, frozen=True):
 
 
 class Pass(Effect, frozen=True):
-    """Come by a label, where a test may end the process."""
+    """Pass a failpoint: a label at which a test may end the process."""
 
     label: str
 
 
 class Report(Effect, frozen=True):
-    """Tell the operator."""
+    """Write a line for the operator."""
 
     text: str
 
 
 class Finish(Effect, frozen=True, gc=True):
-    """The operation is done."""
+    """The operation has ended with `result`."""
 
     result: Standing | BatchPlan | None
 
 
 class Fail(Effect, frozen=True, gc=True):
-    """The operation ends by `error`. It may have taken effect where that is `Unknown`, or anything lost."""
+    """The operation failed with `error`. It may have taken effect if that is `Unknown` or a call was lost."""
 
     error: Exception
 

@@ -1,11 +1,11 @@
-"""Which producer id the tasks of one worker process use.
+"""Producers: decides which producer id the tasks of one worker process use.
 
-A producer id belongs to one fence and one worker process. It is used again only where PLAN lists it with
-the clock of this process's last intents: else those intents were not committed, or their acknowledgement
-may still arrive and would roll back what the producer sends next.
-    free --take--> in a task (held by nobody) --keep--> held until the next take
-A task that fails keeps nothing.
-Source: pipelines.8.
+A producer id belongs to one fence and one worker process. It is used again only if PLAN lists it with the
+clock of this process's last intents. If PLAN does not, then those intents were not committed, or their
+acknowledgement may still arrive and would roll back what the producer sends next.
+    held --take--> in a task, held by nobody --keep--> held
+A task that fails does not call `keep`, so its producer is never used again. This module draws no entropy:
+the caller gives new ids. Source: pipelines.8.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,20 +17,23 @@ from broadsheet.sink.core.records import BatchPlan
 
 
 class Held:
-    """The publisher of a worker process, between two tasks."""
+    """Holds the publisher of a worker process between two tasks."""
 
     def __init__(self) -> None:
         self.process = 0
         self.fence = ""
         self.publisher: Publisher | None = None
         self.acknowledged = NO_CLOCK
-        """The last clock of its intents; equal to what PLAN lists where they were committed."""
+        """The greatest clock of the last intents. PLAN lists this clock if they were committed."""
 
     def take(self, plan: BatchPlan, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
-        """The publisher for the next task, held no more: the last one where PLAN allows, else a new one.
+        """The publisher for the next task: the held one if PLAN allows it, otherwise a new one.
+
+        Afterwards none is held, so that a task that fails leaves nothing behind.
 
         Args:
-            process: who asks. A forked child has a copy of what its parent held, and must not use it.
+            process: the caller's process id. A forked child has a copy of its parent's publisher; if both
+                used it, readers would drop messages of one as duplicates of the other's.
         """
         old, self.publisher = self.publisher, None
         if (
@@ -43,6 +46,6 @@ class Held:
         return Publisher(new_producer())
 
     def keep(self, plan: BatchPlan, publisher: Publisher, intents: Sequence[Intent], *, process: int) -> None:
-        """Hold it until the next task, whose PLAN will know whether these intents were committed."""
+        """Hold `publisher` until the next task, whose PLAN tells whether these intents were committed."""
         self.process, self.fence, self.publisher = process, plan.fence, publisher
         self.acknowledged = max((intent.clock for intent in intents), default=NO_CLOCK)

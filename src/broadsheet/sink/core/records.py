@@ -1,8 +1,9 @@
-"""What a commit journal holds: records as JSON lines, and four registers {author, batch, query, at}.
+"""Records: the content of a commit journal, which is JSON lines and four registers.
 
-Records: `fence` (a new author), `commit` (batch, intents, digest; the newest stands at offset `at`),
-`retire` (producers that are never used again). Units: batch numbers from 0, `NO_BATCH` for none; byte
-offsets. It decides nothing. Source: pipelines.6-9.
+The records are `fence` (a new author), `commit` (batch, intents and digest) and `retire` (producers that are
+never used again). The registers are `author`, `batch`, `query` and `at`, the offset of the newest commit
+record. Units: batch numbers from 0, `NO_BATCH` for none; byte offsets. This module does no IO, and the driver
+decides. Source: pipelines.6-9.
 """
 
 from collections.abc import Mapping
@@ -16,13 +17,14 @@ from broadsheet.message.publisher import Intent
 from broadsheet.message.uuid import NO_CLOCK, Clock, ProducerId
 
 Fence = NewType("Fence", str)
-"""Who may commit: random, one for each START."""
+"""The random id of one START. Only the run whose fence is in register `author` may commit."""
 
 NO_BATCH: Final = -1
 REGISTERS: Final = ("author", "batch", "query", "at")
 RECORD_BYTES_MAX: Final = 16 << 20
+"""The longest commit record, in bytes."""
 SHOWN_BYTES: Final = 80
-"""How much of a foreign line an error shows."""
+"""How many bytes of an unreadable line an error shows."""
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,11 +39,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     producers: list[ProducerId] = []
 
     def line(self) -> bytes:
-        """The record as it stands in the journal."""
+        """The record as one JSON line."""
         return msgspec.json.encode(self) + b"\n"
 
     def by_journal(self) -> "list[Acknowledgements]":
-        """The acknowledgements of each journal, for one append."""
+        """The acknowledgements grouped by journal, so that each journal gets one append."""
         contents: dict[tuple[str, Revision], list[bytes]] = {}
         for intent in self.intents:
             contents.setdefault((intent.journal, intent.create_revision), []).append(intent.content())
@@ -52,18 +54,19 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Acknowledgements(NamedTuple):
-    """Those of one journal."""
+    """The acknowledgements of one batch for one journal."""
 
     journal: str
     create_revision: Revision | None
-    """Of the journal that has the messages; None: of whichever has the name."""
+    """The create revision of the journal that holds the messages; None for any journal of that name."""
     content: bytes
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What the registers say."""
+    """The values of the registers."""
 
     author: str | None
+    """The fence of the newest START; None if the journal has never been fenced."""
     batch: int
     query: str
     at: int
@@ -77,28 +80,27 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """What the tasks of a batch are told; small, and pickled into each."""
+    """What the tasks of a batch must know. It is small, because Spark pickles it into each task."""
 
     fence: Fence
     committed: int
     query: str
     reusable: tuple[tuple[ProducerId, Clock], ...] = ()
-    """Producers of the newest commit under this fence that may be used again, with their last acknowledged
-    clock."""
+    """The producers that may be used again, each with its last acknowledged clock."""
 
     def may_use(self, producer: ProducerId, acknowledged: Clock) -> bool:
-        """Whether `producer` may be used again by who acknowledged up to this clock with it."""
+        """Whether a worker may use `producer` again if `acknowledged` is the last clock of its intents."""
         return (producer, acknowledged) in self.reusable
 
     def is_committed(self, batch: int) -> bool:
-        """Whether a task of `batch` drains its input and writes nothing: its output stands."""
+        """Whether `batch` is committed already; then a task reads its input and writes nothing."""
         return batch <= self.committed
 
     def refuse_query(self, query: str, *, journal: str) -> None:
-        """Raise where the commit journal is another query's.
+        """Refuse a commit journal that belongs to another query.
 
         Raises:
-            LocalProtocolError: it is.
+            LocalProtocolError: the registers name another query than `query`.
         """
         if self.query not in ("", query):
             raise LocalProtocolError(
@@ -108,10 +110,10 @@ class BatchPlan(msgspec.Struct, frozen=True):
 
 
 def standing_of(values: Mapping[str, str], *, journal: str) -> Standing:
-    """What registers of these values say.
+    """The standing that the register values express.
 
     Raises:
-        Corrupt: they are no commit journal's.
+        Corrupt: the values are not those of a commit journal.
     """
     author = values.get("author")
     if author is None:
@@ -121,7 +123,10 @@ def standing_of(values: Mapping[str, str], *, journal: str) -> Standing:
             author=author, batch=int(values["batch"]), query=values["query"], at=int(values["at"])
         )
     except (KeyError, ValueError) as error:
-        raise Corrupt(f"the registers of commit journal {journal} are {dict(values)}, not ours") from error
+        raise Corrupt(
+            f"the registers of {journal} are {dict(values)}, which are not those of a commit journal: "
+            "another program changed them. Start with a new checkpoint and a new commit journal"
+        ) from error
 
 
 def records_from(content: bytes, now: Standing, *, journal: str) -> list[Record]:
@@ -131,14 +136,19 @@ def records_from(content: bytes, now: Standing, *, journal: str) -> list[Record]
         content: the journal's bytes from offset `now.at` on.
 
     Raises:
-        Corrupt: the first is not what the registers say, or a foreign line follows.
+        Corrupt: the first record is not the commit that the registers name, or a line is not a record.
     """
     *lines, torn = content.split(b"\n")
     records = [_record(line, now.at, journal) for line in ([*lines, torn] if torn else lines)]
     if torn:
-        raise Corrupt(f"commit journal {journal} holds half a line after {now.at}: {torn[:SHOWN_BYTES]!r}")
+        raise Corrupt(
+            f"commit journal {journal} holds a line without end after offset {now.at}, which another program "
+            f"appended: {torn[:SHOWN_BYTES]!r}"
+        )
     if not records or records[0].type != "commit" or records[0].batch != now.batch:
-        raise Corrupt(f"offset {now.at} of {journal} holds no commit of batch {now.batch}")
+        raise Corrupt(
+            f"offset {now.at} of {journal} holds no commit of batch {now.batch}, which its registers name"
+        )
     return records
 
 
@@ -147,15 +157,17 @@ def _record(line: bytes, at: int, journal: str) -> Record:
         return msgspec.json.decode(line, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(
-            f"commit journal {journal} holds a foreign line after {at}: {line[:SHOWN_BYTES]!r}"
+            f"commit journal {journal} holds a line after offset {at} that is not a record, which another "
+            f"program appended: {line[:SHOWN_BYTES]!r}"
         ) from error
 
 
 def reusable_of(newest: Record, later: list[Record], fence: Fence) -> tuple[tuple[ProducerId, Clock], ...]:
-    """The producers that the next batch under `fence` may use, with their last acknowledged clocks.
+    """The producers that the next batch under `fence` may use again, with their last acknowledged clocks.
 
-    Those of the newest commit, if it is of the same fence, less the retired ones (pipelines.8): the
-    acknowledgement of every other producer may still be on its way.
+    These are the producers of the newest commit, if the same fence made it, without the retired ones
+    (pipelines.8). The acknowledgement of any other producer may still be on its way, and would roll back the
+    producer's next messages.
     """
     if newest.fence != fence:
         return ()
