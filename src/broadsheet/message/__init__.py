@@ -1,13 +1,13 @@
-"""Messages in journals: who sent what when, and what of it is committed. No IO.
+"""Messages: who sent each message of a journal, when, and which messages are committed. No IO.
 
-A journal holds bytes; this package says where a message ends (`framing`), which producer sent it and when
-(`uuid`, `clock`), to which journal a key belongs (`mapping`), and which messages a read-committed reader
-sees (`sequencer`, one message at a time; `columns` and `spans`, whole spans at once; both give the same
-answer). `producer_state` is what a journal's owner stores at index points so that a reader may start there.
-`publisher` frames and acknowledges.
+A journal holds bytes. This package finds where a message ends (`framing`), which producer sent it and when
+(`uuid`, `clock`), and to which journal a key belongs (`mapping`). It decides which messages a read-committed
+reader sees: `sequencer` one message at a time, `columns` and `spans` whole spans at once, with the same
+result. `producer_state` holds the states of all producers, which the journal's owner stores at index points
+so that a reader may start there. `publisher` stamps messages and makes their acknowledgements.
 
-Byte-compatible with Gazette's UUIDs, fixed framing and mappings. Invariants: per producer and journal the
-last acknowledged clock decides what is a duplicate; a message is committed by itself (OUTSIDE) or by one
-acknowledgement of a greater or equal clock. Source: paper "Exactly-once Semantics in Gazette";
-journals.28-30.
+UUIDs, fixed framing and mappings are byte-compatible with Gazette. Invariants: a message is a duplicate if
+its clock is at or below the last acknowledged clock of its producer in its journal. A message is committed
+by itself (OUTSIDE), or by one acknowledgement with a greater clock. Source: paper "Exactly-once Semantics in
+Gazette"; journals.28-30.
 """

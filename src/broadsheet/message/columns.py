@@ -1,8 +1,8 @@
-"""Frames of a journal as columns, in numpy.
+"""Columns: the frames of a span of a journal as numpy columns.
 
-The same answer as `framing.scan` and `uuid.unpack`, which say what is right; Hypothesis compares them.
-Units: offsets are the journal's, spans half open, clocks unsigned 64 bits with 0 for "no UUID". It decides
-nothing about commitment. Source: journals.28.
+The result is the same as that of `framing.scan` and `uuid.unpack`, which define it; Hypothesis compares the
+two. Units: offsets are the journal's, spans are half open, clocks are unsigned 64 bits, and 0 means "no
+UUID". This module does not decide which messages are committed. Source: journals.28.
 """
 
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ Bytes = NDArray[np.uint8]
 _DASH_AT: Final = np.array([8, 13, 18, 23])
 _DIGIT_AT: Final = np.array([at for at in range(TEXT_BYTES) if at not in (8, 13, 18, 23)])
 _GROUPS: Final = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
-"""Where the digits `[begin, end)` of a UUID stand in its text."""
+"""Groups of a UUID's text, as (position in the text, first digit, end of digits)."""
 _TWO_DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _NO_DIGIT: Final = 0xFF
 _DIGITS: Final[Bytes] = np.full(256, _NO_DIGIT, np.uint8)
@@ -62,7 +62,7 @@ class Frames(NamedTuple):
 
     @staticmethod
     def joined(parts: "list[Frames]") -> "Frames":
-        """One after the other."""
+        """The frames of all `parts`, one part after the other."""
         return Frames(
             np.concatenate([part.begin for part in parts]),
             np.concatenate([part.end for part in parts]),
@@ -74,10 +74,10 @@ class Frames(NamedTuple):
 
 
 def frames_of(framing: Framing, content: bytes | memoryview, base: int) -> Frames:
-    """The whole frames of `content`, whose first byte stands at `base`; a partial last one is left.
+    """The whole frames of `content`, whose first byte is at offset `base`. A partial last frame is left out.
 
     Raises:
-        Corrupt: no frame ends within the limit.
+        Corrupt: `FRAME_BYTES_MAX` bytes follow each other without the end of a frame.
     """
     raw = np.frombuffer(content, np.uint8)
     return (
@@ -86,7 +86,7 @@ def frames_of(framing: Framing, content: bytes | memoryview, base: int) -> Frame
 
 
 def ids_of(uuids: Bytes) -> tuple[Int, Clocks, Int]:
-    """Columns producer, clock and flags of an array of shape (count, 16); zeros where not of version 1."""
+    """Columns producer, clock and flags of UUIDs of shape (count, 16); zeros if a UUID is not version 1."""
     words = np.ascontiguousarray(uuids).view(">u8").astype(np.uint64)
     high, low = words[:, 0], words[:, 1]
     time = (high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32
@@ -160,7 +160,7 @@ def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
 
 
 def _fixed_bounds(content: bytes, raw: Bytes, base: int) -> tuple[Int, Int]:
-    """Every magic word, as far as they make one chain; from there one frame after the other."""
+    """The bounds of all frames, by columns while frames follow each other without gaps, then one by one."""
     begins, ends = _chain(raw)
     at = int(ends[-1]) if len(ends) else 0
     more: list[tuple[int, int]] = []

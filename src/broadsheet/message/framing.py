@@ -1,13 +1,16 @@
-"""Framing: where a message begins and ends in a journal, and where its UUID stands.
+"""Framing: where each message of a journal begins and ends, and where its UUID is.
 
-JSON lines: one JSON object and a newline; the UUID is the string at `uuid_field` (`_meta.uuid`). Where our
-publisher wrote the line it comes first and is found by position; elsewhere the line is parsed. Blank lines
-are frames without data. Fixed frames: bytes 66 33 93 36, the length of the payload (unsigned 32 bits,
-little-endian), the payload: sixteen bytes of UUID, then the body. A payload below sixteen bytes, or one
-that does not begin with a version 1 UUID, is a message without UUID. After bytes that are no frame, reading
-goes on at the next magic word, so that one foreign append does not end a journal. Units: byte offsets of
-the journal, spans half open. Scanning is total: any bytes give frames. It decides nothing about commitment.
-Source: journals.28; docs/protocols/messages.md.
+JSON lines: a JSON object and a newline. The UUID is the string at `uuid_field` (`_meta.uuid`). In a line of
+our publisher it comes first and is found by position; any other line is parsed. A blank line is a frame
+without data.
+
+Fixed frames: bytes 66 33 93 36, then the payload's length (unsigned 32 bits, little-endian), then the
+payload: a UUID of sixteen bytes and the body. A payload shorter than sixteen bytes, or one that does not
+begin with a version 1 UUID, is a message without UUID. After bytes that are not a frame, reading goes on at
+the next magic word; otherwise one foreign append would make the rest of the journal unreadable.
+
+Units: byte offsets of the journal, spans half open. This module does not decide which messages are
+committed. Source: journals.28; docs/protocols/messages.md.
 """
 
 from collections.abc import Iterator
@@ -24,12 +27,12 @@ from broadsheet.message.uuid import NO_ID, TEXT_BYTES, UUID_BYTES, MessageId, fr
 MAGIC: Final = bytes((0x66, 0x33, 0x93, 0x36))
 HEADER: Final = Struct("<4sI")
 FRAME_BYTES_MAX: Final = 16 << 20
-"""The longest frame with its header or newline."""
+"""The longest frame in bytes, header or newline included."""
 UUID_FIELD: Final = "_meta.uuid"
 
 
 class Kind(Enum):
-    """How messages stand in a journal's bytes; the value is that of the label `broadsheet.dev/framing`."""
+    """The kind of framing; the values are those of the label `broadsheet.dev/framing`."""
 
     JSON_LINES = "json-lines"
     FIXED = "fixed"
@@ -40,14 +43,14 @@ class Framing(msgspec.Struct, frozen=True):
 
     kind: Kind = Kind.JSON_LINES
     uuid_field: str = UUID_FIELD
-    """Path of the UUID in a JSON line, by dots."""
+    """The field of a JSON line that holds the UUID, as names separated by dots."""
 
     def prefix(self) -> bytes:
-        """How a JSON line of our publisher begins, up to the text of the UUID."""
+        """The bytes of our publisher's JSON line before the text of the UUID."""
         return b"".join(b'{"%s":' % part.encode() for part in self.uuid_field.split(".")) + b'"'
 
     def closing(self) -> bytes:
-        """What stands after the UUID's text in such a line, before the message's own fields."""
+        """The bytes of such a line between the text of the UUID and the message's own fields."""
         return b'"' + b"}" * self.uuid_field.count(".")
 
 
@@ -60,10 +63,10 @@ class Frame(NamedTuple):
 
     begin: ByteOffset
     end: ByteOffset
-    """With header or newline."""
+    """The end of the frame (exclusive), header or newline included."""
     id: MessageId
     has_data: bool
-    """False where there is nothing but the UUID."""
+    """False if the frame holds nothing but the UUID."""
 
 
 def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
@@ -73,8 +76,8 @@ def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
         body: a JSON object for JSON lines, any bytes for fixed frames; empty for an acknowledgement.
 
     Raises:
-        InvalidArgument: not one JSON object on one line, or it has a field of the UUID's name, or it is
-        too long.
+        InvalidArgument: the frame would be too long. For JSON lines also: `body` is not one JSON object on
+            one line, or it has a field of the UUID's name.
     """
     if framing.kind is Kind.FIXED:
         frame = HEADER.pack(MAGIC, UUID_BYTES + len(body)) + raw_uuid + body
@@ -82,7 +85,7 @@ def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
         frame = _json_line(framing, raw_uuid, body)
     if len(frame) > FRAME_BYTES_MAX:
         raise InvalidArgument(
-            f"a message of {len(frame)} bytes is above the limit of {FRAME_BYTES_MAX} bytes"
+            f"a message of {len(frame)} bytes is above the limit of {FRAME_BYTES_MAX} bytes: split it"
         )
     return frame
 
@@ -90,10 +93,13 @@ def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
 def _json_line(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
     rest = body.strip() or b"{}"
     if rest[:1] != b"{" or rest[-1:] != b"}" or b"\n" in rest:
-        raise InvalidArgument(f"a JSON-lines message is one object on one line, not {rest[:40]!r}")
+        raise InvalidArgument(f"a JSON-lines message must be one object on one line, not {rest[:40]!r}")
     first = framing.uuid_field.split(".")[0]
     if b'"%s"' % first.encode() in rest and first in _object(rest):
-        raise InvalidArgument(f"field {first!r} is the UUID's: take it out or set another uuid_field")
+        raise InvalidArgument(
+            f"the message has a field {first!r}, which is reserved for the UUID: rename it, or set another "
+            "uuid_field"
+        )
     fields = rest[1:].lstrip()
     comma = b"" if fields == b"}" else b","
     return framing.prefix() + to_text(raw_uuid).encode() + framing.closing() + comma + fields + b"\n"
@@ -108,7 +114,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def line_id(framing: Framing, line: bytes) -> MessageId:
-    """The identity in a JSON line, by position where our publisher wrote it, else by parsing."""
+    """The identity in a JSON line: by position if the line is our publisher's, otherwise by parsing."""
     prefix = framing.prefix()
     if line.startswith(prefix):
         begin = len(prefix)
@@ -130,10 +136,11 @@ def line_has_data(framing: Framing, line: bytes) -> bool:
 
 
 def scan(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:
-    """The whole frames of `content`, whose first byte stands at `base`; a partial last one is left.
+    """The whole frames of `content`, whose first byte is at offset `base`. A partial last frame is left out.
 
     Raises:
-        Corrupt: what may be a frame is longer than `FRAME_BYTES_MAX`. The frames before it were given.
+        Corrupt: `FRAME_BYTES_MAX` bytes follow each other without the end of a frame. All frames before them
+            have been yielded.
     """
     return (
         _scan_lines(framing, content, base) if framing.kind is Kind.JSON_LINES else _scan_fixed(content, base)
@@ -172,24 +179,25 @@ def _scan_fixed(content: bytes, base: ByteOffset) -> Iterator[Frame]:
 
 
 def next_fixed(content: bytes, at: int) -> int:
-    """Where the next whole header of a possible frame stands at or after `at`; -1 for nowhere yet."""
+    """The position of the next whole header of a possible frame at or after `at`; -1 if there is none yet."""
     while (begin := content.find(MAGIC, at)) >= 0:
         if begin + HEADER.size > len(content):
             return -1
         if HEADER.size + HEADER.unpack_from(content, begin)[1] <= FRAME_BYTES_MAX:
             return begin
-        at = begin + 1  # A magic word by accident: its length cannot be one.
+        at = begin + 1  # These bytes equal the magic word by accident: no frame is that long.
     return -1
 
 
 def refuse_long(length: int, offset: int) -> None:
-    """Raise where bytes that should be one frame are too many.
+    """Refuse `length` bytes from `offset` on that do not contain the end of a frame.
 
     Raises:
-        Corrupt: longer than `FRAME_BYTES_MAX`.
+        Corrupt: `length` is above `FRAME_BYTES_MAX`.
     """
     if length > FRAME_BYTES_MAX:
         raise Corrupt(
-            f"no frame ends within {FRAME_BYTES_MAX} bytes of offset {offset}: "
-            "the journal's framing label is wrong, or a foreign append stands there"
+            f"no frame ends within {FRAME_BYTES_MAX} bytes of offset {offset}: either the journal's framing "
+            "label is wrong, or bytes that are no message were appended there. Correct the label, or read "
+            "from behind them"
         )

@@ -1,7 +1,8 @@
-"""Which of several journals a key belongs to.
+"""Mapping: chooses the journal of a key among several journals.
 
-FNV-1a of 32 bits, as in Gazette; journals stand in order of their names. It does not know which journals
-exist. Source: Gazette (its published vectors).
+The hash is FNV-1a with 32 bits, as in Gazette. Callers sort the journals by name, so that all publishers
+choose the same journal. This module does not know which journals exist. Source: Gazette (its published
+vectors).
 """
 
 from collections.abc import Sequence
@@ -20,13 +21,15 @@ def fnv1a32(key: bytes) -> int:
 
 
 def modulo(key: bytes, count: int) -> int:
-    """The position among `count` journals: hash modulo count. Most keys move when the count changes.
+    """The position of the key's journal among `count` journals: the hash modulo `count`.
+
+    Most keys move to another journal when `count` changes.
 
     Raises:
-        ValueError: there is no journal. Nothing changed.
+        ValueError: `count` is 0.
     """
     if count < 1:
-        raise ValueError("no journal to map to: create one first")
+        raise ValueError("there is no journal to choose from: create one first")
     return fnv1a32(key) % count
 
 

@@ -1,17 +1,17 @@
-"""Producer states of a journal at an offset, and the index that stores them.
+"""Producer state: the states of a journal's producers at an offset, and the index that stores them.
 
-An *index point* is a frame boundary at which the journal's owner stores the states: at each roll and every
-16 MiB. The next one is a pure function of the one before and of the bytes between (`spans.update`), and of
-the prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1
-where no span is open. The encoding is chained (it carries the checksum of the index before) and
-checksummed; `decode` raises `Corrupt`, and then nobody starts from empty state. It stores nothing and reads
-no clock. Source: journals.29-30; docs/protocols/messages.md. How to use, at the owner:
+An *index point* is a frame boundary at which the journal's owner stores the states: at each roll, and every
+16 MiB. The next index depends only on the index before, on the bytes between (`spans.update`), and on the
+prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1 if
+no span is open. An encoded index holds a checksum, and the checksum of the index before it. `decode` raises
+`Corrupt` on damage; the caller must not go on from an empty index then, because acknowledged messages would
+appear a second time. This module does no IO and reads no clock. Source: journals.29-30;
+docs/protocols/messages.md. How the owner uses it:
 
     index = begun(JSON_LINES)                        # at offset 0
     index = spans.update(index, content)             # content: the journal's bytes from index.offset on
-    index = pruned(index, horizon_at(hours=24))      # at an index point
-    stored, sum = encode(index, previous=sum)        # at index.offset, which is a frame boundary at or
-    below the content's end
+    index = pruned(index)                            # at an index point
+    stored, sum = encode(index, previous=sum)        # index.offset is the end of the last whole frame
 """
 
 from struct import Struct
@@ -30,7 +30,7 @@ NOT_OPEN: Final = ByteOffset(-1)
 PRUNE_HORIZON: Final = Duration(24 * 3600 * SECOND)
 OPEN_HORIZON: Final = Duration(7 * 24 * 3600 * SECOND)
 ABSENT_BYTES: Final = 1 << 30
-"""A producer seen within this many last bytes is never pruned, whatever the clocks say."""
+"""A producer that has a frame in the last GiB is not pruned, whatever its clock is."""
 INDEX_BYTES_EVERY: Final = 16 << 20
 
 _MAGIC: Final = b"BSPI"
@@ -46,13 +46,13 @@ class ProducerState(msgspec.Struct, frozen=True):
     """What a sequencer knows of one producer."""
 
     last_ack: Clock
-    """The last acknowledged clock: at or below it everything is a duplicate."""
+    """The last acknowledged clock. A message at or below it is a duplicate."""
     last: Clock
-    """The greatest clock of the open span; `last_ack` where none is open."""
+    """The greatest clock of the open span; `last_ack` if none is open."""
     begin: ByteOffset
-    """Where the open span begins, or `NOT_OPEN`."""
+    """The offset where the open span begins, or `NOT_OPEN`."""
     seen: ByteOffset
-    """End of the producer's last frame, for pruning."""
+    """The end of the producer's last frame. Pruning uses it."""
 
 
 class ProducerIndex(msgspec.Struct, frozen=True):
@@ -61,15 +61,15 @@ class ProducerIndex(msgspec.Struct, frozen=True):
     framing: Framing
     offset: ByteOffset
     newest: Clock = Clock(0)
-    """The greatest clock that the journal ever held."""
+    """The greatest clock of any message of the journal up to `offset`."""
     states: dict[ProducerId, ProducerState] = {}
     forgotten: dict[ProducerId, int] = {}
-    """Tombstone of each producer whose open span was given up: the upper half of its last acknowledged
-    clock."""
+    """The tombstones: for each producer whose open span was given up, the upper 32 bits of its last
+    acknowledged clock."""
 
 
 def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex:
-    """The index of an empty journal, whose first byte will stand at `offset`."""
+    """The index of a journal that has no frames before `offset`."""
     return ProducerIndex(framing=framing, offset=offset)
 
 
@@ -78,9 +78,10 @@ def pruned(
 ) -> ProducerIndex:
     """The index without the producers that are gone for good (journals.30).
 
-    A closed producer goes when it is `horizon` behind the newest clock *and* absent from the last GiB; an
-    open one leaves a tombstone after `open_horizon`, and is absent as long: a single producer with a clock
-    a year ahead ages out nobody.
+    A producer without an open span is dropped if it is `horizon` behind the newest clock *and* has no frame
+    in the last GiB. A producer with an open span is replaced by a tombstone if it is `open_horizon` behind
+    and has no frame in the last GiB. Without the second condition, a single producer whose clock is a year
+    ahead would make the index drop all others.
     """
     states: dict[ProducerId, ProducerState] = {}
     forgotten = dict(index.forgotten)
@@ -98,10 +99,11 @@ def pruned(
 
 
 def behind_hole(index: ProducerIndex, offset: ByteOffset) -> ProducerIndex:
-    """The index at `offset`, where the bytes in front of it are lost: an operator accepted that.
+    """The index at `offset`, after an operator accepted that the bytes from `index.offset` to it are lost.
 
-    What a producer had acknowledged stays a duplicate. An open span leaves a tombstone: its messages cannot
-    be read up to its acknowledgement, which is refused aloud.
+    A producer's acknowledged clock is kept, so its old messages stay duplicates. A producer with an open
+    span gets a tombstone: some of the span's messages may be lost, so its acknowledgement raises
+    `SpanForgotten` instead of committing a part of them.
     """
     assert offset > index.offset, "a hole has bytes"
     states = {producer: state for producer, state in index.states.items() if state.begin == NOT_OPEN}
@@ -121,25 +123,26 @@ def ticks(duration: Duration) -> int:
 
 
 def refuse_forgotten(index: ProducerIndex, producer: ProducerId, clock: Clock, offset: int) -> None:
-    """Raise where an acknowledgement came for a span that was given up.
+    """Refuse an acknowledgement of a span that was given up.
 
     Raises:
-        SpanForgotten: unless the acknowledgement rolls back for certain.
+        SpanForgotten: the producer has a tombstone, and the acknowledgement might commit messages. One that
+            only rolls back (its clock is below the tombstone) passes.
     """
     mark = index.forgotten.get(producer)
     if mark is not None and clock >> 32 >= mark:
         raise SpanForgotten(
-            f"at offset {offset} producer {producer:012x} acknowledges a span that was forgotten after the "
-            "open horizon, or begins in front of lost bytes: read its messages uncommitted, then go on "
-            "behind this offset"
+            f"at offset {offset} producer {producer:012x} acknowledges messages whose span was forgotten, "
+            "because it was open for too long or begins before lost bytes: read these messages uncommitted, "
+            "then go on behind this offset"
         )
 
 
 def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
-    """The stored form, and its checksum, which is `previous` of the next one.
+    """The stored form of an index, and its checksum, which the next index takes as `previous`.
 
     Args:
-        previous: the checksum of the index before; 0 for a journal's first.
+        previous: the checksum of the index before; 0 for the first index of a journal.
     """
     field = index.framing.uuid_field.encode()
     parts = [
@@ -169,13 +172,13 @@ def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
 
 
 def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
-    """The index that was stored.
+    """Decode a stored index.
 
     Args:
-        previous: what the chain must say; None where the index before is not at hand.
+        previous: the checksum of the index before it, to be compared; None if that is not known.
 
     Raises:
-        Corrupt: checksum, format, version or chain is wrong.
+        Corrupt: the checksum, the format, the version or `previous` does not match.
     """
     if len(stored) < _HEAD.size + 1 + _SUM.size:
         raise Corrupt(f"a producer index of {len(stored)} bytes is too short")
@@ -184,13 +187,16 @@ def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
         raise Corrupt("the checksum of a producer index is wrong")
     magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(body)
     if magic != _MAGIC or version != _VERSION or kind >= len(_KINDS):
-        raise Corrupt(f"a producer index of format {magic!r} version {version} is not ours to read")
+        raise Corrupt(
+            f"a producer index has format {magic!r}, version {version} and framing {kind}: this version of "
+            f"Broadsheet reads format {_MAGIC!r}, version {_VERSION}"
+        )
     if previous is not None and chain != previous:
         raise Corrupt(f"the producer index at offset {offset} follows {chain:08x}, not {previous:08x}")
     at = _HEAD.size + 1 + body[_HEAD.size]
     middle = at + state_count * _STATE.size
     if middle + forgotten_count * _TOMBSTONE.size != len(body):
-        raise Corrupt(f"the producer index at offset {offset} has another length than its counts say")
+        raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
     return ProducerIndex(
         framing=Framing(kind=_KINDS[kind], uuid_field=body[_HEAD.size + 1 : at].decode()),
         offset=ByteOffset(offset),

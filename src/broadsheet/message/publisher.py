@@ -1,13 +1,13 @@
-"""The publisher: stamps messages of one producer, and says which acknowledgements commit them.
+"""Publisher: stamps the messages of one producer, and makes the acknowledgements that commit them.
 
-Nothing published --`pending`--> journals with an open span --`intents`--> none; the intents are stored
-before they are appended, and
-appended again after a fault. One publisher has one producer id, and nobody else ever has it.
-Stamping and appending of one journal must happen in the same order: stamp only when the append's place in
-the journal's queue is
-certain, otherwise two appends overtake each other and the later one is dropped as a duplicate.
-It draws no entropy, reads no clock, appends nothing. Source: paper "Message UUIDs";
-pipelines.8.
+No open span --`pending`--> journals with an open span --`intents`--> no open span. The caller stores the
+intents before it appends them, and appends them again after a fault. A publisher has a producer id of its
+own, which no other publisher may ever use.
+
+The messages of one journal must be appended in the order in which they were stamped: stamp a message only
+when the place of its append in the journal's queue is fixed. Otherwise a later append may overtake an
+earlier one, whose messages readers then drop as duplicates. This module draws no entropy, reads no clock
+and does no IO. Source: paper "Message UUIDs"; pipelines.8.
 """
 
 import msgspec
@@ -20,14 +20,14 @@ from broadsheet.message.uuid import NO_CLOCK, Clock, Flag, ProducerId, pack
 
 
 class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An acknowledgement that is decided, and not necessarily appended yet."""
+    """An acknowledgement that is decided, and may not be appended yet."""
 
     journal: JournalName
     framing: Framing
     producer: ProducerId
     clock: Clock
     create_revision: Revision = Revision(0)
-    """Which journal of that name has the messages; 0: whichever has the name."""
+    """The create revision of the journal that holds the messages; 0 for any journal of that name."""
 
     def content(self) -> bytes:
         """The bytes to append."""
@@ -35,7 +35,7 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Publisher:
-    """Stamp and frame messages."""
+    """Stamps and frames the messages of one producer."""
 
     def __init__(self, producer: ProducerId, start: Clock = NO_CLOCK) -> None:
         self.producer = producer
@@ -67,7 +67,7 @@ class Publisher:
         """The first of `count` clocks, `TICK` apart, for pending messages that the caller frames itself.
 
         Args:
-            create_revision: of the journal that gets them; 0: whichever has the name.
+            create_revision: that of the journal that gets the messages; 0 for any journal of that name.
         """
         self.clock.update(wall)
         first = self.clock.tick(count)
@@ -75,7 +75,10 @@ class Publisher:
         return first
 
     def intents(self) -> list[Intent]:
-        """One acknowledgement per journal published to since the last call, in the order of the first."""
+        """One acknowledgement for each journal that got messages since the last call.
+
+        The order is that of the first message to each journal.
+        """
         intents = [
             Intent(
                 journal=journal,

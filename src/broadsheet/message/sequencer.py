@@ -1,15 +1,15 @@
-"""The sequencer: one message after the other in, committed messages out, in commit order.
+"""Sequencer: takes one message after the other, and gives the committed messages in commit order.
 
-The naive statement of what is right; `spans.sequence` gives the same answer for whole spans.
-Per producer: nothing open --CONTINUE--> open --ACK of a greater clock--> committed up to its clock, the
-rest rolled back; --ACK of the
-last acknowledged clock or below--> all rolled back; --OUTSIDE--> committed by itself, the open span
-dropped. Behind an ACK and a
-committed OUTSIDE message the producer's state is exactly that message's clock, also where that goes back
-(the producer's own log did).
-Units: clocks of `uuid`, byte offsets. It holds positions, not content; pending ones are bounded by
-`pending_max`.
-Source: paper "Message UUIDs".
+It is the simple definition of which messages are committed; `spans.sequence` gives the same result for whole
+spans. The automaton of each producer:
+    NOTHING OPEN --CONTINUE--> OPEN
+    OPEN --ACK above the last acknowledged clock--> commits up to the ACK's clock, rolls back the rest
+    OPEN --ACK at or below the last acknowledged clock--> rolls back everything
+    any --OUTSIDE above the last acknowledged clock--> commits this message, drops the open span
+After an ACK, and after a committed OUTSIDE message, the last acknowledged clock is exactly that message's
+clock. An ACK may thereby set it back: the producer did so itself, after it lost its newest state.
+Units: clocks of `uuid`, byte offsets. The sequencer holds positions and no content, of at most `pending_max`
+pending messages. Source: paper "Message UUIDs".
 """
 
 from enum import Enum
@@ -30,25 +30,25 @@ PENDING_MAX: Final = 10_000_000
 
 
 class Outcome(Enum):
-    """What a message did."""
+    """The effect of a message."""
 
     OUTSIDE_COMMIT = "outside_commit"
     """Committed by itself."""
     OUTSIDE_DUPLICATE = "outside_duplicate"
     CONTINUE_BEGIN = "continue_begin"
-    """Opened a span."""
+    """Pending, and the first message of an open span."""
     CONTINUE_EXTEND = "continue_extend"
     CONTINUE_DUPLICATE = "continue_duplicate"
     ACK_COMMIT = "ack_commit"
     """Committed what was pending up to its clock."""
     ACK_EMPTY = "ack_empty"
-    """Nothing was pending: most often a repeated acknowledgement of a greater clock."""
+    """Nothing was pending up to its clock."""
     ACK_ROLLBACK = "ack_rollback"
-    """Took back what was pending, or repeated an acknowledgement."""
+    """Rolled back what was pending, or repeated an acknowledgement."""
 
 
 class Sequencer:
-    """Sequence the messages of one journal."""
+    """Sequences the messages of one journal."""
 
     def __init__(self, index: ProducerIndex, pending_max: int = PENDING_MAX) -> None:
         self.framing, self.offset, self.newest = index.framing, index.offset, index.newest
@@ -59,10 +59,10 @@ class Sequencer:
         self.pending_max = pending_max
 
     def step(self, frame: Frame) -> tuple[Outcome, list[Frame]]:
-        """Take the next frame; return what it did, and the frames that it commits, in their order.
+        """Take the next frame; return its effect, and the frames that it commits, in journal order.
 
         Raises:
-            SpanForgotten: an acknowledgement for a span that was given up. Nothing changed.
+            SpanForgotten: the frame acknowledges a span that was given up. Nothing changed.
             TooLarge: too many messages are pending. Nothing changed.
         """
         producer, clock, flags = frame.id
@@ -83,7 +83,7 @@ class Sequencer:
         return done
 
     def index(self) -> ProducerIndex:
-        """The index behind the last frame."""
+        """The index after the last frame."""
         return ProducerIndex(
             framing=self.framing,
             offset=self.offset,
@@ -127,7 +127,10 @@ class Sequencer:
             self._seen(frame, old)
             return Outcome.CONTINUE_DUPLICATE, []
         if self.pending_count >= self.pending_max:
-            raise TooLarge(f"{self.pending_count} messages are pending before offset {frame.begin}")
+            raise TooLarge(
+                f"{self.pending_count} messages are pending before offset {frame.begin}, which is the limit: "
+                "let producers acknowledge more often"
+            )
         self.pending.setdefault(producer, []).append((clock, frame))
         self.pending_count += 1
         opens = old.begin == NOT_OPEN

@@ -1,11 +1,12 @@
-"""What of a span of messages is committed, for all its messages at once.
+"""Spans: decides which messages of a span are committed, for all messages at once.
 
-The same answer as `sequencer.Sequencer`, which says what is right; Hypothesis compares them. How: sort by
-producer, keeping journal order; cut each producer's messages into *runs* that end at an acknowledgement or at
-a committed OUTSIDE message (its *boundary*), because behind either the producer's state is exactly that
-message's clock; then everything else is a comparison with a running maximum inside a run. It reads nothing:
-messages that were pending before the first frame are asked for by `replays`. Units: offsets are the
-journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; pipelines.2; journals.29.
+The result is that of `sequencer.Sequencer`, which defines it; Hypothesis compares the two. The messages are
+sorted by producer, in journal order. Each producer's messages are cut into *runs* that end at an
+acknowledgement or at a committed OUTSIDE message, the run's *boundary*: after a boundary the producer's last
+acknowledged clock is exactly the boundary's clock. Inside a run, a comparison with the running maximum of
+the clocks then finds the duplicates. This module does no IO: `replays` names the messages before the first
+frame that the caller must read. Units: offsets are the journal's, clocks unsigned 64 bits. Source: paper
+"Message UUIDs"; pipelines.2; journals.29.
 """
 
 from collections.abc import Iterable
@@ -25,46 +26,48 @@ from broadsheet.message.uuid import Clock, Flag, ProducerId
 
 
 class Sequenced(NamedTuple):
-    """What of a span is committed, and what is known behind it."""
+    """The committed messages of a span, and the producers' states after it."""
 
     rows: Int
     """Positions of the committed messages that hold data, in commit order."""
     after: ProducerIndex
-    """The index behind the last frame."""
+    """The index after the last frame."""
     duplicate_count: int
-    """Messages at or below a clock that was seen before."""
+    """How many messages have a clock at or below one that was seen before."""
 
 
 class _Runs(NamedTuple):
-    """One producer after the other, each in journal order; a run is named by its number."""
+    """The messages sorted by producer, then in journal order, and cut into runs numbered from 0."""
 
     order: Int
-    """Position in the frames."""
+    """Of each message: its position in the frames."""
     group: Int
-    """Which producer, counted from 0."""
+    """Of each message: the number of its producer, from 0."""
     producers: Int
-    """Of each group."""
+    """Of each group: the producer id."""
     clock: Clocks
     is_continue: Bool
     is_boundary: Bool
     run: Int
-    """Of each message."""
+    """Of each message: the number of its run."""
     first: Int
-    """Where each run begins."""
+    """Of each run: the position of its first message."""
     last: Int
-    """Where each run ends, inclusive."""
+    """Of each run: the position of its last message."""
     floor: Clocks
     """Of each run: the last acknowledged clock when it began."""
     seen: Clocks
-    """Of each run: at or below it a pending message is a duplicate."""
+    """Of each run: a CONTINUE message at or below this clock is a duplicate."""
 
 
 def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
-    """What `frames`, which follow `index`, commit above `start`.
+    """The messages that `frames` commit above `start`.
 
     Args:
-        start: an acknowledgement that ends at or below it belongs to an earlier span, and so do its
-            messages. It need be no frame boundary: a frame belongs to the span that holds its last byte.
+        index: the producers' states just before the first frame.
+        start: an acknowledgement that ends at or below this offset belongs to an earlier span, and so do the
+            messages that it commits. `start` need not be a frame boundary, because a frame belongs to the
+            span that holds its last byte.
 
     Raises:
         SpanForgotten: an acknowledgement above `start` is for a span that was given up.
@@ -80,7 +83,7 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     before = _running_before(ranked, runs.run)
     is_new = runs.is_continue & (runs.clock > runs.seen[runs.run]) & (ranked > before)
 
-    decided_by = runs.last[runs.run]  # The boundary, where the run has one.
+    decided_by = runs.last[runs.run]  # The boundary of the message's run, if the run has one.
     commits = is_ack[decided_by] & (runs.clock[decided_by] > runs.floor[runs.run])
     by_ack = is_new & commits & (runs.clock <= runs.clock[decided_by])
     outside = runs.is_boundary & ~is_ack
@@ -121,14 +124,14 @@ def _runs_of(index: ProducerIndex, frames: Frames) -> _Runs:
 
 
 def _clocks_before(first: Int, is_head: Bool, group: Int, clock: Clocks, initial: Clocks) -> Clocks:
-    """Of each run: the clock of the boundary before it, or the producer's initial one."""
+    """Of each run: the clock of the boundary before it, or the producer's clock before the first frame."""
     return np.where(is_head[first], initial[group[first]], clock[first - 1])
 
 
 def _outside_commits(  # noqa: PLR0917 - parallel columns of one table.
     is_head: Bool, group: Int, clock: Clocks, is_ack: Bool, is_outside: Bool, acked: Clocks
 ) -> Bool:
-    """Which OUTSIDE messages are above the last acknowledgement and the committed OUTSIDE ones since."""
+    """Which OUTSIDE messages commit: those above the last ACK and above all OUTSIDE messages since it."""
     if not is_outside.any():
         return is_outside
     is_first = is_head.copy()
@@ -141,7 +144,7 @@ def _outside_commits(  # noqa: PLR0917 - parallel columns of one table.
 
 
 def _ranks(clock: Clocks, run_count: int) -> Int:
-    """Numbers from 1 that compare as the clocks do, small enough to hold a run's number above them."""
+    """Numbers from 1 in the order of the clocks, small enough for 64 bits to hold a run's number as well."""
     if not len(clock):
         return np.empty(0, np.int64)
     least = np.min(clock)
@@ -152,7 +155,7 @@ def _ranks(clock: Clocks, run_count: int) -> Int:
 
 
 def _running_before(ranked: Int, run: Int) -> Int:
-    """The greatest rank before each message in its run; 0 for none."""
+    """Of each message: the greatest rank before it in its run; 0 if there is none."""
     if not len(ranked):
         return ranked
     width = int(np.max(ranked)) + 1
@@ -213,14 +216,14 @@ class Replay(NamedTuple):
     begin: ByteOffset
     """Of its first message."""
     at: int
-    """Position of the acknowledgement that commits it."""
+    """The position, in the frames, of the acknowledgement that commits the span."""
 
 
 def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId, Replay]:
-    """Which open spans of `index` the frames commit above `start`, in the order of their acknowledgements.
+    """The open spans of `index` that the frames commit above `start`, in the order of their acknowledgements.
 
-    The caller reads from the smallest begin up to `index.offset`, keeps the frames of these producers, puts
-    them in front and calls `sequence` with what `reopened` makes of `index`.
+    The caller reads from the smallest `begin` up to `index.offset`, keeps the frames of these producers, puts
+    them in front of `frames`, and calls `sequence` with the index that `reopened` returns.
     """
     wanted: dict[ProducerId, Replay] = {}
     undecided = {producer: state for producer, state in index.states.items() if state.begin != NOT_OPEN}
@@ -233,7 +236,7 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
         is_ack = frames.flags[at] == Flag.ACK
         if state is None or (not is_ack and clock <= state.last_ack):
             continue
-        del undecided[producer]  # This message decides about the span, whatever comes later.
+        del undecided[producer]  # This message ends the open span; later ones no longer concern it.
         if is_ack and clock > state.last_ack and frames.end[at] > start:
             wanted[producer] = Replay(state.begin, at)
     return wanted
@@ -257,13 +260,14 @@ def reopened(index: ProducerIndex, producers: Iterable[ProducerId]) -> ProducerI
 
 
 def update(index: ProducerIndex, content: bytes | memoryview) -> ProducerIndex:
-    """The index after the whole frames of `content`, whose first byte stands at `index.offset`.
+    """The index after the whole frames of `content`, whose first byte is at `index.offset`.
 
-    A partial frame at the end is left: pass its bytes again next time, from the returned `offset` on. Takes
-    about 0.2 µs a message and 1 ns a byte; above 64 KiB call it in a thread.
+    A partial frame at the end is left out: pass its bytes again next time, from the returned index's
+    `offset` on. A call takes about 0.2 µs a message and 1 ns a byte; call it in a thread if `content` is
+    above 64 KiB.
 
     Raises:
-        Corrupt: no frame ends within the limit. The index that was passed still stands.
+        Corrupt: `FRAME_BYTES_MAX` bytes follow each other without the end of a frame.
     """
     frames = frames_of(index.framing, content, index.offset)
     if not len(frames.begin):

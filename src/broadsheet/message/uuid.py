@@ -1,10 +1,10 @@
-"""Message UUIDs: RFC 4122 version 1, of which the clock sequence carries flags.
+"""UUID: the message UUID, which is RFC 4122 version 1 with flags in the clock sequence.
 
-Units: a `Clock` is the count of 100 ns since 1582-10-15 (60 bits) times 16, plus a sequence of 4 bits;
-unsigned 64 bits, and 0 means that a message has no UUID. A `ProducerId` is 48 bits with the multicast bit
-of its first byte set, so that it is never the address of a real network card. Bytes 0..3 low time, 4..5
+Units: a `Clock` has 64 unsigned bits: the count of 100 ns since 1582-10-15 (60 bits) times 16, plus a
+sequence number of 4 bits. Clock 0 means that a message has no UUID. A `ProducerId` has 48 bits; the multicast
+bit of its first byte is set, so that no network card has it as its address. Layout: bytes 0..3 low time, 4..5
 middle time, 6..7 high time and version 1, 8..9 variant, 4 sequence bits and 10 flag bits, 10..15 producer.
-Draws no entropy and reads no clock. Source: RFC 4122 4.1; paper "Message UUIDs"; Gazette
+This module draws no entropy and reads no clock. Source: RFC 4122 4.1; paper "Message UUIDs"; Gazette
 (published vectors).
 """
 
@@ -33,7 +33,7 @@ _DASHES = (8, 13, 18, 23)
 
 
 class Flag(IntEnum):
-    """What a message means to the transaction of its producer."""
+    """How a message takes part in the transactions of its producer."""
 
     OUTSIDE = 0
     """Committed by itself."""
@@ -52,16 +52,16 @@ class MessageId(NamedTuple):
 
 
 NO_ID: Final = MessageId(ProducerId(0), NO_CLOCK, 0)
-"""The identity of a message without UUID: at-least-once, and always committed."""
+"""The identity of a message without UUID. It is always committed, and its duplicates are not found."""
 
 
 def meaning(flags: int) -> Flag:
-    """What `flags` say; any unknown value is handled as OUTSIDE, as the original does."""
+    """The flag in `flags`. An unknown value counts as OUTSIDE, as in Gazette."""
     return Flag(flags) if flags in (Flag.CONTINUE, Flag.ACK) else Flag.OUTSIDE
 
 
 def producer_from(entropy: bytes) -> ProducerId:
-    """The producer id that six random bytes give."""
+    """The producer id made of six random bytes."""
     assert len(entropy) == PRODUCER_BYTES, "a producer id is six bytes"
     return ProducerId(int.from_bytes(entropy, "big") | MULTICAST)
 
@@ -80,7 +80,7 @@ def pack(producer: ProducerId, clock: Clock, flags: int) -> bytes:
 
 
 def unpack(raw: bytes) -> MessageId:
-    """Take sixteen bytes apart; anything but a version 1 UUID of RFC 4122 is `NO_ID`."""
+    """The identity in sixteen bytes; `NO_ID` if they are not a version 1 UUID of RFC 4122."""
     if len(raw) != UUID_BYTES:
         return NO_ID
     low, middle, high, sequence = _HEAD.unpack_from(raw)
@@ -93,13 +93,13 @@ def unpack(raw: bytes) -> MessageId:
 
 
 def to_text(raw: bytes) -> str:
-    """The 36 characters that people know."""
+    """The usual text of a UUID, 36 characters."""
     digits = raw.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def from_text(text: bytes) -> MessageId:
-    """Take 36 ASCII characters apart; anything else is `NO_ID`."""
+    """The identity in a UUID's text of 36 ASCII characters; `NO_ID` for anything else."""
     if len(text) != TEXT_BYTES or any(text[at] != 0x2D for at in _DASHES):
         return NO_ID
     digits = text.replace(b"-", b"")
