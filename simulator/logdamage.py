@@ -74,6 +74,8 @@ class Hurt(NamedTuple):
     what: str
     is_newest: bool
     """It is in the newest batch of the log, which nothing vouches for."""
+    is_bit: bool
+    """It is one flipped bit."""
 
 
 def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str) -> Hurt | None:
@@ -99,7 +101,8 @@ def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str
         begin, end = header.at, header.at + header.length
         is_newest = header.batch == whole[-1][1].batch
     at = begin + random.randrange(max(1, end - begin))
-    if random.random() < 0.6 or (is_newest and at - at % SECTOR == begin):
+    is_bit = random.random() < 0.6 or (is_newest and at - at % SECTOR == begin)
+    if is_bit:
         content[at] ^= 1 << random.randrange(8)
         what = f"a bit flipped at {at} of {name}"
     else:
@@ -108,4 +111,4 @@ def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str
         what = f"a lost sector at {at} of {name}"
     if content == image[name]:
         return None
-    return Hurt(name, bytes(content), what, is_newest)
+    return Hurt(name, bytes(content), what, is_newest, is_bit)

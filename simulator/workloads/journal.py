@@ -101,7 +101,10 @@ class _Damage(NamedTuple):
     may_lack: bool = False
     """It may have taken the last appends without a trace: a torn write and a damaged one look alike."""
     may_be_aside: bool = False
-    """After a kill such appends are kept in a file of their own, which `doctor` names."""
+    """A lost sector of the newest batch: after a kill appends that nothing proves are kept in a file of their
+    own, which `doctor` names. One flipped bit is always repaired, or told."""
+    is_newest: bool = False
+    """It is in the newest batch: what proves that, the page cache has alone until a start writes it anew."""
     is_keyspace: bool = False
     """The key space may refuse to start."""
 
@@ -387,7 +390,7 @@ class _Histories:
             if not disk.is_killed:
                 self._keeps(before, state.image, promised.stored, disk)
             what = f"{disk.damage.what}, and a power cut at {state.position}"
-            damage = disk.damage._replace(what=what, may_lack=disk.damage.may_be_aside)
+            damage = disk.damage._replace(what=what, may_lack=disk.damage.is_newest)
             disk_state = DiskState.of(state.image, state.directories)
             shelf = Shelf(None, dict(promised.stored))
             self._start(_Disk(disk_state, promised, None, damage, disk.where, shelf))
@@ -405,7 +408,13 @@ class _Histories:
         if found is None:
             return image, NO_DAMAGE
         is_keyspace = found.name.startswith("keyspace/")
-        damage = _Damage(found.what, is_torn and found.is_newest, found.is_newest, is_keyspace)
+        damage = _Damage(
+            found.what,
+            may_lack=is_torn and found.is_newest,
+            may_be_aside=found.is_newest and not found.is_bit,
+            is_newest=found.is_newest,
+            is_keyspace=is_keyspace,
+        )
         return {**image, found.name: found.content}, damage
 
     def _kept(self, image: dict[str, bytes], promised: Promised) -> list[Append]:

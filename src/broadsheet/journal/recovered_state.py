@@ -85,7 +85,7 @@ def stand(
     # Where its end is lost, only page cache and store tell that there was nothing behind the last record.
     is_end_known = not found.is_end_lost or (context.log.is_same_boot and stored is not None)
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset and is_end_known
-    claims = claims_of(_in_order(found), is_complete=is_last)
+    claims = claims_of(_in_order(found), is_complete=is_last, is_tail=not found.is_quarantined)
     witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known

@@ -24,10 +24,12 @@ from broadsheet.journal.core.spool_claims import (
     Claim,
     Claims,
     agrees,
+    ends_told,
     is_put,
     tells,
     tells_begin,
     tells_no_other_registers,
+    tells_sum,
 )
 from broadsheet.journal.seal_files import PIECE_BYTES, spools_in
 from broadsheet.journal.spool_file import spool_name
@@ -70,7 +72,9 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     found = [SpoolFound(begin, size) for _, begin, size in spools_in(disk, directory)]
     is_last_sure = bool(claims.last) and tells_no_other_registers(claims.last, witnesses.registers)
     if is_last_sure:
-        taken += _claimed_by_bytes(disk, directory, found, claims.last)
+        # A file that the log vouches for to its end needs no other witness.
+        open_ended = [each for each in found if each.end > plan.end or not witnesses.is_based]
+        taken += _claimed_by_bytes(disk, directory, open_ended, claims.last)
     bases = (
         [ByteOffset(0)]
         if witnesses.is_based
@@ -123,10 +127,16 @@ def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
 def _claimed_by_bytes(
     disk: Disk, directory: str, found: Sequence[SpoolFound], last: bytes
 ) -> Iterable[Claim]:
-    """The sums of whole files that stand among the bytes of the last record."""
+    """The sums of files that stand among the bytes of the last record.
+
+    A whole file's may stand anywhere in it. Bytes that were never adopted may stand behind what the record is
+    of: there the sum in its head tells, for an end that its head names, or would but for one bit.
+    """
+    told = ends_told(last)
     for each in found:
-        if each.size and tells(last, digest := _sum(disk, directory, each)):
-            yield Claim(each.begin, each.end, digest, first_append=0, registers_version=0)
+        for end, digest in _sums(disk, directory, each, [*told, each.end]):
+            if tells(last, digest) if end == each.end else tells_sum(last, digest):
+                yield Claim(each.begin, end, digest, first_append=0, registers_version=0)
 
 
 def _is_stored(disk: Disk, directory: str, found: SpoolFound, stored: Sequence[Fragment]) -> bool:
@@ -136,14 +146,26 @@ def _is_stored(disk: Disk, directory: str, found: SpoolFound, stored: Sequence[F
 
 
 def _sum(disk: Disk, directory: str, found: SpoolFound) -> bytes:
-    digest = sha1(usedforsecurity=False)
+    return next((digest for _, digest in _sums(disk, directory, found, [found.end])), EMPTY_SUM)
+
+
+def _sums(
+    disk: Disk, directory: str, found: SpoolFound, ends: Sequence[ByteOffset]
+) -> Iterable[tuple[ByteOffset, bytes]]:
+    """The sum of a file through each of the `ends` that lie in it; the file is read once."""
+    digest, at = sha1(usedforsecurity=False), found.begin
     file = disk.open(spool_name(directory, found.begin))
     try:
-        for at in range(0, found.size, PIECE_BYTES):
-            digest.update(read_around(file, at, min(PIECE_BYTES, found.size - at)))
+        for end in sorted(each for each in dict.fromkeys(ends) if found.begin < each <= found.end):
+            while at < end:
+                piece = read_around(file, at - found.begin, min(PIECE_BYTES, end - at))
+                if not piece:
+                    return
+                digest.update(piece)
+                at = ByteOffset(at + len(piece))
+            yield end, digest.digest()
     finally:
         file.close()
-    return digest.digest()
 
 
 def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim]) -> Claim | None:

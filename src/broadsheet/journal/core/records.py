@@ -15,7 +15,7 @@ Source: journals.6, journals.11, journals.14; `docs/protocols/journals.md`.
 """
 
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -81,6 +81,16 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """No attempt at or above this offset is missing in `attempts`; None means `end`."""
 
 
+class ProposalHead(NamedTuple):
+    """The fields at the begin of what may be a proposal, none of them verified."""
+
+    begin: int
+    end: int
+    sum: bytes
+    content_bytes: int
+    """What stands behind its registers: the content, and an attempt id before it where it has one."""
+
+
 class Identity(msgspec.Struct, frozen=True):
     """Names the incarnation of the data."""
 
@@ -138,6 +148,14 @@ def decode(payload: Buffer) -> Proposal | Checkpoint | Identity:
     except (IndexError, ValueError, msgspec.DecodeError) as error:
         raise Corrupt(f"journal record of {len(view)} bytes does not decode: {error}") from error
     raise Corrupt(f"journal record of kind {kind} is unknown: written by a newer version?")
+
+
+def head_of(payload: bytes) -> ProposalHead | None:
+    """The head of a proposal, were `payload` one that is damaged; None where it is too short for that."""
+    if len(payload) < _HEAD_BYTES:
+        return None
+    _, _, _, tail_bytes, _, _, begin, end, _, digest = _HEAD.unpack_from(payload)
+    return ProposalHead(begin, end, digest, len(payload) - _HEAD_BYTES - tail_bytes)
 
 
 def _decode_proposal(view: memoryview) -> Proposal:

@@ -15,9 +15,9 @@ import msgspec
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt
-from broadsheet.journal.core.attempts import Remembered
+from broadsheet.journal.core.attempts import ATTEMPT_BYTES, Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM, SUM_BYTES
-from broadsheet.journal.core.records import Checkpoint, Proposal, decode
+from broadsheet.journal.core.records import Checkpoint, Proposal, decode, head_of
 from broadsheet.journal.core.registers import RegisterState
 
 WRONG_BITS_MAX: Final = 8
@@ -48,15 +48,17 @@ class Claims(msgspec.Struct, frozen=True):
     """The journal's end according to the records. None if a missing or unreadable record may have reached
     further. A checkpoint cannot rule that out, because appends go on while it is made; a later append can."""
     last: bytes = b""
-    """The stream's very last record as it was found, damaged or not; empty if it is missing."""
+    """The stream's very last record as it was found, damaged or not; empty if it is missing. Of a tail that
+    was cut: the last record that was found."""
 
 
-def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
+def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = False) -> Claims:
     """The claims of `suspects`, in log order.
 
     Args:
         suspects: payloads of records; empty bytes for each missing one.
         is_complete: whether the last of them is the stream's very last record.
+        is_tail: they are all of a tail that was cut: what lies behind them was never acknowledged.
     """
     claims: list[Claim] = []
     last_end: ByteOffset | None = ByteOffset(0)
@@ -87,9 +89,10 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool) -> Claims:
                 last_end = record.end
             elif last_end is not None:
                 last_end = max(last_end, record.end)
+    last = bytes(suspects[-1]) if suspects else b""
     if not is_complete or not suspects:
-        return Claims(claims, None)
-    return Claims(claims, last_end, bytes(suspects[-1]))
+        return Claims(claims, None, last if is_tail else b"")
+    return Claims(claims, last_end, last)
 
 
 def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
@@ -115,6 +118,21 @@ def tells(record: bytes, digest: bytes) -> bool:
         return digest != EMPTY_SUM
     windows = range(len(searched) - SUM_BYTES + 1)
     return any(agrees(digest, searched[at : at + SUM_BYTES]) for at in windows)
+
+
+def ends_told(record: bytes) -> list[ByteOffset]:
+    """Where a proposal may end, though some of its head may be damaged; a sum has to prove which it is."""
+    if (head := head_of(record)) is None:
+        return []
+    told = [head.end, *(head.end ^ 1 << bit for bit in range(64))]
+    told += [head.begin + head.content_bytes, head.begin + head.content_bytes - ATTEMPT_BYTES]
+    return [ByteOffset(end) for end in dict.fromkeys(told)]
+
+
+def tells_sum(record: bytes, digest: bytes) -> bool:
+    """Whether a proposal, its head damaged or not, names this sum."""
+    head = head_of(record)
+    return head is not None and agrees(digest, head.sum)
 
 
 def tells_begin(record: bytes, begin: ByteOffset) -> bool:
