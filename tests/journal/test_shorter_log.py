@@ -5,6 +5,8 @@ journal is suspect: it is whole and says so by its spool, or it takes no appends
 byte of a spool is cut off or served wrong (J1, J2, W6, W7).
 """
 
+import asyncio
+import random
 from collections.abc import Callable
 
 import pytest
@@ -12,11 +14,16 @@ import pytest
 from broadsheet.base.types import JournalName
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import LoopTimers
+from broadsheet.runtime.turn import Turn
+from broadsheet.wal import Log
 from broadsheet.wal.extents import EXTENTS_NAME
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import CONTENT, OTHER, PARTS, ROOMY, append, kept, shown
+from tests.wal.harness import TestTime
 
 LATE, IDLE, NEW = (JournalName(f"crash/{name}") for name in ("late", "idle", "new"))
 Image = dict[str, bytes]
@@ -151,4 +158,31 @@ async def test_a_proof_of_what_is_left_is_none_of_what_the_log_lost_behind_it() 
         )
         async with node_of as node:
             assert not await is_open(node, NAME)
+    assert not crashes
+
+
+async def test_a_second_start_after_a_reboot_does_not_take_the_page_cache_for_kept() -> None:
+    """J1, J2: a power cut took a segment of the log, and the spool's bytes that nobody had synced.
+
+    The first start stopped every journal. Where it ended before it had opened one, the next start on the same
+    kernel opened that journal at offset 0, and the next append took offsets that were acknowledged.
+    """
+    whole, _ = await lived()
+    cut = DAMAGES["the last batch"](whole)
+    disk = disk_of({n: b"" if n.endswith(".spool") and b"late" in c else c for n, c in cut.items()})
+    crashes: list[BaseException] = []
+    scope = Scope("a start that opens no journal", crash=crashes.append)
+    await Log.open(
+        disk,
+        LOG.removesuffix("/"),
+        config=ROOMY.wal,
+        time=TestTime("kernel-2"),
+        random=random.Random(2),
+        turn=Turn(LoopTimers(asyncio.get_running_loop())),
+        scope=scope,
+        crash=crashes.append,
+    )
+    await scope.close()
+    async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, boot_id="kernel-2") as node:
+        assert not await is_open(node, LATE)
     assert not crashes

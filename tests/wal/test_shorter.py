@@ -378,3 +378,42 @@ async def test_a_record_in_a_part_of_a_block_is_copied_forward_and_not_taken_for
     assert not bench.log.is_quarantined(A)
     assert payloads((await bench.found(A)).records) == held
     await abandon(bench)
+
+
+async def test_a_log_that_lacks_streams_says_so_after_the_segment_of_its_start_was_used_again() -> None:
+    """J1, J2: only the start's own frame said so, and other streams went on until its segment was free.
+
+    A journal that no start had opened meanwhile was then taken for one that never was: it began at offset 0,
+    over what was acknowledged.
+    """
+    whole, name, at = await written()
+    disk = SimDisk(DiskState.of(cut(whole, name, at), ("wal",)))
+    bench = await open_log(disk, config=TINY, seed=5)
+    log = bench.log
+    for stream in (A, B):
+        log.reset(stream, Offset(50), Generation(log.generation(stream) + 1), lambda: None)
+    await bench.settled()
+    begun = log.pool.head
+    while log.pool.oldest <= begun:
+        for stream in (A, B):
+            log.trim(stream, await bench.commit(stream, noise(1, 6000)))
+    await abandon(bench)
+    disk.state.locks.clear()
+
+    bench = await open_log(disk, config=TINY, seed=6)
+    assert bench.log.is_unknown(LATE)
+    assert bench.log.recovered(LATE).is_quarantined
+    await abandon(bench)
+
+
+async def test_a_log_knows_of_a_reboot_since_its_loss_until_the_loss_is_dealt_with() -> None:
+    """J2: the second start on a kernel took the first one's word that the page cache was kept."""
+    whole, name, at = await written()
+    disk = SimDisk(DiskState.of(cut(whole, name, at), ("wal",)))
+    told: list[tuple[bool, bool]] = []
+    for boot_id in ("kernel-1", "kernel-2", "kernel-2", "kernel-2"):
+        bench = await open_log(disk, config=TINY, seed=5 + len(told), boot_id=boot_id)
+        told.append((bench.log.is_same_boot, bench.log.has_lost_cache))
+        await abandon(bench)
+        disk.state.locks.clear()
+    assert told == [(True, False), (False, True), (True, True), (True, True)]

@@ -83,7 +83,8 @@ def stand(
         return Standing(plan, reason, seal=None, is_sealed=False)
     known = plan.spools[0].begin, plan.end
     # Where its end is lost, only page cache and store tell that there was nothing behind the last record.
-    is_end_known = not found.is_end_lost or (context.log.is_same_boot and stored is not None)
+    is_all_here = context.log.is_same_boot and not context.log.has_lost_cache and stored is not None
+    is_end_known = not found.is_end_lost or is_all_here
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset and is_end_known
     claims = claims_of(_in_order(found), is_complete=is_last, is_tail=not found.is_quarantined)
     witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
@@ -98,7 +99,7 @@ def stand(
     is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
     # The log may lack records of anybody. What was acknowledged stands in the page cache at least, or in the
     # store: of this journal nothing does, so it has lost nothing.
-    is_only_suspect = not is_behind and context.log.is_same_boot and stored is not None
+    is_only_suspect = not is_behind and is_all_here
     if found.is_quarantined and not is_whole and not is_only_suspect:
         reason = reason or (
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"

@@ -74,7 +74,7 @@ class Batch:
     """One write that is being collected."""
 
     __slots__ = (
-        "at", "body", "boot", "bytes_max", "copied", "done", "filled", "frame_at", "frames", "index",
+        "at", "body", "boot", "bytes_max", "copied", "done", "filled", "flags", "frame_at", "frames", "index",
         "is_full", "is_sealed", "lap", "limit", "named", "oldest", "payload_bytes", "releases", "row_count",
         "sequence", "size", "table", "touched", "use",
     )  # fmt: skip
@@ -90,11 +90,13 @@ class Batch:
         sequence: int,
         boot: int,
         everyone: Mapping[int, object] | None,
+        loss: int = 0,
     ) -> None:
         """Open the batch `at` bytes into the segment of `use`, which is filled up to `filled`.
 
         Args:
             everyone: all streams, if the batch has rows for all of them; otherwise None.
+            loss: flags of `BatchFlag` about what the log lost, for a batch that has rows for all streams.
             bytes_max: the size above which a batch takes no further frame. The first frame is always taken.
         """
         self.lap, self.use, self.at, self.sequence = lap, use, at, sequence
@@ -104,6 +106,7 @@ class Batch:
         self.bytes_max = bytes_max
         self.index = use.index
         self.boot, self.is_full = boot, everyone is not None
+        self.flags = int(BatchFlag.FULL) | loss if self.is_full else 0
         self.frames: list[Frame] = []
         self.done: list[Callable[[], None]] = []
         self.releases: list[Release] = []
@@ -225,7 +228,7 @@ class Batch:
         table = self.table
         size = self.size
         header = BatchHeader(
-            flags=BatchFlag.FULL if self.is_full else 0,
+            flags=self.flags,
             log_id=log_id,
             boot=self.boot,
             lap=self.lap,

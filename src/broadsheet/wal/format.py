@@ -88,7 +88,13 @@ class BatchFlag(IntFlag):
     """Properties of a batch."""
 
     FULL = 1
-    """The batch has a row for every stream of the log. A stream without a row was dropped."""
+    """The batch has a row for every stream of the log. A stream without a row was dropped. Only such a batch
+    carries the flags below."""
+    LACKS_STREAMS = 2
+    """A part of the log is gone that may have held the only records of a stream of unknown number."""
+    CACHE_LOST = 4
+    """The kernel has rebooted since the log lost records that a stream still lacks, so the page cache does
+    not hold them either."""
 
 
 class RowFlag(IntFlag):
@@ -212,7 +218,7 @@ SYSTEM_STREAM: Final = (1 << 64) - 1
 """The stream number of boot frames; no domain may use it."""
 
 BOOT: Final = Struct("<Q36sI")
-"""Payload of a boot frame: nonce, kernel boot id, flags."""
+"""Payload of a boot frame: nonce, kernel boot id, zeros."""
 
 
 def boot_nonce(boot_id: bytes, drawn: int) -> int:
@@ -229,13 +235,6 @@ def boot_nonce(boot_id: bytes, drawn: int) -> int:
 def is_of_kernel(nonce: int, boot_id: bytes) -> bool:
     """Whether the start with this nonce ran on the kernel with this boot id."""
     return nonce >> 32 == crc32c(boot_id)
-
-
-class BootFlag(IntFlag):
-    """Findings of a start that belong to no known stream."""
-
-    LACKS_STREAMS = 1
-    """A part of the log is gone that may have held the only records of a stream of unknown number."""
 
 
 def padding(length: int) -> int:

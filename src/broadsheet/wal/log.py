@@ -39,7 +39,7 @@ from broadsheet.wal.format import (
     RUN,
     STREAM,
     SYSTEM_STREAM,
-    BootFlag,
+    BatchFlag,
     FrameHeader,
     Kind,
     RowFlag,
@@ -86,6 +86,8 @@ class Log:
 
     is_same_boot: bool = False
     """Whether the kernel has not rebooted since the last process wrote to this log (journals.2)."""
+    has_lost_cache: bool = False
+    """Whether it has rebooted since the log lost what a stream still lacks, so that no page cache has it."""
 
     @classmethod
     async def open(
@@ -184,6 +186,8 @@ class Log:
         self.lacks_streams = opened.lacks_streams
         """The log may have held streams of which nothing is left. So if it does not know a stream, that does
         not prove that the stream never existed."""
+        self._loss = 0
+        """Flags of `BatchFlag` about what the log lost, for batches that have rows for all streams."""
         self._adopt(opened)
         verdicts = opened.result.verdicts if opened.result is not None else {}
         self._recovered = {
@@ -770,6 +774,10 @@ class Log:
             self._oldest = self._told = self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
             self.is_same_boot = is_of_kernel(result.last.boot, self._boot_id)
+        if self.lacks_streams or any(state.is_quarantined for state in self.states.values()):
+            self.has_lost_cache = not self.is_same_boot or (result is not None and result.is_cache_lost)
+            self._loss = int(BatchFlag.LACKS_STREAMS) if self.lacks_streams else 0
+            self._loss |= int(BatchFlag.CACHE_LOST) if self.has_lost_cache else 0
         self.segments.kept = dict.fromkeys(each.file for each in opened.kept)
         for use in self.pool.laps.values():
             if use.index in self.segments.kept:
@@ -780,7 +788,7 @@ class Log:
 
     async def _start(self) -> None:
         """Write the boot frame, the first of this process, and wait until it is durable."""
-        payload = BOOT.pack(self._boot, self._boot_id, BootFlag.LACKS_STREAMS if self.lacks_streams else 0)
+        payload = BOOT.pack(self._boot, self._boot_id, 0)
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
@@ -855,6 +863,7 @@ class Log:
             sequence=sequence,
             boot=self._boot,
             everyone=self.states if is_full else None,
+            loss=self._loss,
         )
         if not self.pool.may_append():
             batch.limit = 0

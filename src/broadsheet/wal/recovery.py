@@ -18,14 +18,12 @@ from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.extents import EXTENTS_NAME, Told
 from broadsheet.wal.format import (
     BATCH_BYTES,
-    BOOT,
     FRAME_BYTES,
     IDENTITY,
     ROW,
     SYSTEM_STREAM,
     BatchFlag,
     BatchHeader,
-    BootFlag,
     FrameHeader,
     Kind,
     Row,
@@ -91,6 +89,8 @@ class Result(NamedTuple):
     damage: list[Damage]
     lacks_streams: bool
     """Whether the log may have held streams of which nothing is left, not even their numbers."""
+    is_cache_lost: bool
+    """Whether a former start knew of a reboot since the log lost what a stream still lacks."""
     remains: list[Damage]
     """The bytes behind the last batch in files that are shorter than they were. They are set aside too, and
     must be zeroed before the files grow: otherwise a batch that was cut in two would look whole again, with
@@ -110,7 +110,7 @@ class Recovery:
             shorter: indexes of files that are gone, or shorter than they were.
         """
         self._content, self._log_id, self._shorter = content, log_id, shorter
-        self._lacks_streams = False
+        self._lacks_streams = self._is_cache_lost = False
         self._replays: dict[int, StreamReplay] = {}
         self._damage: list[Damage] = []
         self._last: BatchHeader | None = None
@@ -170,6 +170,7 @@ class Recovery:
             free=[segment.file for segment in found if segment.file not in laps.values()],
             damage=self._damage,
             lacks_streams=self._lacks_streams,
+            is_cache_lost=self._is_cache_lost,
             remains=remains,
         )
 
@@ -225,6 +226,8 @@ class Recovery:
         for frame in suspects:
             self._suspect(frame, data)
         if header.flags & BatchFlag.FULL:
+            self._lacks_streams |= bool(header.flags & BatchFlag.LACKS_STREAMS)
+            self._is_cache_lost = bool(header.flags & BatchFlag.CACHE_LOST)
             named = dict.fromkeys(row.stream for row in said)
             for stream in [stream for stream in self._replays if stream not in named]:
                 del self._replays[stream]
@@ -315,8 +318,6 @@ class Recovery:
         """
         header = frame.header
         if header.kind == Kind.BOOT:
-            *_, flags = BOOT.unpack_from(data, frame.payload[0])
-            self._lacks_streams = bool(flags & BootFlag.LACKS_STREAMS)
             return
         if header.kind == Kind.DROP:
             self._replays.pop(header.stream, None)
