@@ -26,6 +26,7 @@ from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.messages import (
     AppendRequest,
     CreateRequest,
+    IndexPointsRequest,
     ListReply,
     ListRequest,
     LossRequest,
@@ -59,7 +60,7 @@ NAMED: dict[str, Callable[[JournalName], msgspec.Struct]] = {
     "journal.registers": NameRequest,
     "journal.fragments": NameRequest,
     "journal.producer_index": lambda name: ProducerIndexRequest(name, ByteOffset(0)),
-    "journal.index_points": NameRequest,
+    "journal.index_points": IndexPointsRequest,
     "journal.reset_head": LossRequest,
     "journal.accept_loss": LossRequest,
     "journal.settle": lambda name: SettleRequest(name, bytes(16)),

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -11,9 +12,13 @@ import pytest
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Status
+from broadsheet.journal import producer_indexing, service
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
+from broadsheet.journal.messages import IndexPointsReply, IndexPointsRequest
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.message.framing import JSON_LINES, framed
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, Running, Shelf, Stored, _idle, _until, running
 from tests.support.faulty import Fault, FaultyDisk
@@ -151,4 +156,47 @@ async def test_a_deletion_waits_for_an_index_that_a_reader_asked_for() -> None:
         await node.broker.create(SPEC)
         await _append(node, 1)
         assert node.broker.status(NAME).state == "open"
+    assert not crashes
+
+
+async def test_index_points_are_told_in_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of many small fragments were too many for a frame one day, and no query began any more."""
+    monkeypatch.setattr(service, "POINTS_MAX", 2)
+    crashes: list[BaseException] = []
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 6)
+        call: Any = SimpleNamespace(deadline=None)
+        pages: list[list[int]] = []
+        beyond, has_more = ByteOffset(0), True
+        while has_more:
+            request = IndexPointsRequest(NAME, beyond=beyond)
+            reply = await service.Service(node.broker, JOURNALS).index_points(call, request, memoryview(b""))
+            assert isinstance(reply.body, IndexPointsReply)
+            pages.append([*reply.body.offsets])
+            beyond, has_more = reply.body.offsets[-1], reply.body.has_more
+        assert pages == [[n * len(LINE) for n in page] for page in ((1, 2), (3, 4), (5,))]
+    assert not crashes
+
+
+async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of 24 bytes may cost 350 of the node's memory: one more producer."""
+    monkeypatch.setattr(producer_indexing, "PRODUCERS_MAX", 3)
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Shelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        replica = await node.broker.replica(NAME)
+        for number in range(6):
+            uuid = pack(ProducerId((1 << 40) + number), Clock(1 << 60), Flag.OUTSIDE)
+            content = framed(JSON_LINES, uuid, LINE)
+            run = UnaryAppend(content)
+            replica.deliver(Submitted(run=run, count=1, length=len(content)))
+            assert (await run.answered)[0] is Status.OK
+            await _idle()
+        indexing = await node.broker.indexing(NAME)
+        assert "more than 3 producers" in indexing.trouble
+        assert await _point(node, replica.end) == 3 * len(content)
     assert not crashes

@@ -20,8 +20,13 @@ from broadsheet.errors import (
     WrongAppendOffset,
 )
 from broadsheet.journal.core.fragment import parse_name
+from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.journal.messages import ReadRequest
+from broadsheet.message.framing import FIXED, framed
+from broadsheet.message.producer_state import decode
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from broadsheet.wire import frame as f
+from broadsheet.wire.limits import WireLimits
 from tests.journal.node_process import NodeProcess
 
 
@@ -195,6 +200,23 @@ async def test_producer_index_points_are_frame_boundaries(client: Client) -> Non
     assert all(point % len(line) == 0 for point in points)
     assert (await journals.producer_index("index/a", 3199)).offset == 1600
     assert (await journals.producer_index("index/a", 1599)).encoded == b""
+
+
+async def test_an_index_that_is_longer_than_a_frame_is_read_in_parts(client: Client) -> None:
+    """Of 110,000 producers it is: every committed read above it was refused as too large, for good."""
+    journals, count = client.journals, 120_000
+    await journals.create("index/wide", fragment_length=1 << 20, labels={FRAMING_LABEL: "fixed"})
+    uuids = [pack(ProducerId((1 << 40) + n), Clock((1 << 60) + 160 * n), Flag.OUTSIDE) for n in range(count)]
+    end = (await journals.append("index/wide", b"".join(framed(FIXED, uuid, b"") for uuid in uuids))).end
+    await journals.append("index/wide", framed(FIXED, uuids[0], b""))  # It closes the fragment.
+    for _ in range(600):
+        if list(await journals.index_points("index/wide"))[-1:] == [end]:
+            break
+        await asyncio.sleep(0.05)
+
+    found = await journals.producer_index("index/wide", end)
+    assert len(found.encoded) > WireLimits().frame_bytes_max
+    assert len(decode(found.encoded).states) == count
 
 
 async def test_a_flush_interval_is_kept_with_the_journal_and_checked(client: Client) -> None:

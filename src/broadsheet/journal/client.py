@@ -45,6 +45,7 @@ from broadsheet.journal.messages import (
     FragmentsReply,
     FragmentsRequest,
     IndexPointsReply,
+    IndexPointsRequest,
     JournalInfo,
     JournalStatus,
     ListReply,
@@ -382,16 +383,26 @@ class Journals:
             OffsetNotYetAvailable: `offset` is above the committed end.
             Corrupt: it is missing or damaged, and the bytes before it are gone.
         """
-        request = ProducerIndexRequest(journal=JournalName(name), offset=ByteOffset(offset))
-        reply, stored = await self._caller.call(
-            "journal.producer_index", request, reply=ProducerIndexReply, is_idempotent=True
-        )
-        return ProducerIndex(offset=reply.offset, encoded=bytes(stored))
+        encoded, at = b"", ByteOffset(offset)
+        while True:
+            request = ProducerIndexRequest(journal=JournalName(name), offset=at, skip=len(encoded))
+            reply, part = await self._caller.call(
+                "journal.producer_index", request, reply=ProducerIndexReply, is_idempotent=True
+            )
+            encoded, at = encoded + bytes(part), reply.offset
+            if len(encoded) >= reply.size or not part:
+                return ProducerIndex(offset=at, encoded=encoded)
 
     async def index_points(self, name: str) -> Sequence[int]:
         """Every index point of the journal, ascending: frame boundaries at which readers may cut."""
-        reply = await self._ask("journal.index_points", NameRequest(JournalName(name)), IndexPointsReply)
-        return reply.offsets
+        found: list[int] = []
+        while True:
+            beyond = ByteOffset(found[-1] if found else 0)
+            request = IndexPointsRequest(JournalName(name), beyond=beyond)
+            page = await self._ask("journal.index_points", request, IndexPointsReply)
+            found += page.offsets
+            if not page.has_more:
+                return found
 
     async def _call(
         self,

@@ -196,13 +196,15 @@ class FragmentStore:
         """
         await self._objects.put_if_absent(f"{SIDE_DIRECTORY}/{journal}/{name}", (body,))
 
-    async def get_side(self, journal: JournalName, name: str) -> bytes:
-        """A side file.
+    async def get_side(
+        self, journal: JournalName, name: str, begin: int = 0, end: int | None = None
+    ) -> bytes:
+        """The bytes of [begin, end) of a side file, fewer where it ends before.
 
         Raises:
             FileNotFoundError: it is not there. OSError: the store does not answer.
         """
-        return await self._objects.get(f"{SIDE_DIRECTORY}/{journal}/{name}")
+        return await self._objects.get(f"{SIDE_DIRECTORY}/{journal}/{name}", begin, end)
 
     async def list_side(self, journal: JournalName) -> Sequence[str]:
         """The names of the side files of `journal`, sorted.

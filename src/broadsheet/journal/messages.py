@@ -255,18 +255,31 @@ class ProducerIndexRequest(msgspec.Struct, frozen=True):
     journal: JournalName
     offset: ByteOffset
     create_revision: Revision | None = None
+    skip: int = 0
+    """Bytes of the index that the caller has: of the one at exactly `offset`."""
 
 
 class ProducerIndexReply(msgspec.Struct, frozen=True):
-    """The index itself is the payload, as `message/producer_state` encodes it."""
+    """The payload is a part of the index, as `message/producer_state` encodes it."""
 
     offset: ByteOffset
     """The index point: a frame boundary."""
     previous: ByteOffset | None
     """The index point before it."""
+    size: int = 0
+    """Bytes of the whole index: it may be longer than a frame."""
+
+
+class IndexPointsRequest(msgspec.Struct, frozen=True):
+    """The index points of a journal above `beyond`."""
+
+    journal: JournalName
+    beyond: ByteOffset = ByteOffset(0)
+    create_revision: Revision | None = None
 
 
 class IndexPointsReply(msgspec.Struct, frozen=True):
-    """Every index point of a journal, ascending."""
+    """A page of the index points of a journal, ascending."""
 
     offsets: list[ByteOffset]
+    has_more: bool = False

@@ -36,6 +36,8 @@ from broadsheet.message.producer_state import (
 from broadsheet.message.spans import update
 from broadsheet.runtime.failpoints import passed
 
+PRODUCERS_MAX: Final = 1_000_000
+"""Producers of one journal that are remembered, some 400 bytes each. Above, its index ends there."""
 _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.index")
 
 
@@ -127,8 +129,10 @@ class Indexing:
         self._spawn(carry(), f"index.{self._replica.name}")
         await caught_up
 
-    async def at(self, offset: ByteOffset) -> tuple[ProducerIndexReply, bytes]:
+    async def at(self, offset: ByteOffset, *, skip: int = 0) -> tuple[ProducerIndexReply, bytes]:
         """The index at the last whole point at or below `offset`; an empty one at 0 where there is none.
+
+        A part of it: its begin or, of the one at exactly `offset`, what follows `skip` bytes.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
@@ -142,16 +146,20 @@ class Indexing:
                 f"journal {replica.name}: offset {offset} is above the committed end {replica.end}"
             )
         below = [point for point in await self.points() if point <= offset]
+        if skip:
+            return await self._part(offset, skip)
         damage = ""
         while below:
             point = below.pop()
             try:
-                stored = await self._get(self._points[point])
+                stored, _ = await self._get(self._points[point])
             except Corrupt as error:
                 hit("journal.index_passed_over")
                 damage = f" ({error})"
                 continue
-            return ProducerIndexReply(offset=point, previous=below[-1] if below else None), stored
+            previous = below[-1] if below else None
+            part = stored[: replica.context.config.read_bytes_max]
+            return ProducerIndexReply(offset=point, previous=previous, size=len(stored)), part
         replica.require_listed()
         if replica.begin > 0:
             raise Corrupt(
@@ -159,6 +167,24 @@ class Indexing:
                 f" before {replica.begin} are gone: read uncommitted, or from an index point on"
             )
         return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
+
+    async def _part(self, point: ByteOffset, skip: int) -> tuple[ProducerIndexReply, bytes]:
+        """What follows `skip` bytes of the index at `point`; at most as much as a reader is sent at a time.
+
+        Raises:
+            Corrupt: it is not there any more.
+        """
+        replica = self._replica
+        name = self._points.get(point)
+        if name is None or skip < 0:
+            raise Corrupt(f"journal {replica.name}: no producer index at {point} to go on with at {skip}")
+        end = skip + replica.context.config.read_bytes_max
+        try:
+            part = await replica.store.get_side(replica.name, name, skip, end)
+        except FileNotFoundError as error:
+            raise Corrupt(f"journal {replica.name}: producer index {name} is missing") from error
+        size = skip + len(part) + (len(part) == end - skip)  # Where it is full there may be more.
+        return ProducerIndexReply(offset=point, previous=None, size=size), part
 
     async def _load(self) -> None:
         """Begin at the newest stored index that is whole, or at the journal's begin."""
@@ -173,12 +199,12 @@ class Indexing:
         while self._points:
             point = next(reversed(self._points))
             try:
-                stored = await self._get(self._points[point])
+                stored, index = await self._get(self._points[point])
             except Corrupt:
                 hit("journal.index_passed_over")
                 del self._points[point]  # Until it is made again, of the one before.
                 continue
-            self._index, self._sum = decode(stored), int.from_bytes(stored[-4:], "little")
+            self._index, self._sum = index, int.from_bytes(stored[-4:], "little")
             return
         if self._replica.begin > 0:
             raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
@@ -195,15 +221,16 @@ class Indexing:
                 f" {reset_head(replica.name)}"
             )
 
-    async def _get(self, name: str) -> bytes:
+    async def _get(self, name: str) -> tuple[bytes, ProducerIndex]:
+        """An index as it is stored, and what it says; of many producers it takes a second: in a thread."""
         try:
             stored = await self._replica.store.get_side(self._replica.name, name)
-            decode(stored)
+            index = await self._replica.context.disk.run(partial(decode, stored))
         except FileNotFoundError as error:
             raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
         except Corrupt as error:
             raise Corrupt(f"journal {self._replica.name}: producer index {name}: {error}") from error
-        return stored
+        return stored, index
 
     def _next_target(self) -> ByteOffset | None:
         """Up to where the next index reaches, if that is committed: the next roll, or 16 MiB on."""
@@ -234,6 +261,12 @@ class Indexing:
             at = chunk.end
             content, before = self._rest + chunk.data, index
             index = await replica.context.disk.run(partial(update, before, content))
+            if len(index.states) > PRODUCERS_MAX:
+                self._index, self._rest = None, b""  # The memory is others' too.
+                raise Corrupt(
+                    f"journal {replica.name}: more than {PRODUCERS_MAX} producers below {index.offset}:"
+                    " readers look for themselves from its last index point on"
+                )
             self._rest = content[index.offset - before.offset :]
             if len(self._rest) > FRAME_BYTES_MAX:
                 raise Corrupt(
@@ -245,8 +278,9 @@ class Indexing:
 
     async def _store(self, index: ProducerIndex) -> None:
         """Make it the newest index point."""
-        replica, index = self._replica, pruned(index)
-        stored, total = encode(index, previous=self._sum)
+        replica, previous = self._replica, self._sum
+        index = await replica.context.disk.run(partial(pruned, index))
+        stored, total = await replica.context.disk.run(partial(encode, index, previous=previous))
         name = f"{index.offset:016x}-{total:08x}.index"
         passed("journal.index.before_write")
         await replica.store.put_side(replica.name, name, stored)

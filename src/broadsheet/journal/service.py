@@ -7,6 +7,7 @@ Source: journals.1-30; `docs/protocols/journals.md`.
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,7 @@ from broadsheet.journal.messages import (
     FragmentsReply,
     FragmentsRequest,
     IndexPointsReply,
+    IndexPointsRequest,
     ListReply,
     ListRequest,
     LossRequest,
@@ -65,6 +67,8 @@ LIST_MAX: Final = 200
 """Of one page, so that a page costs the loop less than a millisecond."""
 FRAGMENTS_MAX: Final = 4_000
 """Of one page, which must fit into a frame."""
+POINTS_MAX: Final = 16_384
+"""The same of index points."""
 READ_HEAD_BYTES: Final = 128
 """Of a message of a read, beside its bytes."""
 STATUS_PATIENCE: Final = Duration(SECOND // 2)
@@ -82,6 +86,7 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
             ReadRequest,
             FragmentsRequest,
             ProducerIndexRequest,
+            IndexPointsRequest,
             SettleRequest,
         ),
         lambda request: request.journal,
@@ -126,7 +131,7 @@ ROWS: Final = (
     Row("journal.registers", 57, Shape.UNARY, Capability.READ, NameRequest),
     Row("journal.fragments", 58, Shape.UNARY, Capability.READ, FragmentsRequest),
     Row("journal.producer_index", 59, Shape.UNARY, Capability.READ, ProducerIndexRequest),
-    Row("journal.index_points", 60, Shape.UNARY, Capability.READ, NameRequest),
+    Row("journal.index_points", 60, Shape.UNARY, Capability.READ, IndexPointsRequest),
     Row("journal.settle", 61, Shape.UNARY, Capability.APPEND, SettleRequest),
     Row("journal.reset_head", 62, Shape.UNARY, Capability.APPLY, LossRequest),
     Row("journal.accept_loss", 63, Shape.UNARY, Capability.APPLY, LossRequest),
@@ -366,21 +371,24 @@ class Service:
         return Reply(FragmentsReply(fragments=found, has_more=has_more))
 
     async def producer_index(self, call: Call, request: ProducerIndexRequest, _payload: memoryview) -> Reply:
-        """The producer index at or below an offset (journals.29)."""
+        """A part of the producer index at or below an offset (journals.29)."""
         indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
-            reply, stored = await indexing.at(request.offset)
+            reply, stored = await indexing.at(request.offset, skip=request.skip)
         except OSError as error:
             raise _store_down(request.journal, error) from error
         return Reply(reply, (stored,) if stored else ())
 
-    async def index_points(self, call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """Where a reader may cut."""
+    async def index_points(self, call: Call, request: IndexPointsRequest, _payload: memoryview) -> Reply:
+        """A page of where a reader may cut."""
         indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
-            return Reply(IndexPointsReply(offsets=list(await indexing.points())))
+            points = await indexing.points()
         except OSError as error:
             raise _store_down(request.journal, error) from error
+        at = bisect_right(points, request.beyond)
+        page = [*points[at : at + POINTS_MAX]]
+        return Reply(IndexPointsReply(offsets=page, has_more=at + len(page) < len(points)))
 
 
 def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[list[FragmentInfo], bool]:
