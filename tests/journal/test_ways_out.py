@@ -98,6 +98,32 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
     assert not crashes
 
 
+@pytest.mark.parametrize("place", [-188, -112, -72, -67, -48, -39])
+async def test_offsets_of_a_record_that_does_not_decode_are_not_given_again(place: int) -> None:
+    """J1, J11: its bytes are gone from the spool, too, so the record alone tells how far the append reached.
+
+    `accept-loss` chose the lowest offset that anything named, and what does not decode named nothing: the
+    next append took the offsets of one that had been acknowledged, and perhaps read.
+    """
+    disk = await lived(is_vouched=True)
+    log, at = place_of(disk, PARTS[-1], ".wal")
+    spool, begin = place_of(disk, PARTS[-1], ".spool")
+    flip(disk, log, at + place, 2)
+    content = bytes(disk.state.files[spool].view)[:begin]
+    disk = SimDisk(
+        DiskState.of(
+            {n: content if n == spool else bytes(i.view) for n, i in disk.state.files.items()},
+            tuple(disk.state.directories),
+        )
+    )
+    crashes: list[BaseException] = []
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes) as node:
+        told = await accept(node, may_act=True)
+        assert len(CONTENT) <= told.head <= len(CONTENT) + (1 << 9), "one bit more than there was, at most"
+        assert (await node.broker.replica(NAME)).end == told.head
+    assert not crashes
+
+
 async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
     """The log has let go of it, so the file was the only copy: the operator is shown its span."""
     crashes: list[BaseException] = []

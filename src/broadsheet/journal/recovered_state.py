@@ -21,7 +21,7 @@ from broadsheet.journal.core.records import decode, encode_checkpoint
 from broadsheet.journal.core.recovery import RecoveryPlan, replay
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
-from broadsheet.journal.core.spool_claims import Claims, claims_of
+from broadsheet.journal.core.spool_claims import Claims, claims_of, may_reach
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.seal_files import lost_of, read_seal, remove_seal, set_aside, write_seal
@@ -86,7 +86,8 @@ def stand(
     is_all_here = context.log.is_same_boot and not context.log.has_lost_cache and stored is not None
     is_end_known = not found.is_end_lost or is_all_here
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset and is_end_known
-    claims = claims_of(_in_order(found), is_complete=is_last, is_tail=not found.is_quarantined)
+    suspects = _in_order(found)
+    claims = claims_of(suspects, is_complete=is_last, is_tail=not found.is_quarantined)
     witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
@@ -95,7 +96,8 @@ def stand(
     lost: tuple[Lost, ...] = ()
     if found.is_quarantined and not is_whole:
         limit = context.config.limits.append_bytes_max
-        lost = lost_of(disk, directory, plan, claims, length_max=limit)
+        reach = may_reach(suspects, plan.end, length_max=limit)
+        lost = lost_of(disk, directory, plan, claims, reach=reach, length_max=limit)
     is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
     # The log may lack records of anybody. What was acknowledged stands in the page cache at least, or in the
     # store: of this journal nothing does, so it has lost nothing.

@@ -155,11 +155,18 @@ def copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, s
 
 
 def lost_of(
-    disk: Disk, directory: str, plan: RecoveryPlan, claims: Claims, *, length_max: int
+    disk: Disk,
+    directory: str,
+    plan: RecoveryPlan,
+    claims: Claims,
+    *,
+    reach: ByteOffset,
+    length_max: int,
 ) -> tuple[Lost, ...]:
     """The spans above the plan's end that anything tells of: records, and bytes that stand in spool files.
 
     Args:
+        reach: how far the records reached that do not decode.
         length_max: of one append; a damaged record may claim any span.
     """
     lost = [
@@ -167,6 +174,8 @@ def lost_of(
         for claim in claims.claims
         if plan.end < claim.end <= plan.end + length_max * max(1, len(claims.claims))
     ]
+    if reach > plan.end:
+        lost.append(Lost(plan.end, reach, "a record of the log that does not decode may have reached it"))
     for name, begin, size in spools_in(disk, directory):
         end = ByteOffset(begin + size)
         if end > plan.end:

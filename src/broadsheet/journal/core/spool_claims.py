@@ -22,6 +22,8 @@ from broadsheet.journal.core.registers import RegisterState
 
 WRONG_BITS_MAX: Final = 8
 """Bits of a sum that may be damaged. Other content matches this closely with a chance of one in 2^110."""
+PADDING_MAX: Final = 7
+"""Bytes that may stand behind a record whose frame does not tell its length."""
 SEARCHED_BYTES: Final = 64 << 10
 """How many first bytes of a record that does not decode are searched for a sum. A proposal has its sum in the
 head, and a checkpoint is shorter than this."""
@@ -118,6 +120,34 @@ def tells(record: bytes, digest: bytes) -> bool:
         return digest != EMPTY_SUM
     windows = range(len(searched) - SUM_BYTES + 1)
     return any(agrees(digest, searched[at : at + SUM_BYTES]) for at in windows)
+
+
+def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) -> ByteOffset:
+    """How far the appends reached whose records do not decode, as far as what is left of these tells.
+
+    A head that agrees with its content tells the end. Otherwise it is the furthest that either tells.
+
+    Args:
+        suspects: payloads of the records behind `end`; empty bytes for each missing one, which tells nothing.
+        length_max: of one append; a damaged head may name any offset.
+    """
+    reached, at = end, end
+    for payload in suspects:
+        try:
+            record = decode(payload)
+        except Corrupt:
+            if (head := head_of(payload)) is None:
+                continue
+            by_content = head.begin + head.content_bytes
+            ends = [head.end, by_content, at + head.content_bytes]
+            if 0 <= by_content - head.end <= ATTEMPT_BYTES + PADDING_MAX:
+                ends = [head.end]
+            at = ByteOffset(max((each for each in ends if at < each <= at + length_max), default=at))
+            reached = max(reached, at)
+        else:
+            if isinstance(record, Proposal | Checkpoint):
+                at = max(at, record.end)
+    return reached
 
 
 def ends_told(record: bytes) -> list[ByteOffset]:
