@@ -62,6 +62,7 @@ async def running(
     config: JournalsConfig = JOURNALS,
     faulty: FaultyDisk | None = None,
     boot_id: str = "kernel-1",
+    open_files_max: int = 1 << 20,
 ) -> AsyncIterator[Running]:
     """A node over `disk`; where it is the last one, its end is not recorded.
 
@@ -69,6 +70,7 @@ async def running(
         crashes: takes what would have ended the process.
         faulty: what the node has of `disk`.
         boot_id: of the kernel: another one says that it has rebooted.
+        open_files_max: descriptors that the process may have.
     """
     network: Any = None  # Nobody calls it here: the roles under test have no door.
     ports = Ports(
@@ -79,6 +81,7 @@ async def running(
         objects=shelf.at,
         random=lambda purpose: random.Random(f"{seed} {purpose}"),
         crash=crashes.append,
+        open_files_max=open_files_max,
     )
     scope, services = Scope("node", crash=crashes.append), Services()
     try:

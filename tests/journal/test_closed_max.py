@@ -78,3 +78,19 @@ async def test_a_store_that_is_back_costs_few_checkpoints() -> None:
         await until_stored(node, 299)
         assert replica.context.log.next_offset(replica.stream) - before < 100
     assert not crashes
+
+
+async def test_a_journal_with_more_fragments_in_the_log_than_files_may_be_open_is_opened() -> None:
+    """A start writes each of them again from the log, and what is not synced may not rest: it never ended."""
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    config = replace(WIDE, checkpoint_bytes=1 << 20, spool_files_max=8)
+    async with running(disk, shelf, seed=1, crashes=crashes, config=config, open_files_max=64) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        assert await fill(node, 60) == 60
+    async with running(disk, shelf, seed=2, crashes=crashes, config=config, open_files_max=64) as node:
+        replica = await node.broker.replica(NAME)
+        assert replica.end == 60 * len(CONTENT)
+        assert replica.context.spools.open_count <= 32
+        assert await append(node, NAME, CONTENT) is Status.OK
+    assert not crashes

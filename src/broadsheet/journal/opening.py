@@ -40,6 +40,7 @@ from broadsheet.journal.recovered_state import Standing, begin_log, name_stream,
 from broadsheet.journal.remedies import accept_loss, reset_head
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import is_kept, move_aside, sync_files
+from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
@@ -260,6 +261,7 @@ def _rebuild(
     if not disk.exists(directory):
         _make(disk, directory)
     spools: list[SpoolFile] = []
+    rested_count = 0
     try:
         for spool_plan in plan.spools[:-1]:
             is_stored = _is_stored(spool_plan, index.fragments())
@@ -273,6 +275,7 @@ def _rebuild(
                     move_aside(disk, directory, spool.name, begin=spool.begin)
             else:
                 spools.append(spool)  # Also where the store names it: nobody has read it back yet (J10).
+            rested_count = _let_rest(files, spools, rested_count)
         last = plan.spools[-1]
         if last.end > last.begin:
             name = spool_name(directory, last.begin)
@@ -288,13 +291,25 @@ def _rebuild(
             spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
         if is_listed and not is_doubtful:
             _remove_others(disk, directory, spools)
-        for spool in spools if files.is_crowded else ():
-            spool.file.sync()  # So that it may rest.
-        files.make_room()
+        _let_rest(files, spools, rested_count)
     except BaseException:
         _close(spools)
         raise
     return spools
+
+
+def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) -> int:
+    """Sync the files behind the first `rested_count` where too many are open: what is unsynced may not rest.
+
+    Returns:
+        How many are synced now. A journal may have more than the process may open.
+    """
+    if not files.is_crowded:
+        return rested_count
+    for spool in spools[rested_count:]:
+        spool.file.sync()
+    files.make_room()
+    return len(spools)
 
 
 def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> None:
