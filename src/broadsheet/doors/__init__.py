@@ -1,4 +1,4 @@
-"""The doors of a node: `native` for our clients and peers, `http` for people and Prometheus, and `status`.
+"""Doors: where callers come in: `native` for clients and peers, `http` for people and Prometheus; `status`.
 
 Invariant: no method is served without a row that names its capability. Source: access.2, node.9.
 """

@@ -1,4 +1,4 @@
-"""Status: what a node says of itself, to the command line and to the front page.
+"""Status: the state of a node and of its roles, as the command line and the HTTP front page show it.
 
 STARTING --every role started--> READY --a signal--> STOPPING. Only READY is healthy.
 """
@@ -21,11 +21,12 @@ from broadsheet.wire.method import Call, Empty, Method, Reply, Shape
 STATUS_METHOD: Final = "node.status"
 STATUS_NUMBER: Final = 8
 ROLES_AGE_MAX: Final = Duration(50 * MILLISECOND)
-"""Roles are read this often at most: some look at every stream of theirs, and anybody may ask without end."""
+"""How long the roles' answers are reused. Some roles look at all their streams to answer, and any caller may
+ask as often as it likes: without this bound a flood of status requests would fill the loop."""
 
 
 class State(Enum):
-    """Where a node is in its life."""
+    """The stage of a node's life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -33,7 +34,7 @@ class State(Enum):
 
 
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `node.status`. Unknown fields are ignored, so that it may grow."""
+    """The answer of `node.status`. Clients ignore unknown fields, so later versions may add some."""
 
     node: str
     version: str
@@ -41,13 +42,13 @@ class StatusReply(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     uptime_seconds: float
     loop_lag_seconds_max: float
-    """Of the last minute."""
+    """The longest delay of the loop in the last minute."""
     addresses: dict[str, str]
-    """Door to `host:port`."""
+    """The bound address (`host:port`) of each door."""
     peers: dict[str, str]
-    """Node to the address of its native door."""
+    """The native address of each peer node."""
     roles: dict[str, dict[str, str | int | float | bool | None]]
-    """What each role says of itself."""
+    """The state that each role reports."""
 
 
 class Status:
@@ -56,7 +57,7 @@ class Status:
     def __init__(
         self, identity: Identity, time: Time, services: Services, *, lag: Callable[[], Duration]
     ) -> None:
-        """Read the roles' own words from `services`, and the loop's worst lag of late from `lag`."""
+        """Take the roles from `services`, and the longest delay of the loop from `lag`."""
         self.state = State.STARTING
         self._identity, self._time, self._services, self._lag = identity, time, services, lag
         self._started = time.now()
@@ -70,11 +71,11 @@ class Status:
         return self._identity.node
 
     def listens(self, door: str, address: str) -> None:
-        """Note where a door is bound."""
+        """Note the address that a door is bound to."""
         self._addresses[door] = address
 
     def read(self) -> StatusReply:
-        """How things are right now, or were for the roles `ROLES_AGE_MAX` ago."""
+        """The status now. The roles' part may be up to `ROLES_AGE_MAX` old."""
         now = self._time.now()
         if self._roles_at is None or now >= self._roles_at + ROLES_AGE_MAX:
             self._roles_at = now
@@ -92,7 +93,7 @@ class Status:
         )
 
     def method(self) -> Method:
-        """The row of `node.status`: any authenticated caller may know how the node does."""
+        """The row of `node.status`. It needs no capability: every authenticated caller may ask."""
         return Method(
             STATUS_METHOD,
             number=STATUS_NUMBER,

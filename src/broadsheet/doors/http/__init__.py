@@ -1,5 +1,5 @@
-"""The HTTP door: `/`, `/metrics` and `/healthz` for people, Prometheus and supervisors.
+"""HTTP: the door with `/`, `/metrics` and `/healthz` for people, Prometheus and supervisors.
 
-`exchange` is the sans-IO HTTP/1.1 of one request, `door` binds it to the network and holds the pages.
-Journals over HTTP come with a later part (ADR 0004). Source: node.9, access.8.
+`exchange` parses one HTTP/1.1 request without IO. `door` binds it to the network and makes the pages.
+Journals cannot be read over HTTP yet (ADR 0004). Source: node.9, access.8.
 """

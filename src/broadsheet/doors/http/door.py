@@ -1,7 +1,7 @@
-"""The door: binds the HTTP address, bounds connections and their time, and serves the pages (ADR 0004).
+"""Door: binds the HTTP address, bounds the number of connections and their time, and serves the pages.
 
-Nothing here needs a token, and nothing here says more than metrics do; beyond loopback it is refused unless
-the node runs with `--insecure` (access.1).
+The pages need no token, and show only names and counts of the node. An address beyond loopback is refused
+unless the node runs with `--insecure` (access.1). Source: ADR 0004.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from broadsheet.runtime.scope import Scope
 
 READ_BYTES: Final = 4096
 CONNECTIONS_MAX: Final = 256
-"""Of these, no more than a sixteenth of the files that the process may open."""
+"""The most connections at a time; fewer if a sixteenth of the process's file limit is less."""
 TURN_READS_MAX: Final = 16
-"""Reads that are looked at in one turn of the loop: about a millisecond of work."""
+"""How many reads are parsed in one turn of the loop: about a millisecond of work."""
 PAGE_AGE_MAX: Final = Duration(100 * MILLISECOND)
-"""A page that costs more than a few microseconds is shown again for so long."""
+"""How long a page that takes more than a few microseconds to make is reused."""
 REQUEST_TIMEOUT: Final = Duration(10 * SECOND)
-"""From the first byte of a connection to its last: a slow or silent client is cut off."""
+"""The longest life of a connection. A client that is slow or silent is disconnected then."""
 
 
 class HTTPConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +39,7 @@ class HTTPConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Where to listen; port 0 takes a free one."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse an address that cannot be parsed."""
         check_address("http.address", self.address)
 
 
@@ -49,7 +49,11 @@ class HTTPDoor:
     name = "http"
 
     async def start(self, scope: Scope, ports: Ports, config: HTTPConfig, services: Services) -> None:
-        """Listen, and say where."""
+        """Listen, and report the bound address to the status.
+
+        Raises:
+            ConfigError: the address cannot be bound, or is beyond loopback without `--insecure`.
+        """
         status, metrics = services.one(Status), services.one(Metrics)
         count_max = min(CONNECTIONS_MAX, max(1, ports.open_files_max // 16))
         hall = Hall(_Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
@@ -58,13 +62,16 @@ class HTTPDoor:
         try:
             listener = await ports.network.listen(config.address, lambda: Connection(hall))
         except OSError as error:
-            raise ConfigError(f"the http door cannot listen at {config.address}: {error.strerror}") from error
+            raise ConfigError(
+                f"the http door cannot listen at {config.address}: {error.strerror}. Set http.address to a "
+                "free address of this machine"
+            ) from error
         scope.defer(listener.close)
         status.listens(self.name, listener.address)
 
 
 class PageSource(Protocol):
-    """Whatever has pages."""
+    """Makes pages."""
 
     def page(self, path: str) -> Page:
         """The page at `path`."""
@@ -72,7 +79,7 @@ class PageSource(Protocol):
 
 
 class _Pages:
-    """The pages by their paths; a costly one is made once in `PAGE_AGE_MAX`, however often asked for."""
+    """The pages by path. A costly page is made at most once in `PAGE_AGE_MAX`, whatever is asked."""
 
     def __init__(self, status: Status, metrics: Metrics, time: Time) -> None:
         self._time = time
@@ -99,11 +106,12 @@ class _Pages:
 
 
 class Hall:
-    """The connections of the door: who has a place, and whose bytes are looked at in this turn.
+    """The connections of the door: which of them have a place, and whose bytes are parsed in this turn.
 
-    Where all places are taken, the source with the most connections loses its oldest, whatever it is doing:
-    an honest request is answered within milliseconds, so the oldest connection has none. In one turn of the
-    loop `TURN_READS_MAX` reads are looked at; who comes later waits in order, and is not read meanwhile.
+    If all places are taken when a connection arrives, the source address with the most connections loses its
+    oldest one: an honest request is answered within milliseconds, so the oldest connection is silent or slow.
+    At most `TURN_READS_MAX` reads are parsed in one turn of the loop. Further connections wait in order, and
+    nothing is received from them meanwhile.
     """
 
     def __init__(self, pages: PageSource, timers: Timers, *, count_max: int = CONNECTIONS_MAX) -> None:
@@ -115,7 +123,7 @@ class Hall:
         self._is_armed = False
 
     def arrive(self, connection: "Connection") -> None:
-        """Count one in; the oldest of who has most may lose its place."""
+        """Give the connection a place. If there are too many, disconnect the oldest of the largest source."""
         self._sources.setdefault(connection.source, {})[connection] = None
         self._count += 1
         if self._count > self.count_max:
@@ -126,7 +134,7 @@ class Hall:
             oldest.abort()
 
     def leave(self, connection: "Connection") -> None:
-        """It is gone, or about to be."""
+        """Free the connection's place, because it is lost or about to be closed."""
         self._waiting.pop(connection, None)
         crowd = self._sources.get(connection.source)
         if crowd is None or connection not in crowd:
@@ -137,7 +145,7 @@ class Hall:
             del self._sources[connection.source]
 
     def look(self, connection: "Connection") -> bool:
-        """Whether its bytes may be looked at now; else it waits and is told when."""
+        """Whether the connection's bytes may be parsed now. If not, `Connection.read` is called later."""
         if not self._is_armed:
             self._is_armed = True
             self.timers.call_soon(self._next)
@@ -161,7 +169,7 @@ class Hall:
 
 
 class Connection(ByteProtocol):
-    """One connection: one exchange, then it closes."""
+    """One connection. It serves one request, then closes."""
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
@@ -173,7 +181,7 @@ class Connection(ByteProtocol):
         self._timer: Timer | None = None
 
     def connection_made(self, transport: Transport) -> None:
-        """The connection stands."""
+        """Start the connection's time, and take a place in the hall."""
         self._transport = transport
         info: Callable[[str], Any] | None = getattr(transport, "get_extra_info", None)
         name = info("peername") if info is not None else None
@@ -182,16 +190,16 @@ class Connection(ByteProtocol):
         self._hall.arrive(self)
 
     def abort(self) -> None:
-        """Another one needs its place."""
+        """Disconnect at once: another connection gets the place."""
         if self._transport is not None:
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Look at what came, now or when it is its turn."""
+        """Parse the received bytes now, or when the hall calls `read`."""
         self._received = nbytes
         if self._hall.look(self):
             self.read()
@@ -199,7 +207,7 @@ class Connection(ByteProtocol):
             self._transport.pause_reading()
 
     def read(self) -> None:
-        """Look at what was received."""
+        """Parse the received bytes, and answer if the request is whole."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -212,20 +220,20 @@ class Connection(ByteProtocol):
             transport.resume_reading()
 
     def eof_received(self) -> bool | None:
-        """Close: whoever shuts down before asking gets no answer."""
+        """Close. A client that ends its side before its request is whole gets no answer."""
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Free the place and stop the timer."""
         self._hall.leave(self)
         if self._timer is not None:
             self._timer.cancel()
 
     def pause_writing(self) -> None:
-        """Nothing: there is one answer, and it is bounded."""
+        """Do nothing: a connection has one answer, whose size is bounded."""
 
     def resume_writing(self) -> None:
-        """Nothing either."""
+        """Do nothing, as in `pause_writing`."""
 
 
 def _front(status: Status) -> bytes:

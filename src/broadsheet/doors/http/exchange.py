@@ -1,8 +1,8 @@
-"""Exchange: one HTTP/1.1 request and its answer on one connection, then the connection closes.
+"""Exchange: one HTTP/1.1 request and its answer, after which the connection is closed.
 
-HEAD --blank line--> ANSWERED; HEAD --too long, malformed--> ANSWERED with 4xx. Sizes are bytes.
-It does not read bodies, keep connections alive or know a page: `answer` is asked with the method and the
-path. Source: RFC 9112 sections 2-3, 6.3; ADR 0004.
+READING HEAD --blank line--> ANSWERED; READING HEAD --too long, malformed--> ANSWERED with 4xx. Sizes are
+bytes. The exchange reads no bodies, keeps no connection alive, and takes the page of a path from the function
+`answer`. Source: RFC 9112 sections 2-3, 6.3; ADR 0004.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 REQUEST_BYTES_MAX: Final = 16 * 1024
-"""Request line and headers together."""
+"""The longest head of a request: request line and headers together."""
 HEAD_END: Final = b"\r\n\r\n"
 REASONS: Final = {
     200: "OK",
@@ -24,7 +24,7 @@ REASONS: Final = {
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What a request is answered with."""
+    """The answer to a request."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -32,23 +32,25 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Exchange:
-    """The request so far."""
+    """Collects one request, and makes its answer."""
 
     def __init__(self, answer: Callable[[str], Page]) -> None:
-        """Ask `answer` for the page of a path, once the request's head is whole."""
+        """Begin. `answer` gives the page of a path, and is called when the head is whole."""
         self._answer = answer
         self._head = bytearray()
         self._is_answered = self._is_head = False
 
     def received(self, data: bytes) -> bytes | None:
-        """Take the next bytes; the whole answer once there is one, and never twice."""
+        """Take the next bytes. Returns the whole answer as soon as there is one, and once only."""
         if self._is_answered:
-            return None  # A body, or a second request: the connection is closing.
+            return None  # These bytes are a body or a second request, and the connection is closing.
         self._head += data
         if HEAD_END in self._head:
             return self._respond(self._page())
         if len(self._head) > REQUEST_BYTES_MAX:
-            return self._respond(_error(431, f"the head of a request has {REQUEST_BYTES_MAX} bytes at most"))
+            return self._respond(
+                _error(431, f"request line and headers may have {REQUEST_BYTES_MAX} bytes at most")
+            )
         return None
 
     def _page(self) -> Page:

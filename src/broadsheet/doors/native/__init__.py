@@ -1,6 +1,6 @@
-"""The native door: the method table of a node behind the wire's server.
+"""Native: the door that serves the methods of a node's roles over the native protocol.
 
-Every method that a role offered is served, each behind the capability that its row names; a method without
-a row cannot be reached. It starts last, when every role has offered, and closes first. Source: access.2,
+Each method has a row, which names the capability that a caller needs; a method without a row cannot be
+called. The door starts last, when every role has offered its methods, and closes first. Source: access.2,
 node.1.
 """

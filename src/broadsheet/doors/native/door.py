@@ -1,6 +1,7 @@
-"""The role `native`: collects the method table, authorizes, listens.
+"""Door: the role `native`, which collects the methods of all roles, authorizes callers, and listens.
 
-Without a key file every caller on loopback may do everything; with one, a token is wanted (ADR 0003).
+Without a key file every caller on loopback may do everything. With one, each caller must show a token
+(ADR 0003).
 """
 
 from pathlib import Path
@@ -31,12 +32,12 @@ class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     address: str = "127.0.0.1:6640"
     """Where to listen; port 0 takes a free one."""
     keys_file: Place = ""
-    """Keys that sign tokens, base64, the first signs and any verifies; empty: no token is wanted."""
+    """File of the keys that sign tokens, in base64: the first signs, any verifies. Empty: no tokens."""
     limits: WireLimits = WireLimits()
     """Bounds of connections, frames, streams and time."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse an address that cannot be parsed."""
         check_address("native.address", self.address)
 
 
@@ -46,10 +47,11 @@ class NativeDoor:
     name = "native"
 
     async def start(self, scope: Scope, ports: Ports, config: NativeConfig, services: Services) -> None:
-        """Listen, and say where.
+        """Listen, and report the bound address to the status.
 
         Raises:
-            ConfigError: the address cannot be bound or may not be, or the keys cannot be read.
+            ConfigError: the address cannot be bound, it is beyond loopback without `--insecure`, or the keys
+                cannot be read.
         """
         identity = services.one(Identity)
         logger = services.one(Logs).of(self.name)
@@ -69,14 +71,15 @@ class NativeDoor:
             address = await server.listen(config.address, is_insecure=identity.is_insecure)
         except OSError as error:
             raise ConfigError(
-                f"the native door cannot listen at {config.address}: {error.strerror}"
+                f"the native door cannot listen at {config.address}: {error.strerror}. Set native.address "
+                "to a free address of this machine"
             ) from error
         scope.defer(server.close)
         services.one(Status).listens(self.name, address)
 
 
 def bounded(limits: WireLimits, open_files_max: int) -> WireLimits:
-    """`limits` with no more connections than leave files for journals, whatever the process may open."""
+    """`limits` with fewer connections if the process may open few files, so that journals have some left."""
     return msgspec.structs.replace(
         limits,
         connections_max=min(limits.connections_max, max(1, open_files_max // 4)),
@@ -90,12 +93,15 @@ def _tokens(config: NativeConfig, identity: Identity) -> Tokens | None:
     try:
         text = Path(config.keys_file).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read native.keys_file {config.keys_file}: {error}") from error
+        raise ConfigError(
+            f"cannot read native.keys_file {config.keys_file}: {error}. docs/operations/tokens.md shows how "
+            "to make one"
+        ) from error
     return Tokens(parse_keys(text), audience=identity.cluster)
 
 
 class _Counts(Collector):
-    """The server's counts, read at scrape."""
+    """Gives the server's counts to Prometheus, read at each scrape."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
