@@ -113,7 +113,7 @@ async def test_a_hint_that_comes_when_the_time_is_up_leaves_an_unknown_attempt_u
         await attempt.after(Unknown("the first was lost"))
         await until(lambda: not attempt.left())
 
-        with pytest.raises(Unknown, match="an earlier attempt may have been done"):
+        with pytest.raises(Unknown, match="an earlier attempt may have been executed"):
             await attempt.after(NotLeader("b leads", hint=w.address))
 
 

@@ -1,11 +1,12 @@
 """The native wire: framed, multiplexed, flow-controlled streams between processes (wire.1).
 
-`frame` has the bytes, `connection` the sans-IO state of one connection, `datapath` bytes to runs and
-replies to bytes, `shell` the socket's side with its slabs; `server`, `client`, `pool` and `routed` are
-what domains use, and `method` and `run` what they offer. A payload never passes through a codec. Limits
-stand in `limits`.
+`frame` has the bytes, `connection_machine` the sans-IO state of one connection, `datapath` the way from bytes
+to runs and from answers to bytes, and `connection_protocol` the side of the socket. Domains call other nodes
+by `client`, `pool` and `routed`, and offer methods by `server`, `method` and `run`. Payloads never pass
+through a codec. All limits are in `limits`.
 
-Invariants: a request is answered exactly once, or its connection is lost; a lost connection turns what was
-sent and not answered into `Unknown`, never into a no; no peer makes us hold more bytes than `limits` says.
+Invariants: a request is answered exactly once, unless its connection is lost. If a connection is lost,
+requests that were sent and not answered become `Unknown`, never a refusal. No peer makes us hold more bytes
+than `limits` allows.
 Source: wire.1-11; docs/protocols/native.md.
 """

@@ -1,18 +1,18 @@
-"""Accounts: what each caller has in flight, by connection, and its share of the node's budget.
+"""Account: the bytes that each caller has in flight, by connection, and its share of the node's budget.
 
-Sizes are bytes. An account may hold as much as all accounts together leave free: one alone takes half of the
-budget, n of them a (n+1)th each, and the same is left for the next one to come. A connection may hold as much
-as its account has left of that: a caller with many connections has no more for it, and none of them takes all
-from the others. `reserve_bytes` of the budget is for control (peers and operators) only. An account that
-holds less than `floor_bytes` is never held back, so that a small request always gets through. Where more is
-held than that, the connection is not read.
+All sizes are in bytes. An account may hold as much as all accounts together leave free. So one account alone
+takes half of the budget, n accounts take a (n+1)th each, and the same is left for the next one. A connection
+may hold as much as its account has left of that share. So a caller gains nothing by more connections, and no
+connection takes everything from the caller's others. `reserve_bytes` of the budget are for control (peers and
+operators) only. An account that holds less than `floor_bytes` is never held back, so that a small request
+always gets through. A connection whose account holds more than floor and share is not read.
 
     used <= max(floor, share)   when bytes are taken; shares shrink as others come, and nobody is cut off
     node = sum of its accounts = sum of their holdings = sum of what each connection's requests own
 
-Tasks and open RUN streams are divided in the same way, and refused above it; so are answers that peers do not
-read, and a peer is dropped above it. Taking bytes never fails: received bytes always count, even above the
-limit.
+Tasks and open RUN streams are shared in the same way, and refused above the share. Answers that peers do not
+read are shared in the same way too, and a peer above its share is dropped. Taking bytes never fails: received
+bytes always count, even above the limit.
 Source: Choudhury and Hahne, dynamic queue length thresholds; ADRs 0152, 0154.
 """
 
@@ -23,13 +23,13 @@ from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
 
 SHARE_OF_CONTROL: Final = 4
-"""Control may use so many times what is left free: peers and operators first."""
+"""A control account may hold so many times the free bytes: peers and operators come first."""
 TASKS_MIN: Final = 64
-"""Tasks, and RUN streams, that an account may have however many there are."""
+"""Tasks, and RUN streams, that every account may have, however many others there are."""
 
 
 class Owned(NamedTuple):
-    """What the requests of one connection own, counted one by one."""
+    """The resources that the requests of one connection own, counted one by one."""
 
     used_bytes: int = 0
     queued_bytes: int = 0
@@ -39,7 +39,7 @@ class Owned(NamedTuple):
 
 
 class Account:
-    """One caller's bytes, tasks and RUN streams."""
+    """The bytes, tasks and RUN streams of one caller."""
 
     __slots__ = (
         "holdings", "is_control", "name", "queued_bytes", "run_count", "task_count", "unread_bytes",
@@ -50,16 +50,19 @@ class Account:
         self.name, self.is_control = name, is_control
         self.used_bytes = self.task_count = self.run_count = self.unread_bytes = 0
         self.queued_bytes = 0
-        """Messages that wait for a handler.
+        """Bytes of messages that wait for a handler.
 
-        They never hold a connection back: the handler may be waiting for a WINDOW or a FINISH behind them,
-        and nobody would ever read it.
+        They never hold a connection back: the handler may wait for a WINDOW or FINISH behind them, which
+        would then never be read.
         """
         self.holdings: dict[Holding, None] = {}
 
 
 class Holding:
-    """One connection's part of its caller's account. It outlives the connection until it owns nothing."""
+    """The part of its caller's account that one connection holds.
+
+    It outlives the connection until its requests own nothing.
+    """
 
     __slots__ = (
         "account", "has_left", "owned", "queued_bytes", "run_count", "task_count", "unread_bytes",
@@ -78,21 +81,21 @@ class Holding:
 
 
 class Waiter(Protocol):
-    """Who waits for room, and is not read meanwhile."""
+    """A connection that waits for room, and is not read meanwhile."""
 
     holding: Holding | None
     is_held: bool
 
     def ease(self) -> None:
-        """There may be room: go on where nothing else speaks against it."""
+        """Read again, because there may be room, unless the connection is held back for another reason."""
         ...
 
 
 class Accounts:
-    """The accounts of one server, and those that wait for room."""
+    """The accounts of one server, and the connections that wait for room."""
 
     def __init__(self, limits: WireLimits, turn: Turn) -> None:
-        """Divide what `limits` allow; who waits for room goes on at the end of a `turn`."""
+        """Share the budget of `limits`; waiting connections go on at the end of a `turn`."""
         self.bytes_max, self.reserve_bytes = limits.node_in_flight_bytes_max, limits.reserve_bytes
         self.floor_bytes = limits.floor_bytes
         self.tasks_max, self.runs_max = limits.node_tasks_max, limits.node_runs_max
@@ -104,10 +107,10 @@ class Accounts:
         """Connections that wait for room, and for how many bytes."""
 
     def enter(self, name: str, *, is_control: bool, owned: Callable[[], Owned] | None = None) -> Holding:
-        """A part of the account of `name`, for one more connection.
+        """A new holding in the account of `name`, for one more connection.
 
         Args:
-            owned: what the connection owns, counted one by one, for `check`.
+            owned: counts one by one what the connection owns; `check` compares the counters with it.
         """
         account = self.by_name.get(name)
         if account is None:
@@ -117,19 +120,19 @@ class Accounts:
         return holding
 
     def leave(self, holding: Holding) -> None:
-        """A connection is gone, and its bytes will be given back, or are already."""
+        """Note that a connection is gone. Its bytes were given back, or will be when its requests end."""
         holding.has_left = True
         self._forget(holding)
 
     # ------------------------------------------------------------------ bytes
 
     def take(self, holding: Holding, size: int) -> bool:
-        """Count `size` bytes; false where more is held than the share now."""
+        """Count `size` more bytes; False if more is held than the share now."""
         self._count(holding, size)
         return self.has_room(holding)
 
     def give(self, holding: Holding, size: int) -> None:
-        """Count them no longer, and let those go on that wait for room."""
+        """Count `size` fewer bytes, and let waiting connections go on."""
         self._count(holding, -size)
         assert holding.used_bytes >= 0, "given back twice"
         self._forget(holding)
@@ -145,7 +148,7 @@ class Accounts:
         return size <= left and holding.used_bytes + size <= left
 
     def queue(self, holding: Holding, size: int) -> None:
-        """Count `size` bytes of messages that wait for a handler, or as many fewer where it is negative."""
+        """Count `size` more bytes of messages that wait for a handler; fewer if `size` is negative."""
         self.queued_bytes += size
         holding.account.queued_bytes += size
         holding.queued_bytes += size
@@ -153,18 +156,18 @@ class Accounts:
         self._forget(holding)
 
     def may_widen(self, holding: Holding, size: int) -> bool:
-        """Whether messages of `size` bytes more may be asked for, beside all that is held."""
+        """Whether the peer may be allowed to send messages of `size` more bytes, besides all that is held."""
         account = holding.account
         return account.used_bytes + account.queued_bytes + size <= self.share(account) - self.queued_bytes
 
     def share(self, account: Account) -> int:
-        """What `account` may hold now."""
+        """The bytes that `account` may hold now."""
         if account.is_control:
             return SHARE_OF_CONTROL * (self.bytes_max - self.used_bytes)
         return self.bytes_max - self.reserve_bytes - self.used_bytes
 
     def unread(self, holding: Holding, size: int) -> bool:
-        """The peer lets `size` bytes of answers wait; false where that is above its share of such bytes."""
+        """Record that the peer has left `size` bytes of answers unread; False if that is above its share."""
         account, more = holding.account, size - holding.unread_bytes
         self.unread_bytes += more
         account.unread_bytes += more
@@ -183,13 +186,13 @@ class Accounts:
         return count < TASKS_MIN or (count < left and holding.task_count < left - count)
 
     def started(self, holding: Holding) -> None:
-        """A task runs."""
+        """Count a task that was started."""
         self.task_count += 1
         holding.account.task_count += 1
         holding.task_count += 1
 
     def stopped(self, holding: Holding) -> None:
-        """It has ended."""
+        """Count a task that has ended."""
         self.task_count -= 1
         holding.account.task_count -= 1
         holding.task_count -= 1
@@ -201,7 +204,7 @@ class Accounts:
         return count < TASKS_MIN or (count < left and holding.run_count < left - count)
 
     def opened(self, holding: Holding, count: int = 1) -> None:
-        """A RUN stream is open, or (-1) no longer."""
+        """Count a RUN stream that was opened, or with -1 one that has ended."""
         self.run_count += count
         holding.account.run_count += count
         holding.run_count += count
@@ -210,12 +213,12 @@ class Accounts:
     # ------------------------------------------------------------------ those that wait
 
     def wait(self, waiter: Waiter, size: int = 0) -> None:
-        """Ease `waiter` when there is room for `size` bytes more. Again, it waits for another size."""
-        assert waiter.holding is not None, "who waits has greeted"
+        """Ease `waiter` when there is room for `size` more bytes. A second call changes the size."""
+        assert waiter.holding is not None, "only a connection that has greeted can wait for room"
         self._waiting.setdefault(waiter.holding.account, {})[waiter] = size
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits no longer."""
+        """Drop `waiter` from the line."""
         if waiter.holding is None:
             return
         line = self._waiting.get(waiter.holding.account)
@@ -223,13 +226,14 @@ class Accounts:
             del self._waiting[waiter.holding.account]
 
     def is_waiting(self, waiter: Waiter) -> bool:
-        """Whether it waits for room."""
+        """Whether `waiter` waits for room."""
         return waiter.holding is not None and waiter in self._waiting.get(waiter.holding.account, ())
 
     def _wake(self) -> None:
-        """Ease those that fit, in order; the first of an account that does not keeps the others waiting.
+        """Ease waiting connections in order; within an account, the first without room stops the others.
 
-        It is looked at again whenever bytes are given back, so a look costs no more than there are accounts.
+        This runs whenever bytes are given back. Because of that stop it looks at one connection of each
+        account, besides those that it eases.
         """
         for account, line in list(self._waiting.items()):
             while line:
@@ -253,7 +257,7 @@ class Accounts:
         assert all(self._waiting.values()), "no empty line"
         for line in self._waiting.values():
             for waiter in line:
-                assert waiter.is_held, "who waits for room is not read"
+                assert waiter.is_held, "a connection that waits for room is not read"
 
     @staticmethod
     def _check(account: Account) -> None:
@@ -262,7 +266,7 @@ class Accounts:
             has = getattr(account, what)
             assert in_all == has, f"connections of {account.name} have {in_all} {what}, and its account {has}"
         for holding in account.holdings:
-            assert not (holding.has_left and holding.is_empty), "who has left and owns nothing is forgotten"
+            assert not (holding.has_left and holding.is_empty), "an empty holding outlives its connection"
             if holding.owned is None:
                 continue
             for what, owned in holding.owned()._asdict().items():

@@ -1,6 +1,6 @@
-"""Admission: a request is decoded and authorized, here and nowhere else, before its handler sees it.
+"""Admission: a request is decoded and authorized, here and nowhere else, before its handler runs.
 
-It looks at nothing that the request is about: a name outside the grant is refused before anybody looks it up.
+Admission looks up nothing: a name outside the caller's grant is refused whether it exists or not.
 Source: access.2, access.4.
 """
 
@@ -18,7 +18,7 @@ from broadsheet.wire.method import Call, Method, Shape
 
 
 class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
-    """Refuse with a status."""
+    """A refusal with its status, on its way to the caller."""
 
     def __init__(self, code: Status, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Refusal(Exception):  # noqa: N818 - a status on its way to the wire.
 
 
 class Asked(NamedTuple):
-    """A request as it came."""
+    """A request before it is decoded."""
 
     number: int
     shape: Shape
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 class Admitting(Protocol):
-    """Who has a method table."""
+    """The part of a server that admission needs."""
 
     table: dict[int, Method]
     authorizer: Authorizer
@@ -55,7 +55,7 @@ def admit(
 
     Raises:
         Refusal: there is no such method, or the request is malformed.
-        NotAllowed, Unauthenticated: `principal` may not ask for it.
+        NotAllowed, Unauthenticated: `principal` may not send this request.
     """
     method = server.table.get(asked.number)
     if method is None or method.shape is not asked.shape:

@@ -1,4 +1,4 @@
-"""Answers: what comes back from a node, as values and errors of the caller's side."""
+"""Answers: replies and refusals of a node, turned into values and errors for the caller."""
 
 from typing import Any, TypeVar
 
@@ -17,10 +17,10 @@ def error_of(status: Status, message: str, hint: str = "") -> BroadsheetError:
 
 
 def decode(body: memoryview, kind: type[R], method: str) -> R:
-    """A reply's body.
+    """The decoded body of a reply.
 
     Raises:
-        RemoteProtocolError: it is not a `kind`.
+        RemoteProtocolError: the body does not decode as a `kind`.
     """
     decoder: msgspec.msgpack.Decoder[R] | None = _decoders.get(kind)
     if decoder is None:
@@ -30,4 +30,4 @@ def decode(body: memoryview, kind: type[R], method: str) -> R:
 
 
 _decoders: dict[type, Any] = {}
-"""By the kind of a reply; as many as there are kinds."""
+"""Decoders by the struct of the reply; one for each struct."""

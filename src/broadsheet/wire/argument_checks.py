@@ -1,7 +1,7 @@
-"""Argument checks: what a caller hands to the wire, looked at before the first byte leaves.
+"""Argument checks: the values that a caller passes to the wire are checked before the first byte is sent.
 
-A value of a wrong type would else be found when a whole turn's frames are written, and take the connection
-and everybody's requests with it. A refusal changes nothing and sends nothing.
+Without these checks a value of the wrong type would fail only while the frames of a whole turn are written,
+and would bring down the connection with everybody's requests. A refusal changes nothing and sends nothing.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def buffers(what: str, parts: Sequence[Buffer]) -> None:
     """Refuse `parts` unless each is bytes, a bytearray or a memoryview of bytes.
 
     Raises:
-        InvalidArgument: names the first that is not.
+        InvalidArgument: a part is something else; the error names the first such part.
     """
     if isinstance(parts, (str, *BUFFERS)):
         raise InvalidArgument(
@@ -43,7 +43,7 @@ def encoded(what: str, body: object) -> bytes:
     """`body` as MessagePack.
 
     Raises:
-        InvalidArgument: it holds what MessagePack has no form for, such as an integer of 65 bits.
+        InvalidArgument: `body` holds a value that MessagePack cannot express, such as an integer of 65 bits.
     """
     try:
         return f.encode(body)
@@ -52,22 +52,22 @@ def encoded(what: str, body: object) -> bytes:
 
 
 def timeout(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse a timeout that is no count of nanoseconds.
+    """Refuse a timeout that is not a whole number of nanoseconds.
 
     Raises:
-        InvalidArgument: it is none; nothing was sent.
+        InvalidArgument: `given` is neither None nor such a number. Nothing was sent.
     """
     if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 0):
         raise InvalidArgument(
-            f"timeout {given!r} is no {Duration.__name__}: a whole number of nanoseconds from 0"
+            f"timeout {given!r} is no {Duration.__name__}: give a whole number of nanoseconds, 0 or more"
         )
 
 
 def offset(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse what is no offset.
+    """Refuse a value that is not an offset.
 
     Raises:
-        InvalidArgument: it is none; nothing was sent.
+        InvalidArgument: `given` is neither None nor an offset. Nothing was sent.
     """
     if given is None:
         return
@@ -76,14 +76,14 @@ def offset(given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
 
 
 def text(what: str, given: Any) -> None:  # noqa: ANN401 - whatever the caller gave.
-    """Refuse what is no text.
+    """Refuse a value that is not text.
 
     Raises:
-        InvalidArgument: it is none; nothing was sent.
+        InvalidArgument: `given` is not a string, or has no form in UTF-8. Nothing was sent.
     """
     if not isinstance(given, str):
         raise InvalidArgument(f"{what} is a {type(given).__name__}, and not text")
     try:
         given.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{what} is no UTF-8: {error.reason} at {error.start}") from None
+        raise InvalidArgument(f"{what} cannot be UTF-8: {error.reason} at {error.start}") from None

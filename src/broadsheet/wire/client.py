@@ -1,12 +1,13 @@
-"""Client: the dialling side of the wire: one connection, and what is asked over it.
+"""Client: the dialling side of the wire: one connection, and the requests on it.
 
-DIALLING --welcome--> READY --goaway--> LEAVING (what was asked is still answered) --> LOST. A request that
-was handed to the socket and not answered is `Unknown` when the connection is lost or its time is up, never
-a no; one that was not is `Unreachable`, for sure. Nothing is retried here: `wire.routed` does that.
+DIALLING --welcome--> READY --goaway--> LEAVING (open requests are still answered) --> LOST. If the connection
+is lost, or the time is up, a request that was passed to the socket and not answered is `Unknown`, never a
+refusal. A request that was not passed to the socket is `Unreachable`: it was certainly not executed. Nothing
+is retried here: `wire.routed` does that.
 
-Requests that wait for a stream are served in the order of their coming. Of a RUN stream unanswered bytes
-never exceed the window that the listener greeted with; runs are sent in the order of the calls, and each is
-answered once: with where its first byte went, or with a refusal of all of it.
+Requests that wait for a stream are served in order of arrival. The unanswered bytes of a RUN stream never
+exceed the window of the listener's greeting. Runs are sent in the order of the calls, and each is answered
+once: with the offsets of its bytes, or with a refusal of the whole run.
 Source: wire.10; C1, C2, C6.
 """
 
@@ -63,7 +64,7 @@ WAITING_MAX: Final = 65_536
 class StreamSlots:
     """Requests that wait until a stream may be opened, first come, first served.
 
-    One that gives up was not sent, for sure.
+    A request that gives up was not sent.
     """
 
     def __init__(self, connection: "ClientConnection") -> None:
@@ -71,14 +72,14 @@ class StreamSlots:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a request waits."""
         return bool(self._waiters)
 
     async def turn(self, began: Instant, timeout: Duration) -> None:
         """Wait until a stream may be opened and the socket takes more.
 
         Raises:
-            Unreachable: too many wait, or it took longer than `timeout`. Nothing was sent.
+            Unreachable: too many requests wait, or `timeout` has passed. Nothing was sent.
         """
         connection = self._connection
         address, ports = connection.address, connection.ports
@@ -95,13 +96,13 @@ class StreamSlots:
             except BaseException:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-                self.wake()  # We may have been woken and leave: the next one's turn.
+                self.wake()  # If this request was woken and leaves, the slot must go to the next one.
                 raise
             finally:
                 timer.cancel()
 
     def wake(self) -> None:
-        """Let the first one go on, where there is room; all, where there will never be."""
+        """Let the first request go on if there is room; let all go on if the connection is not usable."""
         is_done_for = not self._connection.is_usable
         while self._waiters and (is_done_for or self._connection.may_begin()):
             waiter = self._waiters.popleft()
@@ -117,7 +118,7 @@ class StreamSlots:
 
 
 class Acknowledged(msgspec.Struct, frozen=True, gc=False):
-    """A run went to [begin, end), its records back to back."""
+    """A run was appended at [begin, end), its records back to back."""
 
     sequence: int
     count: int
@@ -137,23 +138,23 @@ class RunCaller:
         self._error: BroadsheetError | None = None
         self._sequence = 0
         self.unanswered_bytes = 0
-        """Sent and not yet answered, and what was promised to those that are about to send."""
+        """Bytes that were sent and not answered, and bytes promised to callers that are about to send."""
         self._answers: dict[int, tuple[int, int, asyncio.Future[Acknowledged]]] = {}
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._has_finished = False
 
     async def send(self, records: Sequence[Buffer], *, at: int | None = None) -> Acknowledged:
-        """Send `records` as one run frame and await where they went.
+        """Send `records` as one run frame, and wait for the answer: the offsets of the run.
 
         Args:
-            records: at least one. They are not copied, and stay untouched until the answer.
-            at: where the first byte must go; None for the head.
+            records: at least one. They are not copied: do not change them before the answer.
+            at: the offset that the first byte must get; None for the head.
 
         Raises:
-            TooLarge: they do not fit into one frame. Nothing was sent: send fewer at a time.
-            InvalidArgument: they are no buffers, or none, or `at` is no offset. Nothing was sent.
-            Refused: none of it was done.
-            Unknown: it may have been done.
+            TooLarge: the records do not fit into one frame. Nothing was sent: send fewer at a time.
+            InvalidArgument: a record is no buffer, there is none, or `at` is no offset. Nothing was sent.
+            Refused: no record was appended.
+            Unknown: the records may have been appended.
         """
         future = await self.submit(records, at=at)
         return await future
@@ -161,7 +162,7 @@ class RunCaller:
     async def submit(
         self, records: Sequence[Buffer], *, at: int | None = None
     ) -> "asyncio.Future[Acknowledged]":
-        """As `send`, but return once the frame is on its way; the future has the answer."""
+        """Like `send`, but return when the frame is queued; the future has the answer."""
         argument_checks.buffers("a run", records)
         argument_checks.offset(at)
         if not records:
@@ -175,8 +176,8 @@ class RunCaller:
             or len(lengths) > base.peer_run_count_max
         ):
             raise TooLarge(
-                f"a run of {len(lengths)} records and {size} bytes, and {self._connection.address} takes"
-                f" {base.peer_run_count_max} and {base.peer_frame_bytes_max}"
+                f"a run of {len(lengths)} records and {size} bytes is too large: {self._connection.address} "
+                f"takes {base.peer_run_count_max} records and {base.peer_frame_bytes_max} bytes in a frame"
             )
         if self._waiting or not self._has_room(size):
             await self._wait(size)
@@ -192,10 +193,10 @@ class RunCaller:
         return future
 
     async def close(self) -> None:
-        """End the stream once everything is answered.
+        """End the stream, when every run is answered.
 
         Raises:
-            BroadsheetError: it was ended otherwise before.
+            BroadsheetError: the stream ended with this error before.
         """
         if not self._has_finished and self._error is None:
             self._has_finished = True
@@ -204,7 +205,7 @@ class RunCaller:
         await asyncio.shield(self._ended)
 
     def check(self) -> None:
-        """Between two turns of the loop nobody waits for room that there is; also under `python -O`."""
+        """Assert that no run waits although it has room; true between two turns, checked under -O too."""
         if self._waiting and self._has_room(self._waiting[0][0]):
             raise AssertionError(f"a run of {self._waiting[0][0]} bytes waits, and has room")
 
@@ -213,7 +214,7 @@ class RunCaller:
         return self.unanswered_bytes + size <= window and not self._connection.is_write_paused
 
     async def _wait(self, size: int) -> None:
-        """Wait for room, which is taken as soon as there is some: nobody may come in between."""
+        """Wait for room. `on_writable` reserves it for the waiter, so that no other caller can take it."""
         self._raise_if_ended()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, waiter)
@@ -224,7 +225,7 @@ class RunCaller:
             if entry in self._waiting:
                 self._waiting.remove(entry)
             elif not waiter.cancelled():
-                self.unanswered_bytes -= size  # It had got the room, and goes without using it.
+                self.unanswered_bytes -= size  # The room was reserved, and is not used.
             self.on_writable()
             raise
 
@@ -234,7 +235,7 @@ class RunCaller:
         return self._error is not None
 
     def _raise_if_ended(self) -> None:
-        """What was not submitted was not done, whatever is unknown of the records before it."""
+        """Refuse a run on a stream that has ended. It was not sent, so an `Unknown` end becomes a refusal."""
         if isinstance(self._error, Unknown):
             raise Unreachable(f"the run stream had ended, and nothing of this was sent: {self._error}")
         if self._error is not None:
@@ -244,7 +245,7 @@ class RunCaller:
     # ------------------------------------------------------------------ for the connection
 
     def on_writable(self) -> None:
-        """The window, or the socket, has room: give it to those that wait, in order."""
+        """Give room of the window to the waiting runs, in order, while the socket takes bytes."""
         while self._waiting and (self._error is not None or self._has_room(self._waiting[0][0])):
             size, waiter = self._waiting.popleft()
             if not waiter.done():
@@ -252,12 +253,12 @@ class RunCaller:
                 waiter.set_result(None)
 
     def on_opened(self, body: memoryview) -> None:
-        """The target has accepted the stream."""
+        """Note that the node has accepted the stream."""
         if not self.opened.done():
             self.opened.set_result(body)
 
     def on_answer(self, event: AcknowledgedReceived | RunRefused) -> None:
-        """Some records have their answer."""
+        """Resolve the future of a run with its answer."""
         entry = self._answers.pop(event.sequence, None)
         if entry is None or entry[0] != event.count:
             self._connection.base.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
@@ -272,7 +273,7 @@ class RunCaller:
         self.on_writable()
 
     def on_end(self, error: BroadsheetError | None) -> None:
-        """The stream has ended; what has no answer is as the error says."""
+        """Note that the stream has ended; runs without an answer become `Unknown`."""
         self._error = error if error is not None else Unknown("the run stream has ended")
         if not self.opened.done():
             self.opened.set_exception(self._error)
@@ -280,7 +281,7 @@ class RunCaller:
         for _, _, future in self._answers.values():
             if not future.done():
                 future.set_exception(undecided)
-                future.exception()  # Whoever sent it may be gone.
+                future.exception()  # Retrieved, because the sender may have been cancelled.
         self._answers = {}
         if not self._ended.done():
             if error is None:
@@ -295,7 +296,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Caller(Protocol):
-    """Anything that can be called: one connection, or a route."""
+    """An object that makes calls: one connection, or a `Routed`."""
 
     async def call(
         self,
@@ -310,8 +311,8 @@ class Caller(Protocol):
         """One unary call: the reply's body and payload.
 
         Raises:
-            Refused: it was not done; for sure.
-            Unknown: it may have been done.
+            Refused: the request was certainly not executed.
+            Unknown: the request may have been executed.
         """
         ...
 
@@ -324,7 +325,7 @@ class Caller(Protocol):
     async def open_run(
         self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
     ) -> tuple[R, RunCaller]:
-        """Open a RUN stream; returns once its target has accepted it."""
+        """Open a RUN stream; returns when the node has accepted it."""
         ...
 
 
@@ -339,7 +340,7 @@ class ClientStream(StreamEnd):
 
     @property
     def replied(self) -> "asyncio.Future[memoryview]":
-        """Done when the stream has ended, with its reply or otherwise; not to be cancelled."""
+        """A future that is done when the stream has ended, with its reply or an error. Do not cancel it."""
         return self._reply
 
     def finish(self) -> None:
@@ -350,22 +351,22 @@ class ClientStream(StreamEnd):
             self._connection.mark_dirty()
 
     async def reply(self, kind: type[R]) -> R:
-        """The handler's reply, once it has ended; `finish` is implied.
+        """Finish the stream, and wait for the handler's reply.
 
         Raises:
-            BroadsheetError: it refused, the deadline passed or the connection was lost (`Unknown`).
+            BroadsheetError: the handler refused, the deadline passed, or the connection was lost (`Unknown`).
         """
         self.finish()
         return decode(await asyncio.shield(self._reply), kind, self._method)
 
     def cancel(self) -> None:
-        """Withdraw; harmless when it has ended."""
+        """Cancel the stream. If it has ended, nothing happens."""
         if not self._reply.done():
             self._connection.withdraw(self.stream)
             self.on_end(Unknown("cancelled by us: it may have taken effect"))
 
     def on_event(self, event: MessageReceived | FinishReceived | CreditReceived) -> None:
-        """A frame came for it."""
+        """Process a frame of this stream."""
         if isinstance(event, MessageReceived):
             self.on_message(event)
         elif isinstance(event, FinishReceived):
@@ -374,16 +375,16 @@ class ClientStream(StreamEnd):
             self.on_writable()
 
     def on_reply(self, body: memoryview) -> None:
-        """It ended well."""
+        """Note that the stream ended with a reply."""
         if not self._reply.done():
             self._reply.set_result(body)
         super().on_end(None)
 
     def on_end(self, error: BroadsheetError | None) -> None:
-        """It ended otherwise."""
+        """Note that the stream ended, with `error` or without a reply."""
         if error is not None and not self._reply.done():
             self._reply.set_exception(error)
-            self._reply.exception()  # Nobody may ask for it: `receive` and `send` raise it as well.
+            self._reply.exception()  # Retrieved, because `receive` and `send` raise it as well.
         super().on_end(error)
 
 
@@ -404,7 +405,7 @@ class ClientConnection(ConnectionProtocol):
         """The node's name, as it greeted."""
         self.cluster = ""
         self.methods: dict[str, int] = {}
-        """What the node can do, by name."""
+        """The numbers of the node's methods, by name."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[tuple[memoryview, memoryview]]] = {}
         self._streams: dict[int, ClientStream] = {}
@@ -415,7 +416,7 @@ class ClientConnection(ConnectionProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether it takes more requests."""
+        """Whether the connection takes more requests."""
         return self.base.phase is Phase.OPEN and not self.base.is_worn_out()
 
     # ------------------------------------------------------------------ what users call
@@ -433,8 +434,8 @@ class ClientConnection(ConnectionProtocol):
         """One unary call: the reply's body and payload.
 
         Raises:
-            Refused: it was not done; for sure.
-            Unknown: it may have been done.
+            Refused: the request was certainly not executed.
+            Unknown: the request may have been executed.
         """
         body = _checked(method, request, timeout)
         argument_checks.buffers(f"the payload of {method}", payload)
@@ -455,7 +456,7 @@ class ClientConnection(ConnectionProtocol):
     async def open(
         self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
     ) -> "ClientStream":
-        """Open a STREAM. `timeout` bounds all of it, at the node; None for no bound.
+        """Open a STREAM. `timeout` limits its whole duration at the node; None for no limit.
 
         Raises:
             Refused: the connection takes no more streams.
@@ -470,10 +471,10 @@ class ClientConnection(ConnectionProtocol):
     async def open_run(
         self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
     ) -> tuple[R, RunCaller]:
-        """Open a RUN stream; returns once its target has accepted it.
+        """Open a RUN stream; returns when the node has accepted it.
 
         Raises:
-            Refused: it has not, for sure.
+            Refused: the node has not accepted it.
             Unknown: the connection was lost, or the time is up.
         """
         request_body = _checked(method, request, timeout)
@@ -492,22 +493,25 @@ class ClientConnection(ConnectionProtocol):
         return decode(body, reply, method), run
 
     def refresh_token(self, token: str) -> None:
-        """Show a newer token, before the old one expires.
+        """Send a newer token, before the old one expires.
 
         Raises:
-            InvalidArgument: it is no text. Nothing was sent.
+            InvalidArgument: the token is not text. Nothing was sent.
         """
         argument_checks.text("the token", token)
         self.base.say_token(token)
         self.mark_dirty()
 
     async def close(self) -> None:
-        """Close; what is not answered is `Unknown`. Idempotent."""
+        """Close; requests that are not answered become `Unknown`. Idempotent."""
         if not self.is_lost:
             self.end("closed by us")
 
     def check(self) -> None:
-        """Between two turns nobody waits for room that there is, and no slot is lost; under -O too."""
+        """Assert that no request waits although it has room, and every open stream has an owner.
+
+        True between two turns of the loop; checked under `python -O` too.
+        """
         if not self.is_usable or self.is_lost:
             return
         self.base.check()
@@ -518,7 +522,7 @@ class ClientConnection(ConnectionProtocol):
         for stream in self.base.streams:
             owners = (self._calls, self._streams, self._runs)
             if not any(stream in each for each in owners):
-                raise AssertionError(f"stream {stream} is open, and nobody has it")
+                raise AssertionError(f"stream {stream} is open, and no call owns it")
 
     # ------------------------------------------------------------------ for streams
 
@@ -534,10 +538,10 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def _late(self, stream: int, future: "asyncio.Future[Any]", timeout: Duration) -> None:
-        """A call's time is up, at our end; the node is told, and may have done it."""
+        """End a call whose time is up at our end, and cancel it at the node, which may have executed it."""
         if not future.done():
             future.set_exception(
-                DeadlineExceeded(f"no answer in {timeout // MILLISECOND} ms: it may have been done")
+                DeadlineExceeded(f"no answer in {timeout // MILLISECOND} ms: it may have been executed")
             )
             self._withdraw(stream)
 
@@ -551,7 +555,7 @@ class ClientConnection(ConnectionProtocol):
         *,
         is_bounded: bool = True,
     ) -> tuple[int, Duration]:
-        """Open a stream, once there is room for it; returns it with what is left of `timeout`."""
+        """Open a stream, when there is room for it; its number, and what is left of `timeout`."""
         base = self.base
         began = self.ports.time.now()
         self.raise_if_unusable()
@@ -561,12 +565,12 @@ class ClientConnection(ConnectionProtocol):
         size = f.payload_bytes(payload)
         if not base.fits(len(body), size):
             raise TooLarge(
-                f"a request of {len(body)} + {size} bytes, and {self.address} takes"
-                f" {base.peer_frame_bytes_max}"
+                f"a request of {len(body)} bytes of body and {size} of payload is too large: {self.address} "
+                f"takes {base.peer_frame_bytes_max}, with a body of {base.limits.body_bytes_max}"
             )
         has_waited = bool(self._waiting) or not self.may_begin()
         if has_waited:
-            await self._waiting.turn(began, timeout)  # Whoever is woken here uses the stream.
+            await self._waiting.turn(began, timeout)  # No await may follow: the woken request owns the slot.
             self.raise_if_unusable()
         left = Duration(max(0, timeout - (self.ports.time.now() - began)))
         timeout_ms = min(max(1, left // MILLISECOND), 0xFFFF_FFFF) if is_bounded else 0
@@ -574,7 +578,7 @@ class ClientConnection(ConnectionProtocol):
         self._unsent[stream] = None
         self.mark_dirty()
         if has_waited:
-            self._waiting.wake()  # A socket that takes more does so for more than one.
+            self._waiting.wake()  # There may be room for the next waiting request, too.
         return stream, left
 
     def may_begin(self) -> bool:
@@ -582,10 +586,10 @@ class ClientConnection(ConnectionProtocol):
         return self.base.may_open() and not self.is_write_paused
 
     def raise_if_unusable(self) -> None:
-        """Refuse where no more requests are taken.
+        """Refuse a request if the connection takes no more.
 
         Raises:
-            Refused: why. Nothing was sent.
+            Refused: the reason. Nothing was sent.
         """
         if self.is_lost or self.base.phase is Phase.BROKEN:
             raise Unreachable(f"the connection to {self.address} is lost: {self.reason}")
@@ -597,7 +601,7 @@ class ClientConnection(ConnectionProtocol):
     # ------------------------------------------------------------------ Shell
 
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Take what the connection reports, in order."""
+        """Process the events of the connection machine, in order."""
         for event in events:
             match event:
                 case ReplyReceived():
@@ -641,7 +645,7 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def _on_goaway(self, event: GoAwayReceived) -> None:
-        """No stream above `last_stream` was looked at: those are refused, for sure."""
+        """Refuse the streams above `last_stream`: the node has certainly not executed them."""
         self._away = event
         self.reason = self.reason or event.message
         if not self.ready.done():
@@ -656,7 +660,7 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def _settle(self, stream: int, error: BroadsheetError) -> None:
-        """A stream has ended with `error`."""
+        """End a stream with `error`."""
         future = self._calls.get(stream)
         if future is not None:
             if not future.done():
@@ -668,11 +672,11 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def on_flushed(self) -> None:
-        """What was queued is with the socket: from here on it may have been done."""
+        """Note that all queued requests are with the socket: from now on they may have been executed."""
         self._unsent = {}
 
     def on_writable(self) -> None:
-        """The socket takes bytes again."""
+        """Let waiting senders go on: the socket takes bytes again."""
         for end in list(self._streams.values()):
             end.on_writable()
         for run in list(self._runs.values()):
@@ -680,7 +684,7 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def on_lost(self) -> None:
-        """Answer everything that is still open."""
+        """End everything that is still open: `Unreachable` if it was not sent, else `Unknown`."""
         if not self.ready.done():
             self.ready.set_exception(Unreachable(f"{self.address}: {self.reason}"))
         unsent = self._unsent
@@ -704,12 +708,12 @@ async def dial(
     cluster: str = "",
     pool: SlabPool | None = None,
 ) -> ClientConnection:
-    """Connect to `address`; returns once the node has let us in.
+    """Connect to `address`; returns when the node has accepted our greeting.
 
     Raises:
-        Unreachable: it did not answer within `limits.dial_timeout`, or turned the connection away.
-        Unauthenticated: it does not like the token.
-        InvalidArgument: `address` can be no address, or one of the others is no text.
+        Unreachable: the node did not answer within `limits.dial_timeout`, or turned the connection away.
+        Unauthenticated: the node refuses the token.
+        InvalidArgument: `address` has no valid form, or another argument is not text.
     """
     for what, given in (("the token", token), ("the node's name", node), ("the cluster's name", cluster)):
         argument_checks.text(what, given)
@@ -740,7 +744,7 @@ async def dial(
 
 
 def _checked(method: str, request: msgspec.Struct, timeout: Duration | None) -> bytes:
-    """The body of a request, once what its caller gave is of the right types."""
+    """The encoded body of a request whose arguments have the right types."""
     argument_checks.text("the method", method)
     argument_checks.timeout(timeout)
     return argument_checks.encoded(f"the request of {method}", request)
@@ -748,4 +752,4 @@ def _checked(method: str, request: msgspec.Struct, timeout: Duration | None) -> 
 
 def _abort(made: list[ClientConnection]) -> None:
     for connection in made:
-        connection.abort("it was not let in")
+        connection.abort("the greeting failed")

@@ -1,8 +1,8 @@
-"""Columns: checksums of many headers at once, and unary frames that arrive or leave in rows.
+"""Columns: many unary frames of equal shape are checked, or made, at once with numpy.
 
-crc32c is affine over the bits of its input, so the checksum of a header is a constant xor one table entry
-for each part that varies; in a run of equal frames those are the two halves of the stream. Sans-IO, and
-decides nothing. Source: ADR 0044.
+crc32c is affine over the bits of its input. So the checksum of a header is a constant, xor one table entry
+for each part that varies. Between frames of equal shape only the two halves of the stream number vary. This
+module does no IO and decides nothing. Source: ADR 0044.
 """
 
 from functools import lru_cache
@@ -15,7 +15,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.wire import frame as f
 
 ROWS_MIN: Final = 24
-"""Below it the fixed cost of numpy exceeds the loop's."""
+"""With fewer frames the fixed cost of numpy exceeds that of a loop."""
 
 U32Column = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -41,7 +41,7 @@ _HIGH: Final = _table(_STREAM_AT + 2)
 
 
 def header_crcs(length: int, word: int, streams: U32Column) -> U32Column:
-    """The checksums of headers that differ in their stream only."""
+    """The checksums of headers that differ only in their stream."""
     crcs: U32Column = np.take(_LOW, streams & np.uint32(0xFFFF))
     crcs ^= np.take(_HIGH, streams >> np.uint32(16))
     crcs ^= np.uint32(crc32c(f.HEADER.pack(length, 0, word, 0)[:12]))
@@ -49,10 +49,10 @@ def header_crcs(length: int, word: int, streams: U32Column) -> U32Column:
 
 
 def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream: int) -> U32Column | None:
-    """The streams of the CALL frames at `at` that are like the first one, where these are many.
+    """The streams of the CALL frames at `at` that are like the first one; None if they are few.
 
-    A frame is like the first if it has its length, word, method and timeout, a greater odd stream than the
-    one before it, and a right checksum. What is not is left to the loop, which knows what to say.
+    A frame is like the first if it has the same length, word, method and timeout, a greater odd stream than
+    the frame before it, and a right checksum. Other frames are left to the loop, which reports their errors.
     """
     frames = np.frombuffer(buffer, _parts_dtype(_HEAD_BYTES, stride - _HEAD_BYTES), count, at)
     heads = frames["head"].copy().view("<u4").reshape(count, _HEAD_BYTES // 4)
@@ -71,7 +71,7 @@ def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream
 
 
 def has_one_body(view: memoryview, stride: int, count: int, body_bytes: int) -> bool:
-    """Whether all of these frames have the very body of the first."""
+    """Whether all of these frames have the same body as the first."""
     parts = _parts_dtype(f.HEADER_BYTES, body_bytes, stride - f.HEADER_BYTES - body_bytes)
     bodies: bytes = np.frombuffer(view, parts, count)["body"].tobytes()
     return bodies == bodies[:body_bytes] * count
@@ -80,7 +80,7 @@ def has_one_body(view: memoryview, stride: int, count: int, body_bytes: int) -> 
 def render_rows(
     kind: int, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int
 ) -> Buffer:
-    """Frames of `kind` with one `body`, one for each stream and payload, which all have `payload_bytes`."""
+    """Frames of `kind`, one for each stream, with the same `body`, and payloads of `payload_bytes` each."""
     length, word = len(body) + payload_bytes, kind | len(body) << f.WORD_BODY_SHIFT
     heads = np.empty(len(streams), _HEADER)
     heads["length"], heads["stream"], heads["word"] = length, streams, word

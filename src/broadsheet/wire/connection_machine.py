@@ -1,4 +1,4 @@
-"""Connection machine: the sans-IO state of one native connection: bytes in, events out, bytes out.
+"""Connection machine: the sans-IO state of one native connection: it takes bytes, and gives events and bytes.
 
 Stream numbers are unsigned 32 bits, odd and rising for the dialler's. Windows count bytes.
 GREETING --HELLO/WELCOME--> OPEN --GOAWAY--> LEAVING --> BROKEN, and BROKEN from anywhere.
@@ -32,13 +32,13 @@ from broadsheet.wire.limits import WireLimits
 
 UNBOUNDED: Final = 1 << 62
 PAYLOAD_SHIFT: Final = 12
-"""Four KiB of a frame count as a unit."""
+"""Four KiB of a frame count as one unit of work."""
 ROWS_SHIFT: Final = 10
-"""A KiB of calls by column counts as a unit."""
+"""A KiB of calls that are taken by column counts as one unit of work."""
 
 
 class Phase(Enum):
-    """How far the connection has come."""
+    """The phase of a connection."""
 
     GREETING = "greeting"
     OPEN = "open"
@@ -76,7 +76,7 @@ class StreamState:
         self.unanswered_bytes = 0
         """Record bytes received and not yet answered (RUN)."""
         self.grant: tuple[Capability, str | None] | None = None
-        """What the caller's token must allow for as long as it is open."""
+        """Capability and name that the caller's token must allow as long as the stream is open."""
 
 
 UNARY: Final = StreamState(Kind.UNARY)
@@ -110,11 +110,11 @@ class WireConnection:
         self.has_heard = False
         self.misses = 0
         self.units = 0
-        """What the last `receive` did cost, in units of about a microsecond."""
+        """The cost of the last `receive`, in units of about a microsecond."""
         self.record_units = 0
-        """What the last records did cost besides their bytes."""
+        """The cost of the last records besides their bytes."""
         self.is_torn = False
-        """Whether what the last `receive` left is the beginning of a frame, of which more must come."""
+        """Whether the last `receive` has left the beginning of a frame whose rest has not come."""
         self._next_ping = after(now, limits.keepalive_interval)
         self.frame_bytes_max = limits.greeting_bytes_max
         self.table: dict[int, _Handler] = {
@@ -127,9 +127,9 @@ class WireConnection:
     def receive(  # noqa: C901 - the hot loop, in one piece.
         self, buffer: bytearray, view: memoryview, at: int, end: int, now: Instant, *, units: int = UNBOUNDED
     ) -> int:
-        """Take the whole frames of `buffer[at:end]`, as many as cost `units`; returns where the next begins.
+        """Take whole frames of `buffer[at:end]` until they cost `units`; the place where the next one begins.
 
-        What they did cost is in `units` afterwards, and `is_torn` says whether the next one is not whole.
+        Afterwards `self.units` is what they cost, and `is_torn` says whether the next frame is incomplete.
         """
         self.units, self.is_torn, used = 0, False, 0
         if self.phase is Phase.BROKEN:
@@ -145,7 +145,7 @@ class WireConnection:
                     raise RemoteProtocolError("the checksum of a frame's header is wrong")
                 if length > self.frame_bytes_max:
                     raise RemoteProtocolError(
-                        f"a frame of {length} bytes, and {self.frame_bytes_max} are allowed"
+                        f"a frame of {length} bytes is above the limit of {self.frame_bytes_max}"
                     )
                 body_end = at + 16 + (word >> 8)
                 stop = at + 16 + length
@@ -172,7 +172,7 @@ class WireConnection:
                     raise RemoteProtocolError("a frame before the greeting")
                 handler(stream, view[at + 16 : body_end], view[body_end:stop])
                 at = stop
-                if table is not self.table:  # The handler has ended the connection.
+                if table is not self.table:  # The handler has failed the connection, which empties the table.
                     return end
         except RemoteProtocolError as error:
             self.fail(Status.REMOTE_PROTOCOL, str(error))
@@ -183,7 +183,7 @@ class WireConnection:
         return at
 
     def wanted(self, buffer: bytearray, at: int, end: int) -> int:
-        """Bytes that the torn frame at `at` has when whole; a header where that is torn too."""
+        """Bytes of the whole frame whose beginning is at `at`; a header's bytes if the header is torn too."""
         if end - at < f.HEADER_BYTES:
             return f.HEADER_BYTES
         return f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
@@ -191,7 +191,7 @@ class WireConnection:
     # ------------------------------------------------------------------ time
 
     def deadline(self) -> Instant | None:
-        """When `tick` is next wanted."""
+        """The time at which `tick` must be called next; None when the connection is broken."""
         if self.phase is Phase.BROKEN:
             return None
         if self.phase is Phase.GREETING:
@@ -238,14 +238,14 @@ class WireConnection:
     # ------------------------------------------------------------------ greeting and leaving
 
     def leave(self, status: Status, message: str) -> None:
-        """Take no more streams; those that are open go on. Idempotent."""
+        """Accept no more streams; open ones go on. Idempotent."""
         if self.phase in (Phase.LEAVING, Phase.BROKEN):
             return
         self.phase = Phase.LEAVING
         self.send_body(f.GOAWAY, 0, f.GoAway(int(status), message, self.last_stream))
 
     def fail(self, status: Status, message: str) -> None:
-        """Tell the peer why, and be of no more use. Idempotent."""
+        """Break the connection, and tell the peer why. Idempotent."""
         if self.phase is Phase.BROKEN:
             return
         self.phase = Phase.BROKEN
@@ -266,13 +266,13 @@ class WireConnection:
     def may_send(self, stream: int, size: int) -> bool:
         """Whether the peer's window on `stream` has room for a message of `size` bytes.
 
-        True where it has ended.
+        True if the stream has ended: then the message is dropped.
         """
         state = self.streams.get(stream)
         return state is None or state.send_credit >= size + f.MESSAGE_COST
 
     def room(self, stream: int) -> int:
-        """How large a message the peer's window on `stream` has room for."""
+        """The largest message for which the peer's window on `stream` has room, in bytes."""
         state = self.streams.get(stream)
         return UNBOUNDED if state is None else max(0, state.send_credit - f.MESSAGE_COST)
 
@@ -338,7 +338,7 @@ class WireConnection:
         self.out.append(f.frame(f.PONG, 0))
 
     def _on_pong(self, _stream: int, _body: memoryview, _payload: memoryview) -> None:
-        """Whatever was heard has already counted."""
+        """Do nothing: `receive` has already noted that the peer is alive."""
 
     def _on_message(self, stream: int, body: memoryview, payload: memoryview) -> None:
         state = self.known(stream)
@@ -371,7 +371,7 @@ class WireConnection:
         self.events.append(FinishReceived(stream=stream))
 
     def known(self, stream: int) -> StreamState | None:
-        """The state of an open stream; None where it has ended, and the frame is late."""
+        """The state of an open stream; None if it has ended, and the frame is late."""
         state = self.streams.get(stream)
         if state is None and not 0 < stream <= self.last_stream:
             raise RemoteProtocolError(f"stream {stream} was never opened")

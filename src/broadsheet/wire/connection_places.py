@@ -1,16 +1,15 @@
 """Connection places: which connections a server keeps when more come than it has room for.
 
-Strangers (connections that have not greeted) have places of their own, `ungreeted_max` of them. Where these
-are full, the source with the most strangers loses the oldest that has sent nothing, or else its oldest: a
-newcomer is never turned away because others are silent. Callers (greeted) have `connections_max` places.
-Where these are full, the caller with the most connections loses one that has no stream open, the one that
-asked for nothing for the longest time; where it has none, the newcomer takes the place of a busy one of a
-caller that has more connections than its own, and is refused otherwise.
+Connections that have not greeted (strangers) have `ungreeted_max` places of their own. If these are full, the
+source with the most strangers loses its oldest silent one, or its oldest if none is silent. So a newcomer is
+never turned away because others are silent. Connections that have greeted have `connections_max` places. If
+these are full, the caller with the most connections loses an idle one, which has no open stream: the one
+whose last request is oldest. If that caller has no idle connection, and has more connections than the
+newcomer's caller, it loses a busy one. Otherwise the newcomer is refused.
 
 The source of a connection is its remote host; `connections_per_source_max` bounds it. On loopback every
-process of the machine has the same host, which tells nothing: there a connection counts to its caller only,
-which is its token's bearer.
-It closes nothing by itself: it names whom to drop. Source: wire.4; ADR 0150.
+process of the machine has the same host, so there connections are counted by caller only (the bearer of the
+token). This module closes nothing: it names the connection to drop. Source: wire.4; ADR 0150.
 """
 
 from itertools import islice
@@ -22,28 +21,28 @@ from broadsheet.base.types import ConnectionId
 from broadsheet.wire.limits import WireLimits
 
 LOOKED_AT_MAX: Final = 64
-"""Connections of one caller that are looked at to find an idle one: a full server must not scan them all."""
+"""Connections of one caller that are searched for an idle one: a full server must not scan them all."""
 
 
 class Placed(Protocol):
-    """A connection, as far as its place depends on it."""
+    """The part of a connection that its place depends on."""
 
     connection: ConnectionId
     source: str
     """The remote host."""
     caller: str
-    """Who shares its places."""
+    """The bearer of the token: connections with the same caller share its places."""
     asked_at: Instant
-    """When it last asked for something."""
+    """The time of the last request."""
 
     @property
     def has_heard(self) -> bool:
-        """Whether its peer has sent anything."""
+        """Whether the peer has sent anything."""
         ...
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked over it now."""
+        """Whether no request is open."""
         ...
 
 
@@ -60,12 +59,16 @@ class Places(Generic[C]):
         self._callers: dict[str, dict[ConnectionId, C]] = {}
         self._by_source: dict[str, int] = {}
         self._leaving: dict[ConnectionId, None] = {}
-        """Those that have lost their place, and are not closed yet: many newcomers may come in one turn of
-        the loop, and each of them costs another one its place."""
+        """Connections that have lost their place and are not closed yet. They are kept apart, so that each of
+        many newcomers in one turn of the loop costs another connection its place."""
         self.stranger_count = self.caller_count = 0
 
     def arrive(self, connection: C) -> tuple[str, C | None]:
-        """Count a new stranger in; why not, or else which other stranger loses its place."""
+        """Count a new stranger in.
+
+        Returns:
+            Why it is refused (empty if it is not), and the stranger that loses its place to it, if any.
+        """
         source, limits = connection.source, self.limits
         from_source = self._by_source.get(source, 0)
         self.all[connection.connection] = connection
@@ -73,7 +76,7 @@ class Places(Generic[C]):
         self._strangers.setdefault(source, {})[connection.connection] = connection
         self.stranger_count += 1
         if source and not is_loopback(source) and from_source >= limits.connections_per_source_max:
-            return f"{limits.connections_per_source_max} connections from {source} already", None
+            return f"there are {limits.connections_per_source_max} connections from {source} already", None
         if self.stranger_count <= limits.ungreeted_max:
             return "", None
         crowd = max(self._strangers.values(), key=len)
@@ -84,7 +87,11 @@ class Places(Generic[C]):
         return "", self._dismissed(silent or others[0])
 
     def greet(self, connection: C) -> tuple[str, C | None]:
-        """A stranger has become a caller; why it cannot, or else which idle caller loses its place."""
+        """Give a stranger that has greeted a caller's place.
+
+        Returns:
+            Why it is refused (empty if it is not), and the connection that loses its place to it, if any.
+        """
         if not self._forget_stranger(connection):
             return "", None
         self._callers.setdefault(connection.caller, {})[connection.connection] = connection
@@ -97,13 +104,14 @@ class Places(Generic[C]):
         if idle:
             return "", self._dismissed(min(idle, key=lambda each: each.asked_at))
         if len(self._callers[connection.caller]) < len(crowd):
-            return "", self._dismissed(looked_at[0])  # Else who has most would keep all others out.
-        for busy in looked_at:  # The next look begins behind these.
+            # Otherwise the caller with the most connections would keep all other callers out.
+            return "", self._dismissed(looked_at[0])
+        for busy in looked_at:  # The next search begins behind these.
             crowd[busy.connection] = crowd.pop(busy.connection)
         return f"the node has {self.limits.connections_max} connections already, and none is idle", None
 
     def leave(self, connection: C) -> bool:
-        """It is gone; false where it had left before."""
+        """Drop a connection that is gone; False if it had left before."""
         if self.all.pop(connection.connection, None) is None:
             return False
         self._leaving.pop(connection.connection, None)
@@ -126,13 +134,11 @@ class Places(Generic[C]):
         assert sum(self._by_source.values()) == len(self.all), "each connection has one source"
 
     def _dismissed(self, connection: C) -> C:
-        """It has lost its place."""
         self._forget(connection)
         self._leaving[connection.connection] = None
         return connection
 
     def _forget(self, connection: C) -> None:
-        """It has no place any more."""
         if self._forget_stranger(connection):
             return
         crowd = self._callers.get(connection.caller)

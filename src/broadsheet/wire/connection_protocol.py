@@ -1,8 +1,8 @@
-"""The asyncio protocol: the socket's side of a connection: slabs in, one write a turn out, one timer.
+"""Connection protocol: the side of a connection at the socket, as an asyncio protocol.
 
-It owns the receive buffer and the transport, and feeds a `WireConnection`; what its events mean is the
-server's and the client's. A peer that does not take what is queued to it is disconnected with the reason,
-after `write_timeout` without progress or above `send_buffer_bytes_max`. Source: wire.1.
+It owns the receive buffer, the transport and one timer; it feeds a `WireConnection`, and writes once a turn.
+Server and client interpret the events in subclasses. A peer that does not read is disconnected with a reason:
+after `write_timeout` without progress, or when more than `send_buffer_bytes_max` bytes wait. Source: wire.1.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ FLUSH_BYTES: Final = 1 << 20
 
 
 class WirePorts(Protocol):
-    """What the wire needs of the world; `runtime.role.Ports` has it all."""
+    """The ports that the wire needs; `runtime.role.Ports` has them all."""
 
     @property
     def time(self) -> Time:
@@ -65,8 +65,8 @@ class ConnectionProtocol:
     """A `ByteProtocol` around a connection's state."""
 
     may_burst = False
-    """Whether one turn may queue more than `send_buffer_bytes_max` to a socket that was not full before: our
-    own callers' bytes, which say nothing of a peer that had no time yet to read."""
+    """Whether one turn may queue more than `send_buffer_bytes_max` to a socket that was not full before. A
+    client may: these are bytes of our own callers, and the peer had no time yet to read them."""
 
     def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
         self.base, self.ports = core, ports
@@ -75,9 +75,9 @@ class ConnectionProtocol:
         self.is_lost = False
         self.is_write_paused = False
         self.reason = ""
-        """Why we ended the connection, where we did."""
+        """Why we ended the connection; empty if we did not."""
         self.written_bytes = 0
-        """Bytes ever handed to the transport."""
+        """Bytes passed to the transport since the connection began."""
         self._inbound = Inbound(pool)
         self._check = checker(core.check)
         self._is_dirty = False
@@ -90,38 +90,38 @@ class ConnectionProtocol:
     # ------------------------------------------------------------------ for the server and the client
 
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Take what the connection reports, in order."""
+        """Process the events of the connection machine, in order."""
         raise NotImplementedError  # Each side of a connection has its own.
 
     def on_writable(self) -> None:
-        """The socket takes bytes again."""
+        """Go on sending: the socket takes bytes again."""
         raise NotImplementedError  # Each side of a connection has its own.
 
     def on_lost(self) -> None:
-        """The connection is gone."""
+        """Clean up: the connection is gone."""
         raise NotImplementedError  # Each side of a connection has its own.
 
     def on_flushed(self) -> None:
-        """Everything queued so far was handed to the transport."""
+        """Hook: everything queued so far was passed to the transport."""
 
     def next_deadline(self) -> Instant | None:
         """A deadline besides the connection's own."""
         return None
 
     def on_deadline(self, now: Instant) -> None:
-        """The time has come for `next_deadline`, or some other time."""
+        """Act on `next_deadline` if it has come; the timer may also fire for other reasons."""
 
     def mark_dirty(self) -> None:
-        """Write what the connection has queued, when this turn ends."""
+        """Write the queued bytes at the end of this turn."""
         if not self._is_dirty:
             self._is_dirty = True
             self.ports.turn.at_end(Rank.WIRE, self.flush)
 
     def queued(self, size: int) -> None:
-        """`size` more bytes wait for the end of the turn; where they are many, all of them leave now.
+        """Count `size` more queued bytes; if there are many, write all of them now.
 
-        The transport says only then that the socket is full: streams that each had a window to fill in one
-        turn would queue more than a peer may leave unread.
+        Only a write shows whether the socket is full. Without it, streams that each fill a window in one turn
+        would queue more than a peer may leave unread.
         """
         self._queued_bytes += size
         if self._queued_bytes < FLUSH_BYTES:
@@ -130,19 +130,19 @@ class ConnectionProtocol:
             self.flush()
 
     def keep(self, view: memoryview) -> memoryview:
-        """`view`, or a copy, for use beyond this read."""
+        """`view`, or a copy of it, for use after this read."""
         return self._inbound.keep(view)
 
     def keep_small(self, view: memoryview) -> memoryview:
-        """`view`, or a copy where it is small beside the buffer that it would pin."""
+        """`view`, or a copy if it is small compared with the buffer that it would pin."""
         return self._inbound.keep(view) if len(view) < SMALL_BYTES else view
 
     def rest(self) -> None:
-        """Hold no receive buffer where nothing is left in it; not within a read."""
+        """Give the receive buffer back if it is empty. Not to be called within a read."""
         self._inbound.rest()
 
     def end(self, reason: str) -> None:
-        """Close once everything queued is sent."""
+        """Close when everything queued is sent."""
         self.reason = self.reason or reason
         self.flush()
         if self.transport is not None and not self.transport.is_closing():
@@ -157,7 +157,7 @@ class ConnectionProtocol:
             self.transport.abort()
 
     def flush(self) -> None:
-        """Hand everything queued to the transport in one write."""
+        """Pass everything queued to the transport in one write."""
         self._is_dirty, self._queued_bytes = False, 0
         out = self.base.out
         if not out:
@@ -172,17 +172,15 @@ class ConnectionProtocol:
             transport.write(pieces[0])
         else:
             transport.writelines(pieces)
-        self.on_flushed()  # Also where we give up on the peer now: it may have the first of these bytes.
+        self.on_flushed()  # Even if we give up on the peer below: it may have the first of these bytes.
         is_evidence = was_full or not self.may_burst
         if is_evidence and transport.get_write_buffer_size() > self.limits.send_buffer_bytes_max:
-            self.abort(
-                f"slow peer: more than {self.limits.send_buffer_bytes_max} bytes wait to be read by it"
-            )
+            self.abort(f"slow peer: it has left more than {self.limits.send_buffer_bytes_max} bytes unread")
 
     # ------------------------------------------------------------------ ByteProtocol
 
     def connection_made(self, transport: Transport) -> None:
-        """The connection stands."""
+        """Take the transport of the new connection."""
         self.transport = transport
         self.arm(self.ports.time.now())
 
@@ -194,17 +192,17 @@ class ConnectionProtocol:
         return inbound.remainder(self.base.wanted(inbound.slab, inbound.read, inbound.written))
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was received."""
+        """Count received bytes, and process them."""
         self._inbound.written += nbytes
         self.on_received()
 
     def on_received(self) -> None:
-        """Bytes have come: take what is whole."""
+        """Process whole frames of the received bytes."""
         self.receive(self.ports.time.now())
         self.settle()
 
     def receive(self, now: Instant, units: int = UNBOUNDED) -> int:
-        """Take whole frames, as many as cost `units`; returns what they did cost."""
+        """Take whole frames until they cost `units`; the units that they cost."""
         inbound, base = self._inbound, self.base
         inbound.read = base.receive(
             inbound.slab, inbound.view, inbound.read, inbound.written, now, units=units
@@ -214,7 +212,7 @@ class ConnectionProtocol:
         return base.units
 
     def settle(self) -> None:
-        """After frames were taken: write what they brought, and look at the clock of the greeting."""
+        """After frames were taken: have answers written, and set the timer if the peer has greeted."""
         base = self.base
         if self._check is not None:
             self._checked(self._check)
@@ -222,10 +220,10 @@ class ConnectionProtocol:
             self.mark_dirty()
         if self._is_greeting:
             self._is_greeting = base.phase is Phase.GREETING
-            self.arm(self.ports.time.now())  # Its deadline is another one now.
+            self.arm(self.ports.time.now())  # Its deadline changed with its phase, or with the first byte.
 
     def take_events(self, now: Instant) -> None:
-        """Let `on_events` have what has happened."""
+        """Pass the events so far to `on_events`."""
         events, self.base.events = self.base.events, []
         try:
             self.on_events(events, now)
@@ -241,11 +239,11 @@ class ConnectionProtocol:
             self.ports.crash(error)
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more, so it can ask for nothing either: close."""
+        """Close: a peer that sends no more cannot send requests either."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Clean up: the connection is gone."""
         self.is_lost = True
         self.reason = self.reason or (
             f"connection lost: {exc}" if exc is not None else "the peer closed the connection"
@@ -260,21 +258,21 @@ class ConnectionProtocol:
         self._inbound.close()
 
     def pause_writing(self) -> None:
-        """The send buffer is above its high mark."""
+        """Note that the send buffer is above its high mark."""
         self.is_write_paused = True
         self._drained_at = self.ports.time.now()
         self._drained_bytes = self.drained_bytes()
         self.arm(self._drained_at)
 
     def resume_writing(self) -> None:
-        """The send buffer fell below its low mark."""
+        """Go on sending: the send buffer fell below its low mark."""
         self.is_write_paused = False
         self.on_writable()
 
     # ------------------------------------------------------------------ time
 
     def arm(self, now: Instant) -> None:
-        """Have one timer at or before the next deadline."""
+        """Set the one timer to the next deadline, unless it fires earlier anyway."""
         if self.is_lost:
             return
         deadlines = [self.base.deadline(), self.next_deadline()]
@@ -295,7 +293,7 @@ class ConnectionProtocol:
         now = self.ports.time.now()
         is_waiting = self.is_write_paused or (self.transport is not None and self.transport.is_closing())
         if is_waiting and self._is_stuck(now):
-            self.abort("slow peer: it takes none of the bytes that wait for it")
+            self.abort("slow peer: it reads none of the bytes that wait for it")
             return
         misses = self.base.misses
         self.base.tick(now)
@@ -315,7 +313,7 @@ class ConnectionProtocol:
         return now >= self._drained_at + self.limits.write_timeout
 
     def drained_bytes(self) -> int:
-        """What the transport has passed on, as far as it tells."""
+        """Bytes that the transport has passed to the socket."""
         waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
         return self.written_bytes - waiting
 
@@ -340,5 +338,5 @@ def _joined(out: list[Buffer]) -> list[Buffer]:
 
 
 def large_slab_bytes(limits: WireLimits) -> int:
-    """Slabs that hold the largest frame and the beginning of the next."""
+    """The size of a slab that holds the largest frame and the beginning of the next."""
     return limits.frame_bytes_max + MARGIN_BYTES

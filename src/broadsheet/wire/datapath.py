@@ -1,10 +1,9 @@
-"""Data path.
+"""Data path: received bytes become runs, and answers become bytes. Sans-IO; it decides nothing (code.4).
 
-Received bytes to runs, and answers to bytes by column. Sans-IO, and decides nothing (code.4).
-
-Three ways to find boundaries: many equal frames by numpy stride, any frames by a loop, run frames by their
-table. A run of small records is copied out of the slab once, back to back (that is what is logged, and it
-frees the slab); large records are views. Measured: stride parsing is worth 1.2-5.5 times the loop.
+Record boundaries are found in three ways: many equal frames by a numpy stride, other frames by a loop, and
+run frames by their table of lengths. Small records are copied out of the slab once, back to back: these bytes
+are logged, and the slab becomes free. Large records are views. Measured: the stride is 1.2-5.5 times as fast
+as the loop.
 """
 
 import struct
@@ -29,13 +28,13 @@ from broadsheet.wire.frame import (
 )
 
 STRIDE_COUNT_MIN: Final = 48
-"""Below it numpy's fixed cost (about 10 us a run) exceeds the loop's."""
+"""With fewer frames numpy's fixed cost (about 10 us for a run) exceeds the cost of the loop."""
 LOOP_COUNT_MAX: Final = 1024
-"""Records that are taken one by one at a time, for half a millisecond: 60,000 fit into a read of a MiB."""
+"""Records that the loop takes in one go, which lasts half a millisecond: a read of 1 MiB may hold 60,000."""
 COPY_BYTES_MAX: Final = 4096
-"""Records up to this mean size are copied together; above, each is a view."""
+"""Records up to this mean size are copied together; if it is larger, each record is a view."""
 COLUMN_COUNT_MIN: Final = 16
-"""Acknowledgements are rendered by numpy from here on."""
+"""So many acknowledgements, or more, are rendered by numpy."""
 _CACHE_MAX: Final = 1024
 
 ACK_BODY: Final = struct.Struct("<QQQ")
@@ -43,7 +42,7 @@ RUN_ACK_BODY: Final = struct.Struct("<QQQQ")
 _HEAD_COLUMNS: Final = struct.Struct("<QQ")
 
 Lengths = int | list[int] | np.ndarray[Any, np.dtype[np.uint32]]
-"""Of equal records their length, else the length of each."""
+"""The length of all records if they are equal; otherwise the length of each."""
 
 _strides: dict[int, np.dtype[np.void]] = {}
 
@@ -71,7 +70,7 @@ def header_crc(view: memoryview, at: int) -> int:
 
 
 def find_equal(buffer: bytearray, at: int, length: int, count: int) -> int:
-    """How many of `count` frames from `at` on have the very header of the first, which was verified."""
+    """How many of `count` frames from `at` on have the same header as the first, which was verified."""
     frames = np.frombuffer(buffer, _stride_dtype(HEADER_BYTES + length), count, at)
     low, high = frames["low"], frames["high"]
     same = low == low[0]
@@ -101,7 +100,7 @@ def take_records(  # noqa: PLR0917 - the hot loop's own variables.
         crcs: verified header checksums of this stream by length, so that each is computed once.
 
     Returns:
-        where it stopped, count, bytes, lengths, and the content.
+        The place after the last frame taken; count, bytes and lengths of the records; and their content.
 
     Raises:
         RemoteProtocolError: a header's checksum or length is wrong. Nothing was taken.
@@ -155,7 +154,7 @@ def _verify(  # noqa: PLR0917 - the hot loop's own variables.
     if header_crc(view, at) != crc:
         raise RemoteProtocolError("the checksum of a frame's header is wrong")
     if length > length_max:
-        raise RemoteProtocolError(f"a frame of {length} bytes, and {length_max} are allowed")
+        raise RemoteProtocolError(f"a frame of {length} bytes is above the limit of {length_max}")
     if len(crcs) >= _CACHE_MAX:
         crcs.clear()
     crcs[length] = crc
@@ -165,12 +164,13 @@ def run_lengths(body: memoryview, payload_bytes: int, count_max: int) -> tuple[i
     """The table of a run frame: wanted offset, count, lengths.
 
     Raises:
-        RemoteProtocolError: the table does not add up to the payload, is empty or too long.
+        RemoteProtocolError: the lengths do not add up to the payload, or the table is empty or too long.
     """
     count, rest = divmod(len(body) - 8, 4)
     if rest or not 1 <= count <= count_max:
         raise RemoteProtocolError(
-            f"a run frame with a table of {len(body) - 8} bytes, for 1 to {count_max} records"
+            f"a run frame with a table of {len(body) - 8} bytes: it must have 4 for each of 1 to {count_max} "
+            "records"
         )
     at = U64.unpack_from(body)[0]
     lengths = np.frombuffer(body[8:], "<u4")
@@ -183,7 +183,7 @@ def run_lengths(body: memoryview, payload_bytes: int, count_max: int) -> tuple[i
 
 
 def render_acks(stream: int, sequence: int, count: int, lengths: Lengths, begin: int) -> bytes:
-    """One ACK frame for each record of a run whose first byte went to `begin`."""
+    """One ACK frame for each record of a run whose first byte has the offset `begin`."""
     head = header(ACK, stream, body_bytes=24)
     if count < COLUMN_COUNT_MIN:
         each = [lengths] * count if isinstance(lengths, int) else [int(length) for length in lengths]

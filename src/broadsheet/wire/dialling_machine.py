@@ -1,7 +1,7 @@
-"""Dialling machine: the calling side of a connection's sans-IO state.
+"""Dialling machine: the sans-IO state of the dialling side of a connection.
 
-It opens streams with odd, rising numbers, as many at once as the listener's greeting allows, and never uses
-one again. Source: docs/protocols/native.md.
+It opens streams with odd, rising numbers, as many at once as the listener's greeting allows, and never uses a
+number again. Source: docs/protocols/native.md.
 """
 
 from collections.abc import Sequence
@@ -52,14 +52,14 @@ class DiallerConnection(WireConnection):
         return self.limits.dial_timeout
 
     def say_hello(self, *, token: str, node: str = "", cluster: str = "") -> None:
-        """Introduce this dialler."""
+        """Send this dialler's greeting."""
         self.send_body(f.HELLO, 0, f.Hello(
             f.MAGIC, f.VERSION, f.VERSION, token, self.limits.frame_bytes_max, self.limits.window_bytes, node,
             cluster,
         ))  # fmt: skip
 
     def say_token(self, token: str) -> None:
-        """Show a newer token."""
+        """Send a newer token."""
         self.send_body(f.TOKEN, 0, f.NewToken(token))
 
     def may_open(self) -> bool:
@@ -75,8 +75,8 @@ class DiallerConnection(WireConnection):
     def open(
         self, kind: Kind, method: int, *, timeout_ms: int, body: bytes, payload: Sequence[Buffer] = ()
     ) -> int:
-        """Send a request; returns its stream. The caller has asked `may_open` and `fits`."""
-        assert self.may_open(), "the caller waits for its turn"
+        """Send a request, after `may_open` and `fits` have allowed it; the number of its stream."""
+        assert self.may_open(), "no stream may be opened now: the caller must wait"
         stream = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = stream
         self.streams[stream] = UNARY if kind is Kind.UNARY else StreamState(kind)
@@ -93,7 +93,7 @@ class DiallerConnection(WireConnection):
         )
 
     def cancel(self, stream: int) -> None:
-        """Withdraw a request; what comes for it from now on is late."""
+        """Withdraw a request; frames that still come for it are ignored."""
         if self.streams.pop(stream, None) is not None:
             self.out.append(f.frame(f.CANCEL, stream))
 
@@ -107,7 +107,9 @@ class DiallerConnection(WireConnection):
             raise RemoteProtocolError("a second greeting")
         if welcome.version != f.VERSION or welcome.frame_bytes_max < self.limits.greeting_bytes_max:
             raise RemoteProtocolError(
-                f"the node answers with version {welcome.version}, which was not offered"
+                f"the node answers with version {welcome.version} and frames of up to "
+                f"{welcome.frame_bytes_max} bytes: version {f.VERSION} was offered, with at least "
+                f"{self.limits.greeting_bytes_max} bytes"
             )
         self.peer_frame_bytes_max = min(welcome.frame_bytes_max, self.limits.frame_bytes_max)
         self.peer_window_bytes = welcome.window_bytes

@@ -1,6 +1,6 @@
-"""What a connection's sans-IO state reports to its shell, in the order of the bytes.
+"""Events: what the connection machine reports to the connection's protocol, in the order of the bytes.
 
-Bodies and payloads are views of the receive buffer: valid for as long as they are referred to (`wire.slab`).
+Bodies and payloads are views of the receive buffer, valid as long as they are referred to (`wire.slab`).
 """
 
 from typing import Any
@@ -15,13 +15,13 @@ from broadsheet.wire.frame import Hello, NewToken, Welcome
 
 
 class HelloReceived(Event, frozen=True):
-    """A dialler has introduced itself with a version that we speak."""
+    """A dialler has greeted, and speaks a version that we speak."""
 
     hello: Hello
 
 
 class WelcomeReceived(Event, frozen=True):
-    """The listener has let us in."""
+    """The listener has accepted our greeting."""
 
     welcome: Welcome
 
@@ -61,11 +61,11 @@ class CallsReceived(Event, frozen=True):
     stride: int
     """From one frame to the next."""
     body_bytes: int
-    """Of the body, whose first eight bytes are method and timeout."""
+    """Bytes of a body, of which the first eight are method and timeout."""
 
 
 class OpenReceived(Event, frozen=True):
-    """A STREAM or a RUN stream is wanted."""
+    """The dialler opens a STREAM or a RUN stream."""
 
     stream: int
     method: int
@@ -82,7 +82,7 @@ class OpenedReceived(Event, frozen=True):
 
 
 class ReplyReceived(Event, frozen=True):
-    """A stream of ours ended well."""
+    """A stream of ours ended with success."""
 
     stream: int
     body: memoryview
@@ -90,7 +90,7 @@ class ReplyReceived(Event, frozen=True):
 
 
 class RefusalReceived(Event, frozen=True):
-    """A stream of ours ended otherwise."""
+    """A stream of ours ended with an error."""
 
     stream: int
     status: Status
@@ -138,7 +138,7 @@ class RecordsReceived(Event, frozen=True):
 
 
 class AcknowledgedReceived(Event, frozen=True):
-    """Records of our RUN stream went to [begin, end)."""
+    """Records of our RUN stream were appended at [begin, end)."""
 
     stream: int
     sequence: int
@@ -159,7 +159,7 @@ class RunRefused(Event, frozen=True):
 
 
 class Broken(Event, frozen=True):
-    """The connection is of no more use: the peer broke the protocol, or fell silent. Nothing follows."""
+    """The connection has failed: the peer broke the protocol, or fell silent. No event follows."""
 
     status: Status
     message: str

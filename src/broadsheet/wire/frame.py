@@ -5,8 +5,8 @@
     u32 word      kind (low 8 bits) and body length (high 24 bits)
     u32 crc       crc32c of the 12 bytes before it
 
-All integers are little-endian. The body is MessagePack, but for the fixed columns named here, and the
-payload raw bytes. This module knows bytes and no state. Source: wire.1; ADR 0040.
+All integers are little-endian. The body is MessagePack, except for the fixed fields named here. The payload
+is raw bytes. This module knows bytes and no state. Source: wire.1; ADR 0040.
 """
 
 import struct
@@ -32,13 +32,13 @@ KIND_MASK: Final = 0xFF
 HELLO: Final = 1
 """Dialler: `Hello`. Listener: `Welcome`. The first frame of each side."""
 GOAWAY: Final = 2
-"""`GoAway`: no stream above `last_stream` was or will be looked at."""
+"""`GoAway`: no stream above `last_stream` was processed or will be."""
 PING: Final = 3
-"""Answer at once. Body empty."""
+"""The peer answers at once with PONG. Body empty."""
 PONG: Final = 4
-"""The answer."""
+"""The answer to a PING."""
 TOKEN: Final = 5
-"""`NewToken`: the dialler's bearer token from here on."""
+"""`NewToken`: the dialler's bearer token from now on."""
 CALL: Final = 6
 """Unary request: u32 method, u32 timeout in ms (0: none), MessagePack request; payload."""
 OPEN: Final = 7
@@ -48,27 +48,27 @@ OPEN_RUN: Final = 8
 OPENED: Final = 9
 """The RUN stream is open: MessagePack reply. Records may follow."""
 REPLY: Final = 10
-"""Ends a stream well: MessagePack reply; payload."""
+"""Ends a stream with success: MessagePack reply; payload."""
 REFUSE: Final = 11
-"""Ends a stream otherwise: `Refusal`."""
+"""Ends a stream with an error: `Refusal`."""
 CANCEL: Final = 12
 """The dialler no longer wants the stream. Body empty."""
 MESSAGE: Final = 13
 """A message of a STREAM.
 
-MessagePack or nothing; payload. Costs its length plus `MESSAGE_COST` of the window.
+Body: MessagePack or empty; then payload. It costs its length plus `MESSAGE_COST` bytes of the window.
 """
 WINDOW: Final = 14
-"""u32: so many more bytes may be sent on the stream."""
+"""u32: the peer may send so many more bytes on the stream."""
 FINISH: Final = 15
 """The sender sends no more messages or records on the stream. Body empty."""
 RECORD: Final = 16
-"""One record of a RUN stream. Body empty; payload the record."""
+"""One record of a RUN stream. Body empty; the payload is the record."""
 RUN: Final = 17
-"""Many.
+"""Many records of a RUN stream.
 
-U64 wanted offset of the first byte (2**64 - 1: the head), then u32 lengths; payload the records back to
-back.
+Body: u64 wanted offset of the first byte (2**64 - 1: the head), then a u32 length for each record. The
+payload is the records back to back.
 """
 ACK: Final = 18
 """Answers a RECORD: u64 sequence, u64 begin, u64 end."""
@@ -85,17 +85,17 @@ FRAME_NAMES: Final = {
     WINDOW: "WINDOW", FINISH: "FINISH", RECORD: "RECORD", RUN: "RUN", ACK: "ACK", RUN_ACK: "RUN_ACK",
     RUN_REFUSE: "RUN_REFUSE",
 }  # fmt: skip
-"""For messages and documents."""
+"""Names of the frame kinds, for error messages and documents."""
 
 CALL_HEAD: Final = struct.Struct("<II")
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 AT_HEAD: Final = (1 << 64) - 1
-"""In a RUN: wherever the head is."""
+"""In a RUN: append at the head, wherever it is."""
 MESSAGE_COST: Final = 64
 """Added to a message's bytes, so that empty messages are bounded too."""
 INITIAL_WINDOW_BYTES: Final = 64 << 10
-"""What either side may send on a new STREAM before the first WINDOW."""
+"""Bytes that either side may send on a new STREAM before the first WINDOW."""
 STREAM_MAX: Final = (1 << 32) - 1
 """The last stream number of a connection. The dialler's are odd; even ones are kept for the listener."""
 
@@ -112,12 +112,12 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     version_max: int
     token: str
     frame_bytes_max: int
-    """Largest frame that the sender accepts, after its header."""
+    """Largest frame that the sender accepts, without its header."""
     window_bytes: int
     """Largest window that the sender will grant on a stream."""
     node: str = ""
     cluster: str = ""
-    """Where not empty, the listener must be of this cluster."""
+    """If not empty, the listener must be of this cluster."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +135,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GoAway(msgspec.Struct, frozen=True, array_like=True):
-    """Why the connection ends, or takes no more streams."""
+    """The reason why the connection ends, or takes no more streams."""
 
     status: int
     message: str
@@ -170,7 +170,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def header(kind: int, stream: int, *, body_bytes: int = 0, payload_bytes: int = 0) -> bytes:
-    """The 16 bytes in front of a frame."""
+    """The 16 bytes of a frame's header."""
     length, word = body_bytes + payload_bytes, kind | body_bytes << 8
     return _pack_sixteen(length, stream, word, crc32c(_pack_twelve(length, stream, word)))
 
@@ -195,7 +195,7 @@ def decode_with(decoder: "msgspec.msgpack.Decoder[Any]", body: Buffer, what: str
     """`body` decoded.
 
     Raises:
-        RemoteProtocolError: it is not what `what` must be.
+        RemoteProtocolError: `body` does not decode as a `what`.
     """
     try:
         return decoder.decode(body)

@@ -1,10 +1,10 @@
-"""Inbound: the receive buffer of one connection: where the next bytes go.
+"""Inbound: the receive buffer of one connection, which says where the next bytes go.
 
-Bytes `[read, written)` of the slab were received and are not yet taken: the beginning of a torn frame. Once a
-large frame has shown its length, the next read ends where the frame ends, so that its rest comes where it
-belongs and nothing after it is torn; the read after it asks for as much again. Where views keep a slab, the
-next frames go to another one. Whoever has taken everything gives the slab back (`rest`). It parses nothing,
-and it never gives bytes out twice (ADR 0041).
+Bytes `[read, written)` of the slab were received and are not taken yet: they are the beginning of a torn
+frame. When the length of a large frame is known, the next read ends where the frame ends, so that the rest of
+the frame follows its beginning, and the frame after it is not torn. The read after that asks for as much
+again. If views pin a slab, the next frames go to another slab. When all bytes are taken, the slab is given
+back (`rest`). This module parses nothing, and never gives bytes out twice (ADR 0041).
 Source: ADR 0045.
 """
 
@@ -13,23 +13,23 @@ from typing import Final
 from broadsheet.wire.slab import SMALL_BYTES, SlabPool, is_free
 
 LARGE_FRAME_BYTES: Final = 128 << 10
-"""A torn frame of this size is read to its end alone; smaller ones are copied more cheaply than asked for."""
+"""A torn frame of this size or more gets a read of its own. For a smaller one a copy is cheaper."""
 COPY_BYTES_MAX: Final = 128 << 10
-"""Received payloads up to this size are copied where they outlive the read, so that they pin no slab."""
+"""Payloads up to this size are copied if they outlive the read, so that they pin no slab."""
 PINNED_MAX: Final = 8
-"""Largest slabs that the views of one connection may pin; above, what outlives the read is copied."""
+"""Views of one connection may pin the bytes of so many largest slabs; above this, payloads are copied."""
 
 BUSY_READ_BYTES: Final = 16 << 10
 CALM_RESTS: Final = 16
-"""A slab above `SMALL_BYTES` is kept for speed until so many turns in a row had smaller reads than that."""
+"""A slab above `SMALL_BYTES` is kept for speed until so many turns in a row read less than that."""
 
 _NOTHING: Final = memoryview(b"")
 _NONE: Final = bytearray()
-"""Where a connection has no slab."""
+"""The slab of a connection that has none."""
 
 
 class Inbound:
-    """Slabs of one connection, one at a time, and none while nothing comes."""
+    """The slabs of one connection: one at a time, and none while no bytes come."""
 
     def __init__(self, pool: SlabPool) -> None:
         self.slab = _NONE
@@ -41,9 +41,10 @@ class Inbound:
         self._pinned_bytes = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go, where no frame is torn.
+        """Where the next bytes go if no frame is torn.
 
-        Room is made here and not after a read: until then the loop itself holds a view of the slab.
+        Room is made here and not after a read, because during a read the loop itself holds a view of the
+        slab.
         """
         if not self.slab:
             self._swap(SMALL_BYTES)
@@ -57,7 +58,7 @@ class Inbound:
         return self.view[self.written :]
 
     def remainder(self, wanted: int) -> memoryview:
-        """Where the next bytes go, where the frame at `read` is torn and has `wanted` bytes when whole."""
+        """Where the next bytes go if the frame at `read` is torn; the whole frame has `wanted` bytes."""
         size, end = len(self.slab), self.read + wanted
         if wanted >= LARGE_FRAME_BYTES:
             if end > size:
@@ -69,20 +70,20 @@ class Inbound:
         return self.view[self.written :]
 
     def keep(self, view: memoryview) -> memoryview:
-        """`view`, or a copy, for use beyond this read.
+        """`view`, or a copy of it, for use after this read.
 
-        What is small, or one too many, must not pin a slab.
+        Small payloads are copied, and so are all others while the connection pins too many bytes.
         """
         if not len(view):
-            return _NOTHING  # Even an empty view would.
+            return _NOTHING  # Even an empty view would pin the slab.
         if len(view) <= COPY_BYTES_MAX or self._pinned_bytes >= PINNED_MAX * self._pool.large_bytes:
             return memoryview(bytes(view))
         return view
 
     def rest(self) -> None:
-        """Give the slab back where everything was taken, unless much may come at once again.
+        """Give the slab back if all bytes are taken, unless the connection is busy.
 
-        To be called while the loop itself holds no view of it.
+        Call this only while the loop itself holds no view of the slab.
         """
         if self.read != self.written or not self.slab:
             return
@@ -90,31 +91,30 @@ class Inbound:
         is_busy = len(self.slab) > SMALL_BYTES and self._calm_rests < CALM_RESTS and not self._pool.is_short
         self.view = _NOTHING
         if is_busy or not is_free(self.slab):
-            self.view = memoryview(self.slab)  # What is referred to is gone on behind.
+            self.view = memoryview(self.slab)  # Live views pin its beginning; the next bytes go behind them.
         else:
             self._give()
 
     def shrink(self) -> None:
-        """Give the slab back: nothing has come into it for a while."""
+        """Give the slab back after a time without bytes."""
         if self.read == self.written:
             self._give()
 
     def close(self) -> None:
-        """Hold nothing any more: what refers to the connection may live for long."""
+        """Release all buffers: objects that refer to the connection may live long."""
         self._give()
         self._pinned, self._pinned_bytes = [], 0
 
     def _give(self) -> None:
-        """Have no slab."""
         slab, self.slab, self.view = self.slab, _NONE, _NOTHING
         self.read = self.written = self._begin = self._expected = 0
         self._pool.give(slab)
 
     def _rewind(self) -> None:
-        """Everything was taken: begin at the front, go on behind what is referred to, or elsewhere."""
+        """Go on after all bytes were taken: at the front, behind live views, or in a new slab."""
         size, written = len(self.slab), self.written
         if size <= SMALL_BYTES and written == size and not self._pool.is_short:
-            self._swap(self._pool.medium_bytes)  # It came as fast as we took it.
+            self._swap(self._pool.medium_bytes)  # The read filled the slab: a larger one saves calls.
             return
         self.view = _NOTHING
         if is_free(self.slab):
@@ -125,7 +125,7 @@ class Inbound:
         self.view = memoryview(self.slab)
 
     def _move(self, wanted: int) -> None:
-        """Have the torn frame in front of a slab of at least `wanted` bytes."""
+        """Move the torn frame to the front of a slab of at least `wanted` bytes."""
         size, rest = len(self.slab), self.written - self.read
         if size <= SMALL_BYTES and not self._pool.is_short:
             size = self._pool.medium_bytes
@@ -139,7 +139,7 @@ class Inbound:
             self._swap(size)
 
     def _swap(self, size: int) -> None:
-        """Go on in another slab, with what is torn."""
+        """Go on in another slab, and copy the torn frame there."""
         old, rest = self.slab, self.written - self.read
         self.view = _NOTHING
         self.slab = self._pool.take(size)

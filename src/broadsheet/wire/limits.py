@@ -1,8 +1,7 @@
-"""Limits of the wire.
+"""Limits: what one side of a native connection allows, in one frozen struct.
 
-One frozen struct, agreed in the greeting (the smaller of both sides where it concerns both).
-
-Units are in the names; durations are nanoseconds. Source: access.8.
+The greeting agrees on the limits that concern both sides: the smaller value counts. Units are in the names;
+durations are in nanoseconds. Source: access.8.
 """
 
 import msgspec
@@ -11,33 +10,33 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 
 
 class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one side of a connection allows."""
+    """The limits of one side of a connection."""
 
     frame_bytes_max: int = 4 << 20
-    """A frame after its header: body and payload. Checked before anything is allocated."""
+    """Body and payload of a frame together. Checked before anything is allocated."""
     body_bytes_max: int = 1 << 20
     """The MessagePack body of a frame."""
     greeting_bytes_max: int = 16 << 10
-    """A frame of a peer that has not been greeted."""
+    """A frame from a peer that has not greeted yet."""
     streams_max: int = 1024
     """Streams (unary calls included) that a peer may have open at once."""
     window_bytes: int = 9 << 20
-    """What a peer may send on one stream before we have consumed it.
+    """Bytes that a peer may send on one stream before we have consumed them.
 
-    Also unanswered bytes of a RUN stream.
+    For a RUN stream: bytes of records that are not answered yet.
     """
     run_count_max: int = 65_536
     """Records in one run frame."""
     in_flight_bytes_max: int = 32 << 20
-    """Request bytes of one connection that are being worked on; above, we stop reading."""
+    """Request bytes of one connection that are being worked on; above this, the connection is not read."""
     node_in_flight_bytes_max: int = 256 << 20
-    """The same of all callers together. One alone may take half, n of them a (n+1)th each."""
+    """The same for all callers together. One caller alone may take half, n callers a (n+1)th each."""
     reserve_bytes: int = 16 << 20
-    """Of these, what only peers and operators may take: tokens with REPLICATE or ADMIN."""
+    """The part of these bytes that only peers and operators may take: tokens with REPLICATE or ADMIN."""
     floor_bytes: int = 64 << 10
-    """A caller that has no more in flight than this is always read, however much the others have."""
+    """A caller with no more bytes in flight than this is always read, however many the others have."""
     node_tasks_max: int = 16_384
-    """Requests that a server works on as tasks; shared among callers as bytes are, with 64 for each."""
+    """Requests that a server works on as tasks; shared like bytes, with at least 64 for each caller."""
     node_runs_max: int = 65_536
     """RUN streams that a server has open; shared in the same way."""
     turn_units_max: int = 1024
@@ -45,37 +44,37 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     turn_time_max: Duration = Duration(3 * MILLISECOND)
     """Work on all connections of a server in one turn of the loop; the rest waits."""
     frame_timeout: Duration = Duration(60 * SECOND)
-    """By when a frame that has begun must be whole."""
+    """How long a frame may take from its first byte to its last."""
     send_buffer_bytes_max: int = 32 << 20
-    """Bytes queued to a peer that does not read them; above, it is disconnected. A caller counts only what
-    it adds to a socket that was full before: its requests wait for the socket."""
+    """Bytes queued to a peer that does not read them; above this, the peer is disconnected. A client counts
+    only bytes that it adds while the socket is full already: its requests wait for the socket."""
     node_unread_bytes_max: int = 256 << 20
-    """The same of all peers together, divided as bytes in flight are; above its share it is disconnected."""
+    """The same for all peers together, shared like bytes in flight; above its share, a peer is dropped."""
     connections_max: int = 4096
-    """Connections of a server that have greeted; above, an idle one of who has most loses its place."""
+    """Connections of a server that have greeted; above this, the caller with the most loses an idle one."""
     connections_per_source_max: int = 256
-    """Connections of one remote host; on loopback all processes have one host, so there it tells nothing."""
+    """Connections of one remote host. Not applied on loopback, where all processes have the same host."""
     ungreeted_max: int = 256
-    """Connections that have not yet said who they are; above, the oldest silent one loses its place."""
+    """Connections that have not greeted yet; above this, the oldest silent one loses its place."""
     first_byte_timeout: Duration = Duration(5 * SECOND)
-    """How long a peer may be silent at the start."""
+    """How long a new peer may send nothing."""
     greeting_timeout: Duration = Duration(10 * SECOND)
-    """By when the greeting must be complete."""
+    """How long a new peer may take until its greeting is complete."""
     write_timeout: Duration = Duration(10 * SECOND)
-    """How long a peer may take no byte of what is queued to it."""
+    """How long a peer may take none of the bytes that are queued to it."""
     keepalive_interval: Duration = Duration(10 * SECOND)
-    """Silence after which we ask whether the peer is there."""
+    """After so long a silence we send a PING."""
     keepalive_misses_max: int = 3
-    """Unanswered questions, one per interval, after which it is not."""
+    """Unanswered PINGs, one per interval, after which the connection is given up."""
     dial_timeout: Duration = Duration(5 * SECOND)
     """How long a client waits for a connection and its greeting."""
     drain_timeout: Duration = Duration(10 * SECOND)
-    """How long streams may take to end once a server goes away."""
+    """How long open streams may take to end when a server shuts down."""
     call_timeout: Duration = Duration(30 * SECOND)
-    """The deadline of a unary call that names none."""
+    """The time limit of a unary call that names none."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Check the bounds of the fields and the relations between them."""
         for name in self.__struct_fields__:
             if getattr(self, name) < 1 and name != "drain_timeout":
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -1,6 +1,6 @@
-"""Listening machine: the accepting side of a connection's sans-IO state.
+"""Listening machine: the sans-IO state of the accepting side of a connection.
 
-Streams are opened by the dialler, and end here: by REPLY, by REFUSE, or by the dialler's CANCEL.
+The dialler opens streams. A stream ends by our REPLY or REFUSE, or by the dialler's CANCEL.
 Source: docs/protocols/native.md.
 """
 
@@ -33,9 +33,9 @@ _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
 
 
 RECORDS_SHIFT: Final = 1
-"""Two records that are taken one by one count as a unit."""
+"""Two records that are taken one by one count as one unit of work."""
 MANY_BYTES_MAX: Final = 4096
-"""Calls up to this size are taken together where they are alike; for larger ones it does not pay."""
+"""Equal calls up to this size are taken together; for larger ones it does not pay."""
 
 
 class ListenerConnection(WireConnection):
@@ -51,12 +51,12 @@ class ListenerConnection(WireConnection):
         """Streams whose caller has gone and whose task still runs: each keeps its slot until it has ended."""
         self._crcs_of = 0
         self._crcs: dict[int, int] = {}
-        """Verified RECORD headers by length, of the stream that records came for last: one for each stream of
-        a peer would be a hundred KiB of memory for each."""
+        """Checksums of verified RECORD headers by length, for the stream that records came for last. A table
+        for each stream of a peer would take a hundred KiB each."""
         self.withdrawn: dict[int, None] = {}
-        """Cancelled streams of a `CallsReceived` that was not looked at yet: they are not begun.
+        """Cancelled streams of a `CallsReceived` event that is not processed yet: they must not be begun.
 
-        Late ones are among them, so it is emptied once all that was taken has been looked at.
+        Late CANCELs add to it too, so it is emptied when all received events are processed.
         """
         self.table.update({
             f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
@@ -65,11 +65,11 @@ class ListenerConnection(WireConnection):
         })  # fmt: skip
 
     def greeting_patience(self) -> Duration:
-        """How long the dialler may take to say who it is."""
+        """How long the dialler may take to greet."""
         return self.limits.greeting_timeout if self.has_heard else self.limits.first_byte_timeout
 
     def say_welcome(self, methods: dict[str, int], *, node: str = "", cluster: str = "") -> None:
-        """Let the dialler in: its token is good."""
+        """Accept the dialler, whose token is valid."""
         assert self.phase is Phase.GREETING, "one greeting a connection"
         limits = self.limits
         self.send_body(f.HELLO, 0, f.Welcome(
@@ -86,21 +86,21 @@ class ListenerConnection(WireConnection):
             self.out.append(f.frame(f.OPENED, stream, body))
 
     def reply(self, stream: int, body: bytes, payload: Sequence[Buffer] = ()) -> bool:
-        """End `stream` well; false where it has ended already, and nobody waits."""
+        """End `stream` with a reply; False if it has ended already."""
         if self.streams.pop(stream, None) is None:
             return False
         self.append(f.REPLY, stream, body, payload)
         return True
 
     def refuse(self, stream: int, status: Status, message: str, hint: str = "") -> bool:
-        """End `stream` otherwise; false where it has ended already."""
+        """End `stream` with an error; False if it has ended already."""
         if self.streams.pop(stream, None) is None:
             return False
         self.send_body(f.REFUSE, stream, f.Refusal(int(status), message[:1024], hint[:1024]))
         return True
 
     def answer_run(self, stream: int, size: int, answer: Buffer) -> None:
-        """Send the rendered answer to records of `size` bytes, which returns them to the peer's window."""
+        """Send the encoded answer to records of `size` bytes, and return these bytes to the peer's window."""
         state = self.streams.get(stream)
         if state is not None:
             state.unanswered_bytes -= size
@@ -124,7 +124,11 @@ class ListenerConnection(WireConnection):
             hello.frame_bytes_max < self.limits.greeting_bytes_max
             or hello.window_bytes < f.INITIAL_WINDOW_BYTES
         ):
-            raise RemoteProtocolError("limits that are too small to work with")
+            raise RemoteProtocolError(
+                f"the greeting's limits are too small: frames of {hello.frame_bytes_max} bytes, at least "
+                f"{self.limits.greeting_bytes_max}; windows of {hello.window_bytes}, at least "
+                f"{f.INITIAL_WINDOW_BYTES}"
+            )
         self.has_hello = True
         self.peer_frame_bytes_max, self.peer_window_bytes = hello.frame_bytes_max, hello.window_bytes
         self.events.append(HelloReceived(hello=hello))
@@ -139,7 +143,7 @@ class ListenerConnection(WireConnection):
         self._on_goaway(stream, body, payload)
 
     def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
-        """Take the whole CALL frames at `at` that are alike; returns where they end."""
+        """Take the whole CALL frames at `at` that are alike; the place where they end."""
         length, _stream, word, _crc = f.HEADER.unpack_from(buffer, at)
         stride, body_bytes = f.HEADER_BYTES + length, word >> f.WORD_BODY_SHIFT
         count = (end - at) // stride
@@ -157,9 +161,9 @@ class ListenerConnection(WireConnection):
         return stop
 
     def begin_call(self, stream: int) -> bool:
-        """Register a call of a `CallsReceived` that is not answered at once.
+        """Register a call of a `CallsReceived` event that is not answered at once.
 
-        False where there is no room, or it was cancelled in the same read.
+        False if there is no room for it, or if it was cancelled in the same read.
         """
         if self.phase is Phase.BROKEN or stream in self.withdrawn or not self._has_room(stream):
             return False
@@ -201,12 +205,9 @@ class ListenerConnection(WireConnection):
 
     def _has_room(self, stream: int) -> bool:
         """Whether the new stream may be served; otherwise it is refused, which ends it."""
-        if (
-            self.phase is Phase.LEAVING
-        ):  # Above the last stream of our GOAWAY: the dialler knows that it was not done.
-            self.send_body(
-                f.REFUSE, stream, f.Refusal(int(Status.SHUTTING_DOWN), "the node is on its way out")
-            )
+        if self.phase is Phase.LEAVING:
+            refusal = f.Refusal(int(Status.SHUTTING_DOWN), "the node is shutting down")
+            self.send_body(f.REFUSE, stream, refusal)
             return False
         if len(self.streams) + len(self.ending) >= self.limits.streams_max:
             message = f"{self.limits.streams_max} streams are open on this connection: wait for one to end"
@@ -223,12 +224,12 @@ class ListenerConnection(WireConnection):
             self.withdrawn[stream] = None
 
     def lingers(self, stream: int) -> None:
-        """The task of `stream`, which has ended for its caller, still runs."""
+        """Keep the slot of `stream`, which has ended for its caller, while its task still runs."""
         if stream not in self.streams:
             self.ending[stream] = None
 
     def ended(self, stream: int) -> None:
-        """Nothing runs for `stream` any more."""
+        """Free the slot of `stream`: its task has ended."""
         self.ending.pop(stream, None)
 
     def _on_run(self, stream: int, body: memoryview, payload: memoryview) -> None:

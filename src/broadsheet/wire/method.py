@@ -1,8 +1,8 @@
-"""Method: one row of the table that stands behind a door (access.2), and what its handlers see.
+"""Method: one row of the table behind a door (access.2), and the arguments of its handlers.
 
 A domain makes its methods in `<domain>/service.py` and offers each with `services.offer(Method, method)`;
-the native door collects them. The capability check stands in front of every handler; handlers check
-nothing but names that a request carries beyond its first (`Call.demand`).
+the native door collects them. The capability is checked before every handler. A handler checks only further
+names that a request carries (`Call.demand`).
 
 Three shapes:
 * UNARY: one request, one reply. A handler that is a plain `def` is called in the read itself and must be
@@ -51,14 +51,14 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     body: msgspec.Struct
     """Encoded as MessagePack."""
     payload: Sequence[Buffer] = ()
-    """Sent as it is; owned by the wire from here on."""
+    """Sent as it is; the wire owns these buffers from now on."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message of a stream, as received. Views stay valid for as long as they are referred to."""
+    """One message of a stream, as received. Its views stay valid as long as they are referred to."""
 
     body: memoryview
-    """MessagePack, not yet decoded; empty where the message has none."""
+    """MessagePack, not yet decoded; empty if the message has no body."""
     payload: memoryview
     """Raw bytes."""
 
@@ -67,67 +67,67 @@ class WireStream(Protocol):
     """A handler's or a caller's end of a STREAM."""
 
     async def receive(self) -> Message | None:
-        """The next message; None once the peer has said that no more will come.
+        """The next message; None when the peer has finished the stream.
 
         Raises:
-            BroadsheetError: the stream was ended by the peer, or the connection was lost (`Unknown`).
+            BroadsheetError: the peer ended the stream, or the connection was lost (`Unknown`).
         """
         ...
 
     async def send(self, body: msgspec.Struct | None = None, payload: Sequence[Buffer] = ()) -> None:
-        """Send one message, waiting until the peer's window and the socket have room.
+        """Send one message, when the peer's window and the socket have room.
 
         Raises:
-            TooLarge: it does not fit into a frame. Nothing was sent.
-            BroadsheetError: the stream was ended by the peer, or the connection was lost (`Unknown`).
+            TooLarge: the message does not fit into a frame. Nothing was sent.
+            BroadsheetError: the peer ended the stream, or the connection was lost (`Unknown`).
         """
         ...
 
 
 class RoomyStream(WireStream, Protocol):
-    """A handler's end, which can tell what may be sent now."""
+    """A handler's end, which tells how much may be sent now."""
 
     async def room(self, wanted: int) -> int:
         """Wait until a message may be sent, and return how many bytes it may have, `wanted` at most.
 
-        Who asks before it makes a message holds none while its peer does not read.
+        A handler that asks before it builds a message holds no message while its peer does not read.
 
         Raises:
-            BroadsheetError: the stream was ended by the peer, or the connection was lost (`Unknown`).
+            BroadsheetError: the peer ended the stream, or the connection was lost (`Unknown`).
         """
         ...
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One request, as its handler sees it."""
+    """The context of one request, for its handler."""
 
     method: "Method"
     principal: Principal
-    """Whoever calls; already allowed to use `method` on the name of the request."""
+    """The caller, who may use `method` on the name of the request: this was checked."""
     authorizer: Authorizer
     connection: ConnectionId
-    """Names the connection in events."""
+    """The id of the connection, for events."""
     peer: str
     """The peer's address, for logs."""
     deadline: Instant | None
-    """When the caller gives up; None for a stream without one."""
+    """The time at which the caller gives up; None for a stream without a deadline."""
 
     def demand(self, capability: Capability, name: str) -> None:
-        """Let the call go on only if its caller has `capability` on `name`, a name besides the method's own.
+        """Check that the caller has `capability` on `name`, a further name in the request.
 
         Raises:
-            NotAllowed: it has not.
+            NotAllowed: the caller has no such grant.
         """
         self.authorizer.authorize(self.principal, capability, name)
 
 
 class RunOpened(msgspec.Struct, frozen=True):
-    """What a RUN handler returns: the reply to the opening, and who takes the runs."""
+    """The result of a RUN handler: the reply to the opening request, and the sink of the runs."""
 
     body: msgspec.Struct
     """The reply to the opening request."""
     sink: RunSink
-    """Takes the stream's runs from here on."""
+    """Takes the stream's runs from now on."""
 
 
 UnaryHandler: TypeAlias = Callable[[Call, Any, memoryview], Reply | Awaitable[Reply]]
@@ -161,22 +161,23 @@ class Method:
         """Describe a method.
 
         Args:
-            name: `noun.verb`, as logs and metrics have it.
-            number: on the wire, for ever.
-            capability: what the caller must have; `Capability.NONE` for any authenticated caller.
-            request: how the request's body decodes; strictly where the struct forbids unknown fields.
-            name_of: the name that a request is about, for the caller's grant; None where it is about no
-                name, and then a caller with a narrow grant may use it all the same: show it only what
+            name: `noun.verb`, as in logs and metrics.
+            number: its number on the wire, which never changes.
+            capability: the capability that the caller needs; `Capability.NONE` for any authenticated caller.
+            request: the struct of the request's body; decoded strictly if it forbids unknown fields.
+            name_of: gives the name of a request, which the caller's grant must cover. None if requests have
+            no
+                name: then callers with any grant are admitted, and the handler must show them only what
                 `Call.principal` covers.
-            handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, as `shape` says.
-            is_receiving: of a STREAM, whether its handler takes messages; if not, a message ends it.
+            handler: a `UnaryHandler`, `StreamHandler` or `RunHandler`, according to `shape`.
+            is_receiving: whether the handler of a STREAM takes messages; if not, a message ends the stream.
         """
         assert 1 <= number <= METHOD_NUMBER_MAX, f"{name}: number {number} does not fit"
         self.name, self.number, self.shape, self.capability = name, number, shape, capability
         self.request, self.name_of, self.handler = request, name_of, handler
         self.is_receiving = is_receiving
         self.is_task = iscoroutinefunction(handler)
-        """Whether it outlives the read, and its payload must not pin a receive buffer."""
+        """Whether the handler outlives the read, so that its payload must not pin a receive buffer."""
         self.decoder = msgspec.msgpack.Decoder(request)
 
     def __repr__(self) -> str:
@@ -184,15 +185,15 @@ class Method:
 
 
 class Empty(msgspec.Struct, frozen=True, array_like=True):
-    """A body that says nothing."""
+    """A body without fields."""
 
 
 EMPTY: Final = Empty()
-"""The only one that is needed."""
+"""The one instance that all callers share."""
 
 
 def method_table(methods: Sequence[Method]) -> dict[int, Method]:
-    """Methods by number; an assertion where a number or a name occurs twice."""
+    """Methods by number. Asserts that no number and no name occurs twice."""
     table = {method.number: method for method in methods}
     assert len(table) == len(methods), "two methods have the same number"
     assert len({method.name for method in methods}) == len(methods), "two methods have the same name"

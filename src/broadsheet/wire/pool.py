@@ -1,7 +1,7 @@
-"""Pool: one connection per address, dialled when first wanted and again once it is gone.
+"""Pool: one connection per address, dialled at the first request, and again when it is lost.
 
-Whoever asks while a dial is under way waits for the same one. There is no back-off here: `wire.routed` has
-it.
+All callers that ask for an address during a dial wait for the same dial. The pool has no back-off:
+`wire.routed` has it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.slab import SlabPool
 
 ADDRESSES_MAX: Final = 4096
-"""Addresses that a pool knows; above, the one that was asked for longest ago is closed."""
+"""Connections that a pool keeps; above this, the least recently used one is closed."""
 
 
 class Pool:
@@ -37,8 +37,8 @@ class Pool:
 
         Args:
             scope: owner of the dials.
-            token: asked for the bearer token at each dial; the empty string is none.
-            cluster: where not empty, only nodes of this cluster are let answer.
+            token: returns the bearer token, at each dial; the empty string means no token.
+            cluster: if not empty, a node of another cluster is not accepted.
         """
         self.ports, self.limits = ports, limits
         self._scope, self._token, self._node, self._cluster = scope, token, node, cluster
@@ -52,15 +52,15 @@ class Pool:
         """A connection to `address` that takes requests.
 
         Args:
-            within: how long to wait for a dial, which goes on for others; None for as long as it takes.
+            within: how long to wait for a dial; the dial itself goes on for other callers. None: no limit.
 
         Raises:
-            Unreachable: it cannot be made. Nothing was sent.
-            Unauthenticated: the node does not like our token.
+            Unreachable: the connection cannot be made. Nothing was sent.
+            Unauthenticated: the node refuses our token.
         """
         known = self._connections.pop(address, None)
         if known is not None:
-            self._connections[address] = known  # Asked for last.
+            self._connections[address] = known  # Now the most recently used.
             if known.is_usable:
                 return known
         if self._is_closed:
@@ -79,7 +79,7 @@ class Pool:
             raise Unreachable(f"{address} was not reached in time: nothing was sent") from None
 
     async def close(self) -> None:
-        """Close every connection; what is not answered is `Unknown`. Idempotent."""
+        """Close every connection; requests that are not answered become `Unknown`. Idempotent."""
         self._is_closed = True
         connections, self._connections = self._connections, {}
         for connection in connections.values():
@@ -103,11 +103,10 @@ class Pool:
             )
         except BroadsheetError as error:
             future.set_exception(error)
-            future.exception()  # Whoever asked may be gone.
+            future.exception()  # Retrieved, because every caller may have been cancelled.
         except Exception as error:
-            future.set_exception(
-                error
-            )  # A bug: ours to crash with, and whoever asked must not wait for ever.
+            # A bug of ours: the node crashes with it, but the callers must not wait for ever.
+            future.set_exception(error)
             future.exception()
             raise
         else:
@@ -115,7 +114,7 @@ class Pool:
             future.set_result(made)
 
     def _dialled(self, address: str, future: "asyncio.Future[ClientConnection]") -> None:
-        """The dial has ended; where it was cancelled before its first step, nothing of it has run."""
+        """Clean up after a dial. If the task was cancelled before its first step, `_dial` never ran."""
         if self._dials.get(address) is future:
             del self._dials[address]
         if not future.done():

@@ -1,9 +1,9 @@
-"""Routed: calls that find their node: hints, deadlines, retries with jittered back-off.
+"""Routed: calls that find their node, with hints, deadlines, and retries with a jittered back-off.
 
-What was refused may be sent again, to another node or later, for it was not done; what is `Unknown` only
-where the caller says that the request is idempotent (C1). The error in the end is definite only
-if no attempt can have been applied (C2). A route is a name, such as a journal's; the node that last served
-it is asked first. Source: wire.10; C1, C2; ADR 0042.
+A refused call may be sent again, to another node or later, because it was not executed. A call whose outcome
+is `Unknown` is sent again only if its caller marked it idempotent (C1). The final error is a refusal only if
+no attempt can have been executed (C2). A route is a name, such as a journal's; the node that served the route
+last is asked first. Source: wire.10; C1, C2; ADR 0042.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from broadsheet.wire.pool import Pool
 R = TypeVar("R", bound=msgspec.Struct)
 
 ROUTES_MAX: Final = 65_536
-"""Routes remembered; above, the one learnt longest ago is forgotten."""
+"""Routes that are remembered; above this, the one that was learnt longest ago is forgotten."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how fast a routed call is sent again."""
 
     attempts_max: int = 16
-    """Attempts in all, the first one included."""
+    """Attempts in all, including the first one."""
     hints_max: int = 8
-    """Hints followed without a pause; two nodes may name each other for a while."""
+    """Hints that are followed without a pause: two nodes may name each other for a while."""
     pause_min: Duration = Duration(10 * MILLISECOND)
-    """The first pause is a random part of this, and each later one of twice as much."""
+    """The first pause is a random part of this; the bound doubles with each later pause."""
     pause_max: Duration = Duration(1000 * MILLISECOND)
-    """And never of more than this."""
+    """The bound of a pause never exceeds this."""
 
 
 DEFAULT_POLICY: Final = RetryPolicy()
@@ -45,7 +45,7 @@ class Routed:
     """A `Caller` over several nodes."""
 
     def __init__(self, pool: Pool, addresses: Sequence[str], *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
-        """Call the nodes at `addresses`, at least one, and whatever they hint at."""
+        """Call the nodes at `addresses` (at least one), and the nodes that they give as hints."""
         assert addresses, "at least one address"
         self.pool, self.policy = pool, policy
         self._addresses = tuple(dict.fromkeys(addresses))
@@ -68,12 +68,12 @@ class Routed:
 
         Args:
             timeout: for all attempts together.
-            is_idempotent: doing it twice is as doing it once, so `Unknown` may be tried again.
-            route: what the request is about, to remember who serves it.
+            is_idempotent: two executions have the effect of one, so a call is repeated after `Unknown`.
+            route: the name that the request is about; the node that serves it is remembered.
 
         Raises:
-            Refused: no attempt was done; for sure.
-            Unknown: one may have been.
+            Refused: no attempt was executed.
+            Unknown: an attempt may have been executed.
         """
         limit = self.pool.limits.call_timeout if timeout is None else timeout
         attempt = _Attempts(self, limit, route, is_idempotent=is_idempotent)
@@ -92,7 +92,7 @@ class Routed:
     ) -> ClientStream:
         """Open a STREAM at the node that `route` was last served by.
 
-        Its refusal comes with its reply: see `learn`.
+        The node's refusal arrives later, with the reply of the stream. The caller then uses `learn`.
 
         Raises:
             Refused: no node could be reached.
@@ -114,11 +114,11 @@ class Routed:
         timeout: Duration | None = None,
         route: str = "",
     ) -> tuple[R, RunCaller]:
-        """Open a RUN stream, wherever it is accepted. An opening may be repeated: it changes nothing.
+        """Open a RUN stream at a node that accepts it. An opening may be repeated: it changes nothing.
 
         Raises:
-            Refused: nobody accepts it.
-            Unknown: nobody answered in time.
+            Refused: no node accepts it.
+            Unknown: no node answered in time.
         """
         limit = self.pool.limits.call_timeout if timeout is None else timeout
         attempt = _Attempts(self, limit, route, is_idempotent=True)
@@ -133,7 +133,7 @@ class Routed:
                 return found
 
     def learn(self, route: str, address: str) -> None:
-        """Remember that `address` serves `route`; the empty address forgets it."""
+        """Remember that `address` serves `route`; an empty address forgets the route."""
         self._routes.pop(route, None)
         if route and address:
             self._routes[route] = address
@@ -141,7 +141,7 @@ class Routed:
                 del self._routes[next(iter(self._routes))]
 
     def address_for(self, route: str) -> str:
-        """Whom to ask first."""
+        """The address to ask first."""
         return self._routes.get(route) or self._addresses[self._next % len(self._addresses)]
 
     def turn_away_from(self, route: str, address: str) -> None:
@@ -167,24 +167,24 @@ class _Attempts:
         self._undecided: Unknown | None = None
 
     def left(self) -> Duration:
-        """What is left of the time."""
+        """The time that is left."""
         return Duration(max(0, self._ends - self._routed.pool.ports.time.now()))
 
     async def connection(self) -> ClientConnection:
-        """A connection to whom the next attempt goes to."""
+        """A connection to the node of the next attempt."""
         self._count += 1
         return await self._routed.pool.connection(self._address, within=self.left())
 
     def succeeded(self) -> None:
-        """Remember who served the route."""
+        """Remember which node served the route."""
         self._routed.learn(self._route, self._address)
 
     async def after(self, error: Refused | Unknown) -> None:
-        """Prepare another attempt, or raise what the caller must know.
+        """Wait for the next attempt, or raise the final error of the call.
 
         Raises:
-            Refused: there is no other attempt, and none was done.
-            Unknown: there is none, and one may have been done.
+            Refused: there is no further attempt, and none was executed.
+            Unknown: there is no further attempt, and one may have been executed.
         """
         if isinstance(error, Unknown):
             self._undecided = error
@@ -209,10 +209,10 @@ class _Attempts:
         await asyncio.sleep(in_seconds(self._backoff.next()))
 
     def _give_up(self, error: Refused | Unknown) -> None:
-        """Raise `error`, unless an earlier attempt may have been applied: then nobody knows (C2)."""
+        """Raise `error`; but `Unknown`, if an earlier attempt may have been executed (C2)."""
         if self._undecided is not None and isinstance(error, Refused):
             raise Unknown(
-                f"an earlier attempt may have been done; the last was refused: {error}"
+                f"an earlier attempt may have been executed; the last was refused: {error}"
             ) from self._undecided
         if isinstance(error, Unreachable) and not self.left():
             raise Unreachable(

@@ -1,10 +1,10 @@
-"""Runs: consecutive records of one RUN stream from one read, and where they go (code.4).
+"""Run: consecutive records of one RUN stream from one read, and the sink that takes them (code.4).
 
-A run is handed to its sink synchronously, in the read; the sink keeps it and answers it once, whenever it
-knows. Answers may come in any order and from any turn; the peer sees them in the order of the records of a
-stream only where they are given in that order. `sequence` counts the records of a stream from 0. Bytes are
-content only: no header is among them. Nothing here decides anything: key, count and size are what a machine
-sees, the rest is opaque. Source: code.4; wire.2.
+The wire passes a run to its sink synchronously, in the read. The sink keeps the run, and answers it once,
+when it knows the outcome. Answers may be given in any order and in any turn, and are sent in the order in
+which they are given. `sequence` counts the records of a stream from 0. The bytes of a run are records only,
+without headers. This module decides nothing: a machine sees key, count and size, and the rest is opaque.
+Source: code.4; wire.2.
 """
 
 from typing import Final, Protocol
@@ -13,16 +13,16 @@ from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import Status
 
 RUN_BYTES_MAX: Final = 1 << 20
-"""Records that came singly make a run of no more than this (but for a larger one by itself): a sink may hash
-it on the loop."""
+"""Bytes of a run that is made of single RECORD frames, at most; a larger record makes a run of its own. The
+bound exists because a sink may hash a run on the loop."""
 
 
 class FrameRun(Protocol):
-    """One run, owned by the sink until answered."""
+    """One run, owned by the sink until it is answered."""
 
     @property
     def connection(self) -> ConnectionId:
-        """The connection that it came by."""
+        """The connection on which the run came."""
         ...
 
     @property
@@ -32,12 +32,12 @@ class FrameRun(Protocol):
 
     @property
     def sequence(self) -> int:
-        """The number of its first record within the stream, from 0."""
+        """The number of the first record within the stream, from 0."""
         ...
 
     @property
     def count(self) -> int:
-        """How many records it has; at least one."""
+        """The number of records; at least one."""
         ...
 
     @property
@@ -47,25 +47,25 @@ class FrameRun(Protocol):
 
     @property
     def at(self) -> int | None:
-        """Where the caller wants the first byte to go (journals.21); None where it does not say."""
+        """The offset that the caller wants for the first byte (journals.21); None if it wants none."""
         ...
 
     @property
     def parts(self) -> tuple[Buffer, ...]:
-        """The records back to back.
+        """The records back to back, in the form in which they are logged.
 
-        What is logged. Valid, and not changed, for as long as they are referred to.
+        The buffers stay valid and unchanged as long as they are referred to.
         """
         ...
 
     def reply(self, status: Status, begin: int = 0, *, message: str = "", hint: str = "") -> None:
-        """Answer it, once; nothing happens where the connection is gone.
+        """Answer the run, once. If the connection is gone, nothing happens.
 
         Args:
-            status: OK, or why all of it was refused (or is unknown).
-            begin: where the first byte went. Each record's place follows from the lengths.
-            message: what a caller reads of a refusal.
-            hint: where it would not have been refused.
+            status: OK, or the reason why the whole run was refused, or is unknown.
+            begin: the offset of the first byte. The other records follow back to back.
+            message: the text of a refusal.
+            hint: the address of a node that would accept the run.
         """
         ...
 
@@ -74,9 +74,9 @@ class RunSink(Protocol):
     """Takes the runs of one stream. Never raises."""
 
     def on_run(self, run: FrameRun) -> None:
-        """Records have come."""
+        """Take a run."""
         ...
 
     def on_end(self) -> None:
-        """No more will come: the peer ended the stream or is gone. What is not yet answered still may be."""
+        """Expect no more runs: the peer ended the stream or is gone. Open runs may still be answered."""
         ...

@@ -1,14 +1,15 @@
-"""Send shares: how much the handlers of STREAMs send in one turn of the loop.
+"""Send shares: how much the handlers of STREAMs may send in one turn of the loop.
 
-A reader may have a window of gigabytes, and a connection a thousand readers: without a bound each would
-queue its whole window in one turn, before anybody looks whether the peer takes any of it. All streams of a
-server together send `TURN_BYTES` in a turn; a message costs its bytes and `MESSAGE_BYTES`, for the work that
-it makes. Who wants more waits: callers take turns, and so do the connections of one, and the streams of each.
+A reader may have a window of gigabytes, and a connection may have a thousand readers. Without a bound each
+would queue its whole window in one turn, before the server could see whether the peer reads. All streams of a
+server together send `TURN_BYTES` in a turn. A message costs its bytes, and `MESSAGE_BYTES` for the work of
+sending it. The other streams wait: callers take turns, and so do the connections of one caller, and the
+streams of one connection.
 
     free --take--> waiting --its turn--> promised --take--> free
                    waiting --the peer does not read--> parked --it reads--> waiting
 
-A promise is good for one turn. It holds no bytes. Source: ADR 0151.
+A promise lasts for one turn. This module holds no bytes. Source: ADR 0151.
 """
 
 from typing import Any, Final, Protocol
@@ -16,20 +17,20 @@ from typing import Any, Final, Protocol
 from broadsheet.wire.connection_protocol import WirePorts
 
 TURN_BYTES: Final = 1 << 20
-"""Of all streams together, and the rest of the message that goes beyond it."""
+"""Bytes that all streams together send in a turn. The last message may exceed the bound."""
 MESSAGE_BYTES: Final = 16 << 10
-"""A message costs so much more than its bytes: sixty-four empty ones are a turn's."""
+"""The cost of a message besides its bytes: sixty-four empty messages fill a turn."""
 
 
 class Sending(Protocol):
     """A connection whose streams send."""
 
     flow: str
-    """Who shares its turns."""
+    """The caller: connections with the same `flow` share their turns."""
 
     @property
     def is_write_paused(self) -> bool:
-        """Whether its peer does not read."""
+        """Whether the peer does not read."""
         ...
 
 
@@ -38,29 +39,29 @@ class Sender(Protocol):
 
     @property
     def connection(self) -> Sending:
-        """By which it goes."""
+        """The connection of the stream."""
         ...
 
     def on_writable(self) -> None:
-        """It may send now."""
+        """Send now."""
         ...
 
 
 class Outlet:
-    """What the streams of one server may still send in this turn, and those that wait."""
+    """The bytes that the streams of one server may still send in this turn, and the streams that wait."""
 
     def __init__(self, ports: WirePorts) -> None:
         self._ports = ports
         self._left = TURN_BYTES
         self._is_armed = False
         self._waiting: dict[str, dict[Sending, dict[Sender, int]]] = {}
-        """By caller and connection: what each stream wants to send."""
+        """By caller and connection: how many bytes each stream wants to send."""
         self._parked: dict[Sending, dict[Sender, int]] = {}
-        """By connection, where its peer does not read."""
+        """The same for streams of connections whose peer does not read."""
         self._promised: dict[Sender, None] = {}
 
     def take(self, stream: Sender, size: int) -> bool:
-        """Whether `stream` may send a message of `size` bytes now; else it is woken when it may."""
+        """Whether `stream` may send a message of `size` bytes now; if not, it is woken when it may."""
         is_promised = self._promised.pop(stream, 0) is None
         connection = stream.connection
         if connection.is_write_paused:
@@ -76,18 +77,18 @@ class Outlet:
         return True
 
     def promise(self, stream: Sender) -> None:
-        """What `stream` may send now, as `take` has said, may be sent at any time in this turn."""
+        """Let `stream` send the message that `take` has granted at any later time in this turn."""
         self._promised[stream] = None
 
     def resume(self, connection: Sending) -> None:
-        """The peer of `connection` reads again, so its streams may send when it is their turn."""
+        """Queue the streams of `connection` again, because its peer reads again."""
         parked = self._parked.pop(connection, None)
         if parked:
             self._line(connection).update(parked)
             self._arm()
 
     def forget(self, stream: Sender) -> None:
-        """It sends no more."""
+        """Drop a stream that sends no more."""
         self._promised.pop(stream, None)
         connection = stream.connection
         _drop(self._parked, connection, stream)
@@ -106,14 +107,14 @@ class Outlet:
         assert all(lines), "no empty line"
         assert len(waiting) == len(dict.fromkeys(waiting)), "a stream waits once"
         assert not any(stream in self._promised for stream in waiting), "what is promised waits no longer"
-        assert not self._waiting or self._is_armed, "who waits is woken some time"
-        assert all(each.is_write_paused for each in self._parked), "whose peer reads is not parked"
+        assert not self._waiting or self._is_armed, "streams wait, and no next turn is asked for"
+        assert all(each.is_write_paused for each in self._parked), "a stream is parked, and its peer reads"
 
     def _line(self, connection: Sending) -> dict[Sender, int]:
         return self._waiting.setdefault(connection.flow, {}).setdefault(connection, {})
 
     def _first(self) -> tuple[Sender, int]:
-        """The next stream and what it wants: of the next caller, and of its next connection."""
+        """The next stream (of the next caller's next connection), and how many bytes it wants to send."""
         flow = next(iter(self._waiting))
         others = self._waiting.pop(flow)
         connection = next(iter(others))
@@ -133,7 +134,7 @@ class Outlet:
 
     def _next(self) -> None:
         self._is_armed, self._left = False, TURN_BYTES
-        self._promised.clear()  # Who was woken and did not send has other reasons to wait, or comes again.
+        self._promised.clear()  # A stream that was woken and has not sent will ask again if it wants to.
         while self._waiting and self._left > 0:
             stream, size = self._first()
             if stream.connection.is_write_paused:

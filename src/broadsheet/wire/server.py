@@ -56,7 +56,7 @@ class Server:
         Args:
             scope: owner of the handlers' tasks.
             peers: the nodes of `cluster`.
-            failed: told of what a handler raised that is no answer, for the log.
+            failed: called with an exception of a handler that is not a `BroadsheetError`, for the log.
         """
         self.ports, self.scope, self.authorizer, self.limits = ports, scope, authorizer, limits
         self.node, self.cluster, self.peers = node, cluster, peers
@@ -70,18 +70,18 @@ class Server:
         self.places = Places[ServerConnection](limits)
         self.connections = self.places.all
         self.checked = checker(self.check)
-        """What to call after each step; None in production."""
+        """The invariant check to call after each step; None in production."""
         self._failed = failed
         self._next = 0
         self._listeners: list[Listener] = []
         self._drained: asyncio.Future[None] | None = None
 
     async def listen(self, address: str, *, is_insecure: bool = False) -> str:
-        """Bind `address`; returns it as bound.
+        """Bind `address`; the address as bound, with its port.
 
         Raises:
-            ConfigError: it is not a loopback address and `is_insecure` is false.
-            OSError: it cannot be bound.
+            ConfigError: `address` is not on loopback, and `is_insecure` is false.
+            OSError: the address cannot be bound.
         """
         check_exposure("native", address, is_insecure=is_insecure)
         listener = await self.ports.network.listen(address, self._accept)
@@ -89,7 +89,7 @@ class Server:
         return listener.address
 
     async def close(self) -> None:
-        """Refuse new streams, give old ones `drain_timeout` to end, then close every connection."""
+        """Refuse new streams, let open ones end within `drain_timeout`, then close every connection."""
         for listener in self._listeners:
             await listener.close()
         self._listeners = []
@@ -102,16 +102,16 @@ class Server:
         timer.cancel()
 
     def check(self) -> None:
-        """Assert the invariants: everything that is counted belongs to somebody who is there."""
+        """Assert the invariants: every counted byte, task and place belongs to a connection."""
         for piece in (self.places, self.turns, self.outlet, self.accounts):
             piece.check()
         for connection in self.connections.values():
             connection.check()
 
     def check_ended(self) -> None:
-        """Assert that nothing is left: no connection, no request of one, and nothing on any account.
+        """Assert that no connection, no request and nothing on any account is left.
 
-        True once the server is closed, its scope too, and every run is answered.
+        This must hold when the server and its scope are closed and every run is answered.
         """
         self.check()
         left = {name: Owned(*(getattr(account, what) for what in Owned._fields))
@@ -133,11 +133,11 @@ class Server:
     # ------------------------------------------------------------------ for its connections
 
     def admit(self, connection: ServerConnection) -> str:
-        """Count a new connection in; why not, where there is no room. Another may lose its place to it."""
+        """Count a new connection in; another may lose its place. Why it is refused; empty if it is not."""
         message, other = self.places.arrive(connection)
         self.counts.accepted += 1
         if self._drained is not None:
-            message = "the node is on its way out"
+            message = "the node is shutting down"
         elif other is not None:
             self._displace(other, "others want to greet, and you have not: greet at once")
         if message:
@@ -145,15 +145,16 @@ class Server:
         return message
 
     def is_peer(self, hello: Hello, source: str) -> bool:
-        """Whether who says so without a token is another node of this cluster: on this machine only.
+        """Whether a dialler without a token may be taken for another node of this cluster.
 
-        Beyond it anybody could say so, and have the room that is kept for peers (ADR 0154).
+        Only a dialler on this machine may. From elsewhere any process could claim to be a peer, and take the
+        room that is reserved for peers (ADR 0154).
         """
         is_named = hello.node in self.peers and hello.node != self.node
         return is_named and hello.cluster == self.cluster != "" and is_loopback(source)
 
     def greeted(self, connection: ServerConnection) -> str:
-        """It has said who it is; why it may not stay, where no idle one can make room."""
+        """Note that a connection has greeted. Why it may not stay; empty if it may."""
         message, other = self.places.greet(connection)
         if other is not None:
             self._displace(other, "the node is full, and this connection was idle: connect again when needed")
@@ -166,14 +167,14 @@ class Server:
         connection.dismiss(message)
 
     def depart(self, connection: ServerConnection) -> None:
-        """It is gone."""
+        """Drop a connection that is gone."""
         if not self.places.leave(connection):
             return
         if not self.connections and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def failed(self, error: BaseException) -> None:
-        """A handler raised what is no answer: count it, and tell the log."""
+        """Count an exception of a handler that is not a `BroadsheetError`, and pass it to the log."""
         self.counts.failed += 1
         if self._failed is not None:
             self._failed(error)

@@ -1,15 +1,15 @@
-"""A server's connection: requests to handlers, and their answers to the wire.
+"""Server connection: one accepted connection, which passes requests to handlers and sends their answers.
 
 GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is
-authorized before its handler sees it, here and nowhere else. Plain handlers run in the read; coroutines are
-tasks of the server's scope that end by their deadline, their caller's CANCEL or the connection's loss; in
-every case the stream ends with its task, and its bytes are no longer in flight. Nothing that a handler raises
-ends the process, but an `AssertionError`.
+authorized before its handler runs, here and nowhere else. Plain handlers run in the read. Coroutines run as
+tasks of the server's scope, and are cancelled at their deadline, by their caller's CANCEL, or when the
+connection is lost. In every case the stream ends with its task, and its bytes are no longer in flight. No
+exception of a handler ends the process, except an `AssertionError`.
 
-What the caller of a STREAM may send ahead depends on its handler (ADR 0152). A RUN stream ends once its
-dialler has finished and everything is answered, or when it is dropped; its sink is told once. Many unary
-calls that are alike are served together: one look at who calls, one frame's worth of columns back; a call
-that differs, fails or takes its time leaves the row and is served like any other (ADR 0044).
+How much the caller of a STREAM may send ahead depends on its handler (ADR 0152). A RUN stream ends when its
+dialler has finished and every run is answered, or when it is dropped; its sink is told once. Equal unary
+calls are served together as a row: they are authorized once, and answered by column. A call that differs,
+fails or needs a task leaves the row, and is served like any other (ADR 0044).
 Source: wire.4-9; access.2-8.
 """
 
@@ -72,7 +72,7 @@ from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, S
 
 
 class Counts:
-    """What has happened at a server, for metrics to read at scrape."""
+    """The counters of a server; metrics read them at scrape."""
 
     def __init__(self) -> None:
         self.accepted = self.turned_away = self.displaced = self.unauthenticated = self.broken = 0
@@ -80,7 +80,7 @@ class Counts:
 
 
 class ConnectionOwner(Admitting, Protocol):
-    """What a connection asks of its server."""
+    """The part of its server that a connection needs."""
 
     ports: WirePorts
     scope: Scope
@@ -97,28 +97,28 @@ class ConnectionOwner(Admitting, Protocol):
     checked: Callable[[], None] | None
 
     def admit(self, connection: "ServerConnection") -> str:
-        """Count a new connection in; why not, where there is no room."""
+        """Count a new connection in. Why it is refused; empty if it is not."""
         ...
 
     def is_peer(self, hello: f.Hello, source: str) -> bool:
-        """Whether who says so without a token is another node of this cluster."""
+        """Whether a dialler without a token may be taken for another node of this cluster."""
         ...
 
     def greeted(self, connection: "ServerConnection") -> str:
-        """It has said who it is; why it may not stay."""
+        """Note that a connection has greeted. Why it may not stay; empty if it may."""
         ...
 
     def depart(self, connection: "ServerConnection") -> None:
-        """It is gone."""
+        """Drop a connection that is gone."""
         ...
 
     def failed(self, error: BaseException) -> None:
-        """A handler raised what is no answer."""
+        """Count an exception of a handler that is not a `BroadsheetError`."""
         ...
 
 
 class Backpressure:
-    """What one connection has in flight."""
+    """The bytes that one connection has in flight, which decide whether it is read."""
 
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection, self._accounts = connection, connection.server.accounts
@@ -128,12 +128,12 @@ class Backpressure:
         self.is_held = False
         """Whether the connection is not read."""
         self._unread = 0
-        """Answers that the peer lets wait."""
+        """Bytes of answers that the peer leaves unread."""
         self._expected = self._wanted = 0
-        """Of a large torn frame: bytes that are reserved for it; bytes that there was no room for yet."""
+        """`_expected`: bytes reserved for a large torn frame. `_wanted`: bytes it waits to reserve."""
 
     def enter(self, name: str, *, is_control: bool) -> None:
-        """The connection has greeted: it counts to the account of `name`."""
+        """Charge the connection, which has greeted, to the account of `name`."""
         self.holding = self._accounts.enter(name, is_control=is_control, owned=self.owned)
 
     def owned(self) -> Owned:
@@ -150,7 +150,7 @@ class Backpressure:
         )
 
     def forget(self) -> None:
-        """The connection is gone: wait for nothing more."""
+        """Release everything of a connection that is gone."""
         self._accounts.forget(self)
         self.expect(0)
         self._unread_is(0)
@@ -158,8 +158,8 @@ class Backpressure:
             self._accounts.leave(self.holding)
 
     def take(self, size: int) -> None:
-        """Count request bytes that are being worked on; stop reading where they are too many."""
-        assert self.holding is not None, "who asks has greeted"
+        """Count request bytes that are being worked on; stop reading if they are too many."""
+        assert self.holding is not None, "a request came before the greeting"
         self.in_flight_bytes += size
         has_room = self._accounts.take(self.holding, size)
         if self.in_flight_bytes > self._connection.limits.in_flight_bytes_max or not has_room:
@@ -168,27 +168,28 @@ class Backpressure:
                 self._accounts.wait(self, self._wanted)
 
     def give(self, size: int) -> None:
-        """Count them no longer."""
-        assert self.holding is not None, "who asked had greeted"
+        """Count `size` fewer bytes, and read on if there is room."""
+        assert self.holding is not None, "a request came before the greeting"
         self.in_flight_bytes -= size
         self._accounts.give(self.holding, size)
         if self.is_held:
             self.ease()
 
     def queued(self, size: int) -> None:
-        """Count bytes that wait for a handler (`-size`: fewer): they narrow windows, and hold nobody back."""
+        """Count `size` more bytes that wait for a handler. They narrow windows, but stop no reading."""
         if self.holding is not None:
             self._accounts.queue(self.holding, size)
 
     def count_unread(self) -> None:
-        """Count the answers that the peer lets wait; drop it where others need that memory more."""
+        """Count the answers that the peer leaves unread; drop the peer if they exceed its share."""
         connection, transport = self._connection, self._connection.transport
         if connection.is_lost or transport is None:
             return
         size = transport.get_write_buffer_size() if connection.is_write_paused else 0
         if not self._unread_is(size):
-            reason = f"slow peer: it lets {size} bytes wait, and its caller more than its share of the node"
-            connection.ports.timers.call_soon(partial(connection.abort, reason))  # The transport may call us.
+            reason = f"slow peer: it leaves {size} bytes unread, and its caller more than its share"
+            # Not at once, because the transport may be calling this method.
+            connection.ports.timers.call_soon(partial(connection.abort, reason))
 
     def _unread_is(self, size: int) -> bool:
         if self.holding is None or size == self._unread:
@@ -197,7 +198,7 @@ class Backpressure:
         return self._accounts.unread(self.holding, size)
 
     def may_widen(self, size: int) -> bool:
-        """Whether a stream may have `size` bytes of window without a handler that waits for them."""
+        """Whether a stream may have a window of `size` bytes although no handler waits for messages."""
         is_full = self.in_flight_bytes * 2 > self._connection.limits.in_flight_bytes_max
         return not is_full and self.holding is not None and self._accounts.may_widen(self.holding, size)
 
@@ -226,9 +227,11 @@ class Backpressure:
             self._connection.update_reading()
 
     def keep_alive(self, now: Instant) -> None:
-        """The connection is not read: silence is no sign, and the peer's pings are not heard.
+        """Keep a connection alive that is not read, so that neither side takes it for dead.
 
-        It is told that somebody is here, or it would give up after `keepalive_misses_max` of them.
+        We do not hear the peer, so its silence proves nothing. We do not answer its PINGs either, so we send
+        a
+        PONG: otherwise the peer would give up after `keepalive_misses_max` PINGs.
         """
         connection = self._connection
         connection.base.heard_at, connection.base.misses = now, 0
@@ -236,11 +239,11 @@ class Backpressure:
             connection.base.out.append(f.frame(f.PONG, 0))
 
     def ease(self) -> None:
-        """Read on where nothing speaks against it."""
+        """Read on, unless a reason is left not to."""
         connection, holding = self._connection, self.holding
         if not self.is_held or connection.is_lost or connection.is_closing:
             return
-        is_reserved = self._expected > 0  # Only by being read does it give back what was reserved for it.
+        is_reserved = self._expected > 0  # A reservation is given back only when its frame is read whole.
         if holding is not None and not is_reserved and not self._accounts.has_room(holding, self._wanted):
             self._accounts.wait(self, self._wanted)
             return
@@ -254,7 +257,7 @@ class Backpressure:
         connection.go_on()
 
     def check(self) -> None:
-        """Assert the invariants; what is owned is the accounts' to check."""
+        """Assert the invariants; the accounts check the counters."""
         connection = self._connection
         if not self.is_held or connection.is_lost or connection.is_closing:
             return
@@ -269,7 +272,7 @@ MESSAGE_MAX: Final = 1024
 
 
 RUN_BYTES: Final = 512
-"""What a run holds beside its records, so that empty ones are bounded too."""
+"""Bytes that a run costs besides its records, so that empty runs are bounded too."""
 LENGTH_BYTES: Final = 8
 
 
@@ -290,12 +293,12 @@ class RunEnd:
     ) -> None:
         self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
         self.unanswered_count = self.unanswered_bytes = 0
-        """Runs that are with the sink, and what they hold."""
+        """Number and bytes of the runs that the sink has not answered."""
         self.has_finished = False
-        """The dialler sends no more; once all is answered the stream ends."""
+        """Whether the dialler sends no more. The stream ends when every run is answered."""
 
     def on_run(self, run: "Run") -> None:
-        """Hand records to the sink."""
+        """Pass a run to the sink."""
         self.unanswered_count += 1
         self.unanswered_bytes += run.held_bytes
         self.sink.on_run(run)
@@ -315,12 +318,12 @@ class Run:
         self.sequence, self.count, self.size, self.at = event.sequence, event.count, event.size, event.at
         table = 0 if isinstance(self._lengths, int) else LENGTH_BYTES * len(self._lengths)
         self.held_bytes = self.size + table + RUN_BYTES
-        """What counts to its caller until it is answered."""
+        """Bytes that are charged to the caller until the run is answered."""
         self.parts = parts
 
     @property
     def connection(self) -> ConnectionId:
-        """The connection that it came by."""
+        """The connection on which the run came."""
         return self._end.connection
 
     @property
@@ -329,7 +332,7 @@ class Run:
         return self._end.stream
 
     def reply(self, status: Status, begin: int = 0, *, message: str = "", hint: str = "") -> None:
-        """Answer it, once."""
+        """Answer the run, once."""
         assert not self._is_answered, "a run is answered once"
         self._is_answered = True
         self.parts = ()
@@ -356,7 +359,7 @@ class Runs:
         self._connection = connection
         self._ends: dict[int, RunEnd] = {}
         self._owing: dict[RunEnd, None] = {}
-        """Those with runs that are not answered, streams that have ended among them."""
+        """Ends with unanswered runs, including those of streams that have ended."""
 
     def __contains__(self, stream: int) -> bool:
         """Whether `stream` is open."""
@@ -372,18 +375,18 @@ class Runs:
 
     @property
     def unanswered_bytes(self) -> int:
-        """Held by runs that are with a sink."""
+        """Bytes of all runs that no sink has answered yet."""
         return sum([end.unanswered_bytes for end in self._owing])
 
     def accept(self, stream: int, opened: RunOpened) -> None:
         """Open `stream` for records.
 
         Raises:
-            Throttled: its caller has too many. The sink is told that nothing will come.
+            Throttled: the caller has too many RUN streams. The sink is told that no run will come.
         """
         connection = self._connection
         if stream not in connection.base.streams:
-            opened.sink.on_end()  # The caller left before we were ready.
+            opened.sink.on_end()  # The caller left before the handler was done.
             return
         accounts, holding = connection.server.accounts, connection.backpressure.holding
         assert holding is not None, "who asks has greeted"
@@ -400,10 +403,10 @@ class Runs:
         connection.mark_dirty()
         connection.arm(connection.ports.time.now())  # Its token may expire before the next ping.
         if connection.base.streams[stream].has_peer_finished:
-            self.on_finish(stream)  # It said so before it was opened.
+            self.on_finish(stream)  # FINISH came before the stream was accepted.
 
     def on_records(self, event: RecordsReceived) -> None:
-        """Records came: hand them to the sink."""
+        """Pass received records to the sink."""
         end = self._ends.get(event.stream)
         if end is None:
             return
@@ -425,7 +428,7 @@ class Runs:
             self._close(end)
 
     def drop(self, stream: int) -> None:
-        """The stream has ended otherwise."""
+        """Forget a stream that ended without FINISH, and tell its sink."""
         end = self._pop(stream)
         if end is not None and not end.has_finished:
             end.sink.on_end()
@@ -454,7 +457,7 @@ class Runs:
             connection.base.answer_run(end.stream, run.size, answer)
             self._close(end)
             connection.mark_dirty()
-        connection.backpressure.give(run.held_bytes)  # Last: the connection may be read on in here.
+        connection.backpressure.give(run.held_bytes)  # Last, because this may process more received frames.
 
     def _close(self, end: RunEnd) -> None:
         if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
@@ -462,7 +465,7 @@ class Runs:
 
 
 ROOM_BYTES_MIN: Final = 16 << 10
-"""A window with less room than this is waited for, so that small windows do not make tiny messages."""
+"""A handler waits until the window has so much room, so that a small window does not make tiny messages."""
 
 
 class ServedStream(StreamEnd):
@@ -483,7 +486,7 @@ class ServedStream(StreamEnd):
         raise self._error
 
     def window_bytes(self) -> int:
-        """The whole window if the handler waits or there is room, else what every stream begins with."""
+        """The whole window if the handler waits or memory is free; otherwise the initial window."""
         wide = self.connection.limits.window_bytes
         if self.is_waited_for or self.connection.backpressure.may_widen(wide):
             return wide
@@ -491,7 +494,7 @@ class ServedStream(StreamEnd):
         return f.INITIAL_WINDOW_BYTES
 
     def on_message(self, event: MessageReceived) -> None:
-        """A message came."""
+        """Queue a received message; end the stream if its method takes none."""
         if not self._method.is_receiving:
             error = InvalidArgument(f"{self._method.name} takes no messages")
             self.connection.end_stream(self.stream, error)
@@ -501,20 +504,20 @@ class ServedStream(StreamEnd):
         self.connection.backpressure.queued(self.queued_bytes - before)
 
     def may_leave(self, size: int) -> bool:
-        """Whether it may be sent in this turn, beside what the other streams of the server send."""
+        """Whether a message of `size` bytes may be sent in this turn, given what other streams send."""
         return self.connection.server.outlet.take(self, size)
 
     def on_end(self, error: BroadsheetError | None) -> None:
-        """The stream has ended: it sends no more."""
+        """Note that the stream has ended, and sends no more."""
         self.connection.server.outlet.forget(self)
         super().on_end(error)
 
     def on_taken(self, size: int) -> None:
-        """The handler has it now."""
+        """Uncount a message that the handler has taken."""
         self.connection.backpressure.queued(-size)
 
     def close(self) -> None:
-        """Nobody will take what is queued, or send."""
+        """Drop queued messages: the handler has ended."""
         self.connection.server.outlet.forget(self)
         self._queue.clear()
         self.connection.backpressure.queued(-self._queued_bytes)
@@ -540,11 +543,11 @@ class RequestTasks:
         self._works: dict[int, Work] = {}
 
     def answer(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
-        """Reply with what `handler` brings. `size` bytes are in flight until then."""
+        """Run `handler`, and send its reply. `size` bytes are in flight until then."""
         self._start(stream, self._answer, handler, call, size)
 
     def open_run(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
-        """Open a RUN stream with what `handler` brings."""
+        """Run `handler`, and open the RUN stream with its result."""
         self._start(stream, self._open_run, handler, call, size)
 
     def __contains__(self, stream: int) -> bool:
@@ -557,11 +560,11 @@ class RequestTasks:
 
     @property
     def size(self) -> int:
-        """Request bytes that they work on."""
+        """Request bytes that the tasks work on."""
         return sum([work.size for work in self._works.values()])
 
     def cancel(self, stream: int) -> None:
-        """End one, where it runs. It keeps its slot until it has ended."""
+        """Cancel the task of `stream`, if it runs. It keeps its slot until it has ended."""
         entry = self._works.get(stream)
         if entry is not None and entry.task is not None:
             hit("wire.cancelled")
@@ -569,7 +572,7 @@ class RequestTasks:
             entry.task.cancel()
 
     def cancel_all(self) -> None:
-        """End all."""
+        """Cancel all tasks."""
         for stream in list(self._works):
             self.cancel(stream)
 
@@ -595,7 +598,7 @@ class RequestTasks:
             )
         if refusal is not None:
             if isinstance(handler, Coroutine):
-                handler.close()  # It was not begun, for certain.
+                handler.close()  # The coroutine has not begun, so nothing was executed.
             connection.refuse(stream, refusal)
             connection.on_stopped(stream)
             return
@@ -618,7 +621,7 @@ class RequestTasks:
             entry.task.cancel()
 
     def _stopped(self, stream: int) -> None:
-        """A task has ended, in whatever way."""
+        """Release the slot and the bytes of a task that has ended."""
         entry = self._works.pop(stream)
         holding = self._connection.backpressure.holding
         assert holding is not None, "who asked had greeted"
@@ -626,9 +629,9 @@ class RequestTasks:
         if entry.timer is not None:
             entry.timer.cancel()
         if isinstance(entry.handler, Coroutine):
-            entry.handler.close()  # Where the task was cancelled before its first step.
+            entry.handler.close()  # If the task was cancelled before its first step, the handler never ran.
         self._connection.on_stopped(stream)
-        self._connection.backpressure.give(entry.size)  # Last: the connection may be read on in here.
+        self._connection.backpressure.give(entry.size)  # Last, because this may process more received frames.
 
     async def _answer(self, stream: int, work: Awaitable[Reply]) -> None:
         try:
@@ -648,25 +651,25 @@ class RequestTasks:
 
 
 class Rows:
-    """Replies of one event, rendered together while they have one body and payloads of one length."""
+    """Replies to the calls of one event, encoded together while body and payload length stay the same."""
 
     __slots__ = ("_begin", "_body", "_connection", "_encoded", "_payload_bytes", "_payloads", "_streams")
 
     def __init__(self, connection: "ServerConnection", streams: U32Column) -> None:
         self._connection, self._streams = connection, streams
         self._begin = 0
-        """The call that the first of `_payloads` answers."""
+        """Number of the call that the first of `_payloads` answers."""
         self._body: msgspec.Struct | None = None
         self._encoded = b""
         self._payload_bytes = 0
         self._payloads: list[Buffer] = []
 
     def form(self) -> tuple[msgspec.Struct | None, Callable[[Buffer], None], int]:
-        """The body that replies have now, how to add the payload of the next one, and its length."""
+        """The present body, a function that adds a reply's payload, and the payload length."""
         return self._body, self._payloads.append, self._payload_bytes
 
     def add(self, number: int, reply: Reply) -> None:
-        """Answer call `number` in a form of its own."""
+        """Begin a new form with the reply to call `number`."""
         payload = reply.payload
         part = payload[0] if len(payload) == 1 else b"".join(payload)
         self.flush(number)
@@ -674,7 +677,7 @@ class Rows:
         self._payloads.append(part)
 
     def flush(self, begin: int) -> None:
-        """Send what was added, and go on with call `begin`."""
+        """Send the replies so far, and go on with call `begin`."""
         payloads, first = self._payloads, self._begin
         self._payloads, self._begin, self._body = [], begin, None
         if payloads:
@@ -684,16 +687,17 @@ class Rows:
 
 CHUNK_MIN: Final = 4
 CHUNK_MAX: Final = 64
-"""Calls of a row between two looks at the share of the turn: few at first, for who knows what one costs."""
+"""Calls of a row between two looks at the share of the turn: few at first, because their cost is unknown."""
 CHUNK_UNITS: Final = 16
 REFUSAL_UNITS: Final = 4
-"""Refusing one of a row."""
+"""Units for refusing one call of a row."""
 
 
 def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
-    """Many calls that are alike: authorized once where their requests are the same, answered by column.
+    """Serve many equal calls: authorize them once if their requests are the same, and answer by column.
 
-    Returns what is left of them where the share of this turn is used up.
+    Returns:
+        The calls that are left if the share of this turn is used up; otherwise None.
     """
     view, stride, body, count = event.view, event.stride, event.body_bytes, len(event.streams)
     if not has_one_body(view, stride, count, body):
@@ -725,7 +729,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
 def _refuse_calls(
     connection: "ServerConnection", event: CallsReceived, error: Exception
 ) -> CallsReceived | None:
-    """Refuse as many of the calls as the share allows; returns what is left of them."""
+    """Refuse as many of the calls as the share allows; the calls that are left, or None."""
     share, count = connection.share, len(event.streams)
     most = count if share is None else max(1, share.units // REFUSAL_UNITS)
     for stream in event.streams[:most].tolist():
@@ -754,7 +758,7 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
     done: int,
     last: int,
 ) -> int:
-    """Serve the calls [done, last), or as many as the share allows; returns how many are done."""
+    """Serve the calls [done, last), or as many as the share allows; the number of the next call."""
     view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
     is_task = call.method.is_task
     first, size = f.HEADER_BYTES + body, stride - f.HEADER_BYTES - body
@@ -766,7 +770,7 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
             if type(result) is Reply:
                 payload = result.payload
                 if result.body is same and len(payload) == 1 and len(payload[0]) == row:
-                    add_row(payload[0])  # The usual case, inline: the form of the reply before it.
+                    add_row(payload[0])  # The usual case, inline: the same form as the reply before.
                 else:
                     rows.add((begin - first) // stride, result)
                     same, add_row, row = rows.form()
@@ -781,7 +785,7 @@ def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
             if connection.base.begin_call(stream):
                 connection.refuse(stream, error)
         number = (begin - first) // stride + 1
-        rows.flush(number)  # This call has left the row.
+        rows.flush(number)  # This call is not answered by column.
         same, add_row, row = rows.form()
         if share is not None and (share.units <= 0 or connection.backpressure.is_held):
             return number
@@ -803,16 +807,16 @@ def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Insta
 
 
 STALL_SLACK: Final = Duration(2 * SECOND)
-"""How late a timer may be: a machine may stand still for a while."""
+"""How late a timer may fire: the machine may be paused for a while."""
 
 
 class Witness:
-    """Of one connection."""
+    """The checks of one connection that need memory of earlier steps."""
 
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
         self._stalled = (-1, connection.base.heard_at)
-        """What the peer had taken when it was first seen to take no more, and when."""
+        """The bytes that the peer had taken when it stopped reading, and the time; -1 if it reads."""
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -820,7 +824,7 @@ class Witness:
         self._check_slots()
 
     def _check_progress(self) -> None:
-        """Whoever takes nothing of what waits for it would hold its memory for ever."""
+        """A peer that reads nothing must be dropped in time: otherwise it would hold memory for ever."""
         connection = self._connection
         now, drained = connection.ports.time.now(), connection.drained_bytes()
         is_waiting = connection.is_write_paused or (
@@ -837,16 +841,17 @@ class Witness:
         connection = self._connection
         base, works, runs = connection.base, connection.works, connection.runs
         if connection.has_pending or base.phase is Phase.BROKEN:
-            return  # Streams are registered before they are looked at, and forgotten where they never are.
+            return  # Streams of pending events are registered, and have no task yet.
         for stream in base.ending:
             assert stream in works, f"stream {stream} keeps its slot, and nothing runs for it"
         for stream in base.streams:
-            assert stream in works or stream in runs, f"stream {stream} is open, and nobody works on it"
+            assert stream in works or stream in runs, f"stream {stream} is open without task and sink"
         for stream in connection.streams:
             assert stream in works, f"stream {stream} has an end, and no handler"
 
 
-LOOKS: Final = Capability.LIST | Capability.READ  # What changes nothing.
+LOOKS: Final = Capability.LIST | Capability.READ
+"""Capabilities of methods that change nothing."""
 
 
 class ServerConnection(ConnectionProtocol):
@@ -863,19 +868,20 @@ class ServerConnection(ConnectionProtocol):
         self.source = ""
         """The remote host."""
         self.caller = ""
-        """Who shares its places and turns: the bearer of the token; without tokens, the remote host."""
+        """The caller for `Places`: the bearer of the token, or without tokens the remote host."""
         self.asked_at = self.base.heard_at
-        """When it last asked for something."""
+        """The time of the last request."""
         self.principal = ANYONE
-        self._expelled: Principal | None = None  # Its streams have ended with its token.
+        self._expelled: Principal | None = None
+        """The principal whose streams were ended when its token expired."""
         self.flow = f"#{connection}"
-        """Who shares its turns and bytes: the bearer of the token, a peer, or else the remote host."""
+        """The caller for turns and bytes: the bearer of the token, or a peer, or the remote host."""
         self.is_waiting = False
-        """Whether it waits for its turn, and is not read."""
+        """Whether the connection waits for its turn, and is not read."""
         self.share: Share | None = None
-        """What it may still do in this turn, while it is worked on."""
+        """The share of this turn while the connection is being served; otherwise None."""
         self._pending: list[Event] = []
-        """What was taken from the bytes and waits for the next turn."""
+        """Events that were decoded and wait for the next turn."""
         self._is_reading = True
         self._torn_since = self.base.heard_at
         self._witness = Witness(self)
@@ -887,7 +893,7 @@ class ServerConnection(ConnectionProtocol):
     # ------------------------------------------------------------------ Shell
 
     def connection_made(self, transport: Transport) -> None:
-        """The connection stands, if there is room for it."""
+        """Take the transport, and refuse the connection if there is no room for it."""
         super().connection_made(transport)
         info: Callable[[str], Any] | None = getattr(transport, "get_extra_info", None)
         name = info("peername") if info is not None else None
@@ -898,40 +904,40 @@ class ServerConnection(ConnectionProtocol):
 
     @property
     def has_heard(self) -> bool:
-        """Whether its peer has sent anything."""
+        """Whether the peer has sent anything."""
         return self.base.has_heard
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked over it now."""
+        """Whether no request is open."""
         return not self.base.streams and not self._pending
 
     @property
     def has_pending(self) -> bool:
-        """Whether something was taken from the bytes and is not looked at yet."""
+        """Whether events were decoded and are not processed yet."""
         return bool(self._pending or self.base.events)
 
     @property
     def queued_bytes(self) -> int:
-        """Of messages that wait for handlers."""
+        """Bytes of messages that wait for handlers."""
         return sum([stream.queued_bytes for stream in self.streams.values()])
 
     @property
     def is_closing(self) -> bool:
-        """Whether it is closed or about to be."""
+        """Whether the connection is closed or closing."""
         return self.transport is None or self.transport.is_closing()
 
     def dismiss(self, message: str) -> None:
-        """Have it no longer: others need its place."""
+        """Close the connection, because another one needs its place."""
         self.base.fail(Status.THROTTLED, message)
         self.take_events(self.ports.time.now())
 
     def on_received(self) -> None:
-        """Bytes have come: they are worked on when it is this connection's turn."""
+        """Process received bytes when it is this connection's turn."""
         self.server.turns.enter(self)
 
     def work(self, share: Share) -> bool:
-        """Work on what was received, within `share`; whether there is more to be done."""
+        """Process received bytes within `share`; whether some are left."""
         now, inbound = self.ports.time.now(), self._inbound
         self.share = share
         while not (share.is_over or self.backpressure.is_held or self.base.phase is Phase.BROKEN):
@@ -968,13 +974,13 @@ class ServerConnection(ConnectionProtocol):
         self._witness.check()
 
     def go_on(self) -> None:
-        """It may be read again, and what was received may be worked on."""
+        """Read again, and process what was received."""
         self.base.heard_at = self._torn_since = self.ports.time.now()
-        if self.share is None:  # Else it is worked on: a turn within would take later frames first.
+        if self.share is None:  # Otherwise `work` runs: a nested turn would take later frames first.
             self.server.turns.enter(self)
 
     def update_reading(self) -> None:
-        """Be read, unless it waits for its turn or is held back."""
+        """Read from the socket, unless the connection waits for its turn or is held back."""
         is_wanted = not (self.is_waiting or self.backpressure.is_held)
         if is_wanted is self._is_reading or self.is_lost or self.transport is None or self.is_closing:
             return
@@ -985,7 +991,7 @@ class ServerConnection(ConnectionProtocol):
             self.transport.pause_reading()
 
     def _torn_bytes(self) -> int:
-        """What a large frame that has begun wants."""
+        """Bytes of the large frame that has begun; 0 if there is none."""
         base, inbound = self.base, self._inbound
         if not base.is_torn or base.phase is Phase.BROKEN:
             return 0
@@ -993,7 +999,7 @@ class ServerConnection(ConnectionProtocol):
         return wanted if wanted >= LARGE_FRAME_BYTES else 0
 
     def on_events(self, events: list[Event], now: Instant) -> None:
-        """Take what the connection reports, in order, as far as its share of the turn goes."""
+        """Process events in order, within the share of this turn; the others stay pending."""
         self.asked_at = now
         share = self.share
         for number, event in enumerate(events):
@@ -1013,25 +1019,25 @@ class ServerConnection(ConnectionProtocol):
                 self._pending = events[number + 1 :]
                 break
         if self.base.phase is Phase.BROKEN and self._pending:
-            pending, self._pending = self._pending, []  # Nobody will hear of it: it is not looked at.
+            pending, self._pending = self._pending, []  # No answer could be sent, so requests are dropped.
             for event in pending:
                 if isinstance(event, Broken):
                     self._on_broken(event, now)
 
     def on_writable(self) -> None:
-        """The socket takes bytes again, so there may be more answers."""
+        """Send on, and accept requests again: the socket takes bytes again."""
         self.server.outlet.resume(self)
         self.backpressure.count_unread()
         self.backpressure.ease()
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: read no more requests."""
+        """Read no more requests, because the peer does not read its answers."""
         super().pause_writing()
         self.backpressure.hold()
         self.backpressure.count_unread()
 
     def on_lost(self) -> None:
-        """Cancel what runs, and let go of everything."""
+        """Cancel all tasks and streams, and release everything."""
         self.server.turns.forget(self)
         self.backpressure.forget()
         self._pending = []
@@ -1043,14 +1049,14 @@ class ServerConnection(ConnectionProtocol):
         self.server.depart(self)
 
     def on_flushed(self) -> None:
-        """Count what waits for the peer; close once the last stream of a draining connection is answered."""
+        """Count unread answers; close a draining connection when its last stream is answered."""
         self.backpressure.count_unread()
         if self.base.phase is Phase.LEAVING and self.is_idle:
             hit("wire.drained")
             self.end("drained")
 
     def next_deadline(self) -> Instant | None:
-        """When the token expires."""
+        """The time at which the token expires; None if no open stream depends on it."""
         expires = self.principal.expires
         if expires is None or self._expelled is self.principal or not (self.streams or self.runs):
             return None
@@ -1063,7 +1069,10 @@ class ServerConnection(ConnectionProtocol):
             self._torn_since = now
             self.backpressure.keep_alive(now)
         elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
-            self.base.fail(Status.REMOTE_PROTOCOL, "a frame was begun and not sent whole in time")
+            self.base.fail(
+                Status.REMOTE_PROTOCOL,
+                f"a frame was not sent whole within frame_timeout, {self.limits.frame_timeout // SECOND} s",
+            )
             self.take_events(now)
             return
         expires = self.principal.expires
@@ -1073,12 +1082,12 @@ class ServerConnection(ConnectionProtocol):
         self._judge_again()
 
     def leave(self) -> None:
-        """Take no more streams, and close when the last has ended."""
+        """Accept no more streams, and close when the last has ended."""
         if self.base.phase is Phase.GREETING:
-            self.base.fail(Status.SHUTTING_DOWN, "the node is on its way out")
+            self.base.fail(Status.SHUTTING_DOWN, "the node is shutting down")
             self.take_events(self.ports.time.now())
             return
-        self.base.leave(Status.SHUTTING_DOWN, "the node is on its way out")
+        self.base.leave(Status.SHUTTING_DOWN, "the node is shutting down")
         self.flush()
         if self.is_idle:
             self.end("drained")
@@ -1088,7 +1097,7 @@ class ServerConnection(ConnectionProtocol):
     def _on_hello(self, event: HelloReceived, now: Instant) -> None:
         hello, server = event.hello, self.server
         if self.base.phase is not Phase.GREETING:
-            return  # What followed in the same read has broken the connection already.
+            return  # Later bytes of the same read have broken the connection already.
         if hello.cluster and server.cluster and hello.cluster != server.cluster:
             self.base.fail(
                 Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
@@ -1138,7 +1147,7 @@ class ServerConnection(ConnectionProtocol):
         """Serve one unary call."""
         stream = event.stream
         if stream not in self.base.streams:
-            return  # Cancelled in the same read, before it was looked at.
+            return  # Cancelled in the same read, before it was processed.
         try:
             method, call, request = self.admit(
                 event.method, Shape.UNARY, event.request, event.timeout_ms, now
@@ -1180,7 +1189,7 @@ class ServerConnection(ConnectionProtocol):
     def admit(
         self, number: int, shape: Shape, body: memoryview, timeout_ms: int, now: Instant
     ) -> tuple[Method, Call, Any]:
-        """The one check in front of every handler (access.2)."""
+        """Authorize and decode a request: the one check before every handler (access.2)."""
         request = Asked(number, shape, body, timeout_ms)
         found = admit(self.server, self.principal, request, now, connection=self.connection, peer=self.peer)
         self.server.counts.calls += 1
@@ -1213,7 +1222,7 @@ class ServerConnection(ConnectionProtocol):
     # ------------------------------------------------------------------ answers
 
     def reply(self, stream: int, reply: Reply) -> None:
-        """End `stream` well."""
+        """End `stream` with a reply."""
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
@@ -1226,7 +1235,7 @@ class ServerConnection(ConnectionProtocol):
             self.mark_dirty()
 
     def send_rows(self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int) -> None:
-        """Answer calls of one event that were never registered: they need no state."""
+        """Answer calls of one event by column. They were never registered, because they need no state."""
         size = len(body) + payload_bytes
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             for stream in streams.tolist():
@@ -1237,7 +1246,11 @@ class ServerConnection(ConnectionProtocol):
             self.mark_dirty()
 
     def refuse(self, stream: int, error: Exception) -> None:
-        """Answer with the status of `error`; one that is no answer is our bug, and undecided."""
+        """End `stream` with the status of `error`.
+
+        Another exception than a `BroadsheetError` is a bug of ours: its status is UNKNOWN, because the
+        handler may have applied the request. An `AssertionError` is raised again, and ends the process.
+        """
         if isinstance(error, AssertionError):
             raise error
         status, message, hint = Status.UNKNOWN, "the handler failed: see the node's log", ""
@@ -1253,7 +1266,7 @@ class ServerConnection(ConnectionProtocol):
             self.mark_dirty()
 
     def on_stopped(self, stream: int) -> None:
-        """The task of `stream` has ended, in whatever way."""
+        """Clean up after the task of `stream`; refuse the stream if it was not answered."""
         if (end := self.streams.pop(stream, None)) is not None:
             end.close()
         self.base.ended(stream)
@@ -1261,7 +1274,7 @@ class ServerConnection(ConnectionProtocol):
             self.refuse(stream, Unknown("the node stopped working on it"))
 
     def end_stream(self, stream: int, error: BroadsheetError) -> None:
-        """End a stream from our side or after its CANCEL."""
+        """End a stream with `error`, from our side or after its CANCEL."""
         if self.base.refuse(stream, error.status, str(error)):
             self.mark_dirty()
         self.runs.drop(stream)
@@ -1270,7 +1283,7 @@ class ServerConnection(ConnectionProtocol):
         self.works.cancel(stream)
 
     def _judge_again(self) -> None:
-        """End the streams that would not be opened now."""
+        """End the streams that the present token would not be allowed to open."""
         for stream, state in list(self.base.streams.items()):
             try:
                 if state.grant is not None:
@@ -1281,8 +1294,9 @@ class ServerConnection(ConnectionProtocol):
     def _expel(self, stream: int, error: BroadsheetError) -> None:
         """End a stream that its caller's token no longer covers.
 
-        A handler that changes something hears of it when it next receives or sends: it may have taken all by
-        now, and a refusal says that nothing was done.
+        The stream of a method that changes something is not refused, because a refusal says that nothing was
+        executed, and the handler may already have applied the request. It gets the error when it next
+        receives or sends.
         """
         hit("wire.expelled")
         end, state = self.streams.get(stream), self.base.streams.get(stream)
@@ -1293,11 +1307,11 @@ class ServerConnection(ConnectionProtocol):
 
 
 SLICE_UNITS: Final = 256
-"""Frames are taken from the bytes in slices of so many units, so that little is known and not yet done."""
+"""Frames are decoded in slices of so many units, so that few decoded events wait."""
 _UNITS: Final[dict[type[Event], int]] = {
     CallReceived: 2, OpenReceived: 2, RecordsReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
 }  # fmt: skip
-"""What an event costs in units of about a microsecond, besides its frame and the task that it starts."""
+"""The units that processing an event costs, besides its frame and the task that it starts."""
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
     Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
     CallReceived: ServerConnection.on_call,

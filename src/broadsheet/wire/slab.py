@@ -1,27 +1,27 @@
-"""Slab: a receive buffer that is used again once nobody refers to what was received into it.
+"""Slab: a receive buffer that is used again when no view of its bytes is alive.
 
-A connection has one only while bytes come on it: an idle one holds none. What connections keep at a time
-beyond `SMALL_BYTES` each is bounded (`BUSY_BYTES_MAX`); above, each gets what a frame that has begun needs.
-Views into a slab keep it out of circulation by themselves: the interpreter counts the exports of a
-`bytearray`, and a slab with exports cannot be resized, which is how `is_free` asks. So no view ever shows
-other bytes later, whoever keeps it and however long; forgetting to release costs memory, never correctness
+A connection has a slab only while bytes come: an idle connection holds none. Slabs above `SMALL_BYTES` that
+connections keep for speed are bounded together (`BUSY_BYTES_MAX`); above that bound, a connection gets only
+what the frame that has begun needs. A slab with live views is not used again: the interpreter counts the
+exports of a `bytearray` and refuses to resize one that has any, and `is_free` tests this. So a view never
+shows other bytes later, however long it is kept. A view that is kept too long costs memory, never correctness
 (ADR 0041).
 """
 
 from typing import Final
 
 SMALL_BYTES: Final = 64 << 10
-"""What a connection reads into; an idle one holds no slab."""
+"""The slab of a connection that reads little."""
 MEDIUM_BYTES: Final = 1 << 20
-"""What a busy connection holds, before the margin: one or two of them stay in the cache of a core."""
+"""The slab of a busy connection, without the margin: one or two of them fit into the cache of a core."""
 MARGIN_BYTES: Final = 64 << 10
-"""Beyond the largest frame, so that a frame and the beginning of the next fit."""
+"""Added to the largest frame, so that a frame and the beginning of the next one fit."""
 POOLED_MAX: Final = 32
-"""Slabs kept for reuse, as many of each size,"""
+"""Slabs of each size that are kept for reuse, at most."""
 POOLED_BYTES_MAX: Final = 32 << 20
-"""and no more of it than this."""
+"""Bytes of slabs of each size that are kept for reuse, at most."""
 BUSY_BYTES_MAX: Final = 64 << 20
-"""Slabs above `SMALL_BYTES` that connections keep for speed, all together."""
+"""Bytes of slabs above `SMALL_BYTES` that all connections together keep for speed."""
 
 
 def is_free(slab: bytearray) -> bool:
@@ -43,15 +43,15 @@ class SlabPool:
         self.medium_bytes = min(MEDIUM_BYTES + MARGIN_BYTES, large_bytes)
         self._kept: dict[int, list[bytearray]] = {SMALL_BYTES: [], self.medium_bytes: [], large_bytes: []}
         self.busy_bytes = 0
-        """Of slabs above `SMALL_BYTES` that connections have now."""
+        """Bytes of the slabs above `SMALL_BYTES` that connections have now."""
 
     @property
     def is_short(self) -> bool:
-        """Whether connections keep as much as they may for speed."""
+        """Whether connections keep as many bytes as they may for speed."""
         return self.busy_bytes >= BUSY_BYTES_MAX
 
     def take(self, size_min: int) -> bytearray:
-        """A slab of at least `size_min` bytes that nobody refers to."""
+        """A slab of at least `size_min` bytes without live views."""
         if size_min <= SMALL_BYTES:
             return self._free(SMALL_BYTES)
         if size_min > self.large_bytes or self.is_short:
@@ -63,7 +63,7 @@ class SlabPool:
 
     def _free(self, size: int) -> bytearray:
         kept = self._kept[size]
-        for place in range(len(kept) - 1, -1, -1):  # The last one given is the nearest to the cache.
+        for place in range(len(kept) - 1, -1, -1):  # The last one given back may still be in the cache.
             if is_free(kept[place]):
                 return kept.pop(place)
         return bytearray(size)

@@ -1,8 +1,8 @@
-"""Stream: either end of a STREAM: messages in a bounded queue, messages out under the peer's window.
+"""Stream: one end of a STREAM: received messages in a bounded queue, sent messages under the peer's window.
 
-One task receives and one task sends, at most. Bytes queued here plus bytes granted to the peer never
-exceed the window. A window is granted by `receive`, so that a stream whose task does not receive holds the
-first 64 KiB at most. It does not retry, and it keeps no copy of what was sent.
+At most one task receives, and at most one sends. Bytes queued here plus bytes granted to the peer never
+exceed the window. Only `receive` grants more window, so a stream whose task does not receive holds at most
+the first 64 KiB. It does not retry, and it keeps no copy of sent messages.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ class StreamEnd:
     """One end of a STREAM."""
 
     def __init__(self, shell: ConnectionProtocol, stream: int, *, window_bytes: int) -> None:
-        """Take up `stream`, granting the peer `window_bytes` in all."""
+        """Begin with `stream`; the peer is granted up to `window_bytes` in all."""
         self.stream = stream
         self._shell, self._window_bytes = shell, window_bytes
         self._queue: deque[tuple[Buffer, Buffer]] = deque()
-        """Bodies and payloads, as small as can be: an empty message costs its peer 64 bytes of window."""
+        """Bodies and payloads. An entry is small, because an empty message costs the peer 64 bytes only."""
         self._queued_bytes = 0
         self._is_finished = False
         self._error: BroadsheetError | None = None
@@ -38,11 +38,11 @@ class StreamEnd:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes received and not yet taken."""
+        """Cost of the messages that were received and not yet taken, in bytes of window."""
         return self._queued_bytes
 
     async def receive(self) -> Message | None:
-        """The next message; None once the peer has said that no more will come."""
+        """The next message; None when the peer has finished the stream."""
         while not self._queue:
             if self._error is not None:
                 raise self._error
@@ -69,7 +69,10 @@ class StreamEnd:
         size = len(encoded) + f.payload_bytes(payload)
         base = self._shell.base
         if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:
-            raise TooLarge(f"a message of {size} bytes, and the peer takes {base.peer_frame_bytes_max}")
+            raise TooLarge(
+                f"a message of {size} bytes ({len(encoded)} of body) is too large: the peer takes "
+                f"{base.peer_frame_bytes_max}, with a body of {self._shell.limits.body_bytes_max}"
+            )
         while self._error is None and not (base.may_send(self.stream, size) and self.may_leave(size)):
             await self.writable()
         if self._error is not None:
@@ -94,18 +97,18 @@ class StreamEnd:
         return self._receiver is not None
 
     def window_bytes(self) -> int:
-        """What the peer may have sent and we not yet taken, now."""
+        """Bytes that the peer may have sent now and that were not taken yet."""
         return self._window_bytes
 
     def may_leave(self, size: int) -> bool:
-        """Whether a message of `size` bytes, for which the window has room, may be sent now."""
+        """Whether a message of `size` bytes that fits into the window may be sent now."""
         return not self._shell.is_write_paused
 
     def on_taken(self, size: int) -> None:
-        """A message that was queued has been taken."""
+        """Hook: a queued message was taken."""
 
     def grant(self) -> None:
-        """Grow the peer's window back, once half of it is used."""
+        """Restore the peer's window when half of it is used."""
         state = self._shell.base.streams.get(self.stream)
         if state is None or state.has_peer_finished:
             return
@@ -116,23 +119,23 @@ class StreamEnd:
             self._shell.mark_dirty()
 
     def on_message(self, event: MessageReceived) -> None:
-        """A message came."""
+        """Queue a received message."""
         keep = self._shell.keep
         self._queue.append((_kept(event.body, keep), _kept(event.payload, keep)))
         self._queued_bytes += _cost(event.body, event.payload)
         _wake(self._receiver)
 
     def on_finish(self) -> None:
-        """The peer sends no more."""
+        """Note that the peer sends no more."""
         self._is_finished = True
         _wake(self._receiver)
 
     def on_writable(self) -> None:
-        """The peer's window, or the socket, has room."""
+        """Wake the sender: the peer's window, or the socket, has room."""
         _wake(self._sender)
 
     def on_end(self, error: BroadsheetError | None) -> None:
-        """The stream has ended; what was received before can still be taken."""
+        """Note that the stream has ended; messages received before can still be taken."""
         self._is_finished = True
         self._error = self._error or error
         _wake(self._receiver)
@@ -140,7 +143,7 @@ class StreamEnd:
 
 
 def _kept(view: memoryview, keep: Callable[[memoryview], memoryview]) -> Buffer:
-    """`view` for use beyond this read: small ones as bytes, which cost half of what a view does."""
+    """`view` in a form that outlives this read; a small one as bytes, which cost half of what a view does."""
     return bytes(view) if len(view) <= COPY_BYTES_MAX else keep(view)
 
 

@@ -1,20 +1,20 @@
-"""Turn shares: whose received bytes are worked on in this turn of the loop, and how much of them.
+"""Turn shares: how much of each connection's received bytes is processed in one turn of the loop.
 
-Work is counted in units of about a microsecond: a frame is one, a task that is started `START_UNITS`, a token
-that is verified `TOKEN_UNITS`. A connection has `turn_units_max` of them at a time, all connections of a
-server together four times as many, and `turn_time_max` of real time, in one turn; what is left waits for the
-next turn, and its connection is not read meanwhile. What was started costs later turns more than it did to
-start: while the whole of a turn takes twice as long as that, the next has half the units, down to one
-connection's share, and doubles them once turns are short again. So a turn is short however much has come, and
-others (HTTP, replication, health) get theirs.
+Work is counted in units of about a microsecond: a frame costs one, starting a task costs `START_UNITS`, and
+verifying a token costs `TOKEN_UNITS`. In one turn a connection has `turn_units_max` units. All connections of
+a server together have four times as many, and `turn_time_max` of real time. The rest waits for the next turn,
+and its connection is not read meanwhile. Started tasks also cost time in later turns. So if a whole turn
+takes longer than twice `turn_time_max`, the next turn has half the units, down to the share of one
+connection; when turns are short again, the units double. So turns stay short however many bytes come, and
+other work (HTTP, replication, health) gets its time.
 
     IDLE --bytes--> working --share used up--> WAITING (fresh) --served, more left--> WAITING (stale) --> IDLE
 
-Who waits is served in rotation, by caller first and then by connection, so that a caller gains nothing by
-having more connections. Callers that come fresh are served before those that had a share and want more, but
-one of these in between, however many come fresh: a call now and then waits behind one share of a flood at
-most, and whoever wants more is never starved by many that ask now and then.
-It reads no bytes and knows no frames. Source: RFC 8290 section 4; ADR 0151.
+Waiting connections are served in rotation, by caller first and then by connection, so that a caller gains
+nothing by more connections. A *fresh* connection has had no share yet since its bytes came; a *stale* one has
+used a share up and has more to do. While both wait, fresh and stale connections are served alternately. So an
+occasional call waits behind at most one share of a flood, and the flood is not starved by many small calls.
+This module reads no bytes and knows no frames. Source: RFC 8290 section 4; ADR 0151.
 """
 
 from collections.abc import Callable
@@ -26,19 +26,19 @@ from broadsheet.wire.connection_protocol import WirePorts
 from broadsheet.wire.limits import WireLimits
 
 START_UNITS: Final = 32
-"""To start a task: decode, authorize, and its first step."""
+"""Units for starting a task: decode, authorize, and the first step of its handler."""
 TOKEN_UNITS: Final = 64
-"""To verify a token."""
+"""Units for verifying a token."""
 REPLY_SHIFT: Final = 10
-"""A queued KiB of answers counts as a unit, so that small requests with large answers are bounded too."""
+"""A KiB of queued answers counts as one unit, so that small requests with large answers are bounded too."""
 ALL: Final = 4
-"""So many times what one connection has is for all together, at most."""
+"""All connections together have at most so many times the units of one."""
 CLOCK_UNITS: Final = 16
-"""How often the clock is looked at."""
+"""Units of work between two looks at the clock."""
 
 
 class Share:
-    """What one connection may still do in this turn."""
+    """The units and the time that one connection still has in this turn."""
 
     __slots__ = ("_clock", "_ends", "_looks_at", "units")
 
@@ -48,7 +48,7 @@ class Share:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rest has to wait for another turn."""
+        """Whether the rest of the work must wait for another turn."""
         units = self.units
         if units <= 0:
             return True
@@ -61,28 +61,28 @@ class Share:
 
 
 class Worked(Protocol):
-    """A connection, as its turns see it."""
+    """The part of a connection that `Turns` uses."""
 
     flow: str
-    """Who shares its turns."""
+    """The caller: connections with the same `flow` share their turns."""
     is_waiting: bool
-    """Whether it waits for its turn, and is not read."""
+    """Whether the connection waits for its turn, and is not read."""
 
     def work(self, share: Share) -> bool:
-        """Work on what was received, within `share`; whether there is more to be done."""
+        """Process received bytes within `share`; whether some are left."""
         ...
 
     def update_reading(self) -> None:
-        """Be read, unless it waits or is held back."""
+        """Read from the socket, unless the connection waits or is held back."""
         ...
 
     def rest(self) -> None:
-        """Hold no receive buffer where nothing is left in it."""
+        """Give the receive buffer back if it is empty."""
         ...
 
 
 class Turns:
-    """The turns of one server."""
+    """The turns of all connections of one server."""
 
     def __init__(self, ports: WirePorts, limits: WireLimits) -> None:
         self._ports, self._limits = ports, limits
@@ -91,17 +91,17 @@ class Turns:
         self._stale: dict[str, dict[Worked, None]] = {}
         self._ends = Instant(0)
         self._was_fresh = False
-        """Whether the last that was taken from a line had come fresh: then one that wants more is next."""
+        """Whether the connection that was served last was fresh: then a stale one is next."""
         self._units = 0
-        """What is left of this turn for all together."""
+        """Units that all connections together still have in this turn."""
         self._most = limits.turn_units_max * ALL
-        """What a turn has for all together: less while turns take long, with what was started in them."""
+        """Units of a whole turn for all connections together; fewer while turns take long."""
         self._is_armed = False
         self._served: dict[Worked, None] = {}
-        """Those that were worked on in this turn: at its end they give back what they need no more."""
+        """Connections that were served in this turn: at its end they give empty receive buffers back."""
 
     def enter(self, connection: Worked) -> None:
-        """Bytes have come on `connection`, or it may go on: work on them now, or when its turn comes."""
+        """Serve `connection`, which has received bytes or may go on: now, or when its turn comes."""
         if not self._is_armed:
             self._begin()
         if connection.is_waiting:
@@ -112,7 +112,7 @@ class Turns:
             self._serve(connection)
 
     def forget(self, connection: Worked) -> None:
-        """It is gone."""
+        """Drop a connection that is gone."""
         if connection.is_waiting:
             connection.is_waiting = False
             for line in (self._fresh, self._stale):
@@ -124,14 +124,14 @@ class Turns:
         """Assert the invariants."""
         waiting = [each for line in (self._fresh, self._stale) for flow in line.values() for each in flow]
         assert len(waiting) == len(dict.fromkeys(waiting)), "a connection waits once"
-        assert all(each.is_waiting for each in waiting), "who waits knows it"
+        assert all(each.is_waiting for each in waiting), "a waiting connection is marked as waiting"
         assert all(flow for line in (self._fresh, self._stale) for flow in line.values()), "no empty line"
-        assert not waiting or self._is_armed, "who waits is served some time"
+        assert not waiting or self._is_armed, "connections wait, and no next turn is asked for"
         least = self._limits.turn_units_max
         assert least <= self._most <= ALL * least, f"a turn has {self._most} units"
 
     def _begin(self) -> None:
-        """A turn begins: the next one is asked for, so that this one ends."""
+        """Begin a turn, and schedule the next one, which ends it."""
         self._is_armed = True
         self._units, now = self._most, self._now()
         self._ends = Instant(now + self._limits.turn_time_max)
@@ -150,7 +150,7 @@ class Turns:
             self._serve(self._first())
 
     def _adapt(self) -> None:
-        """Take on less while turns are long, whatever makes them so."""
+        """Halve the units after a long turn, whatever made it long; double them after a short one."""
         least, time_max = self._limits.turn_units_max, self._limits.turn_time_max
         took = self._now() - (self._ends - time_max)
         if took > 2 * time_max:
