@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import broadsheet
 from broadsheet.base.time import WallTime
@@ -17,9 +18,12 @@ from broadsheet.base.types import ByteOffset, JournalName
 from broadsheet.errors import InvalidArgument, SpanForgotten, Status, StoreUnhealthy, Unknown
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.registers import Condition
+from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
+from broadsheet.journal.loss_acceptance import TOLD_MAX, told_of
 from broadsheet.journal.messages import LossReply
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
+from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
@@ -122,6 +126,43 @@ async def test_offsets_of_a_record_that_does_not_decode_are_not_given_again(plac
         assert len(CONTENT) <= told.head <= len(CONTENT) + (1 << 9), "one bit more than there was, at most"
         assert (await node.broker.replica(NAME)).end == told.head
     assert not crashes
+
+
+async def test_what_is_lost_of_many_records_fits_into_a_reply() -> None:
+    """Each record behind the damage was a span of its own: 8,000 of them were more than a frame takes.
+
+    The reply was refused as too large, also where the loss had been accepted: the remedy was none.
+    """
+    crashes, count = list[BaseException](), 300
+    disk = SimDisk()
+    config = replace(ROOMY, checkpoint_bytes=1 << 20, wal=replace(ROOMY.wal, segment_bytes=1 << 20))
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for number in range(count):
+            assert await append(node, NAME, b"record %06d" % number) is Status.OK
+        await _idle()
+    disk = SimDisk(
+        DiskState.of(
+            {name: bytes(inode.view) for name, inode in disk.state.files.items()},
+            tuple(disk.state.directories),
+        )
+    )
+    for suffix in (".wal", ".spool"):
+        flip(disk, *place_of(disk, b"record 000003", suffix))
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=config) as node:
+        told = await accept(node, may_act=True)
+        assert len(told.lost) <= CLAIMS_TOLD_MAX + 3
+        assert told.head == max(each.end for each in told.lost) == count * len(b"record 000003")
+    assert not crashes
+
+
+def test_a_reply_tells_the_rest_of_what_is_lost_as_one_span() -> None:
+    """Ten thousand damaged files are lost as well."""
+    lost = [Lost(ByteOffset(n), ByteOffset(n + 1), "it is damaged") for n in range(TOLD_MAX + 5)]
+    told = told_of(lost)
+    assert len(told) == TOLD_MAX + 1
+    assert (told[-1].begin, told[-1].end, told[-1].why) == (TOLD_MAX, TOLD_MAX + 5, "5 more spans in it")
+    assert told_of(lost[:2]) == told[:2]
 
 
 async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:

@@ -41,8 +41,8 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
-from broadsheet.journal.loss_acceptance import Loss, give_up, look
-from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply, LostSpan
+from broadsheet.journal.loss_acceptance import TOLD_MAX, Loss, give_up, look, told_of
+from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
     OPEN_RETRY_MIN,
@@ -400,9 +400,9 @@ class Broker:
             journal=info.name,
             reason=reason,
             head=loss.head,
-            lost=[LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in loss.lost],
+            lost=told_of(loss.lost),
             are_registers_lost=loss.are_registers_lost,
-            kept_aside=[*loss.kept_aside],
+            kept_aside=[*loss.kept_aside[:TOLD_MAX]],
             is_done=may_act,
         )
 

@@ -19,6 +19,7 @@ from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.keys import decode_epoch, decode_registers
+from broadsheet.journal.messages import LostSpan
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
@@ -49,6 +50,8 @@ class Loss(msgspec.Struct, frozen=True):
     """Files beside the spools that nothing proves."""
 
 
+TOLD_MAX: Final = 1_000
+"""Spans, and files, that a reply tells one by one: more may not fit into a frame."""
 OTHER_BYTES: Final = "the fragment store has other bytes there, which are served: this file is moved aside"
 
 
@@ -125,6 +128,16 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
         closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
         attempts=replica.log_attempts.remembered(),  # Their clients may still ask, or try again.
     )
+
+
+def told_of(lost: Sequence[Lost]) -> list[LostSpan]:
+    """What a reply tells of what is lost: where that is too much, the rest as one span around it."""
+    rest = lost[TOLD_MAX:]
+    told = [LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in lost[:TOLD_MAX]]
+    if rest:
+        begin, end = min(each.begin for each in rest), max(each.end for each in rest)
+        told.append(LostSpan(begin, end, f"{len(rest)} more spans in it"))
+    return told
 
 
 def give_up(replica: Replica, loss: Loss) -> None:
