@@ -24,7 +24,7 @@ from simulator.crashstates import crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.logimage import batches_of
-from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, A, B, abandon, after_power_cut, open_log, payloads
 from tests.wal.histories import TINY, noise
 from tests.wal.test_crash_states import replayed
 
@@ -417,3 +417,34 @@ async def test_a_log_knows_of_a_reboot_since_its_loss_until_the_loss_is_dealt_wi
         await abandon(bench)
         disk.state.locks.clear()
     assert told == [(True, False), (False, True), (True, True), (True, True)]
+
+
+@pytest.mark.parametrize("part", ["a part", "the header"])
+async def test_a_length_that_only_the_page_cache_has_is_written_before_it_is_told(part: str) -> None:
+    """A sync that fails leaves its pages clean: the next start's sync of the file writes nothing.
+
+    It then told that the file was filled; after a power cut it was shorter, and every stream was suspect.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    await bench.commit(A, b"acknowledged")
+    segments = bench.log.segments
+    if part == "a part":
+        index = segments.create()
+        disk.state.health.sync_errors = 1
+        with pytest.raises(OSError, match="fsync failed"):
+            segments.fill(index, TINY.segment_bytes)
+    else:
+        disk.state.health.sync_errors = 1
+        with pytest.raises(OSError, match="fsync failed"):
+            segments.create()
+    await abandon(bench)
+
+    bench = await open_log(disk, config=TINY, seed=2)
+    await bench.commit(A, b"and again")
+    await abandon(bench)
+    bench = await open_log(after_power_cut(disk), config=TINY, seed=3, boot_id="kernel-2")
+    assert not bench.log.recovered(A).is_quarantined
+    assert not bench.log.is_unknown(LATE)
+    assert payloads((await bench.found(A)).records) == [b"acknowledged", b"and again"]
+    await abandon(bench)

@@ -134,8 +134,24 @@ class Segments:
         """
         for index, end in self.filled.items():
             if end > self.extents.filled.get(index, 0):
-                self.files[index].sync()  # The file may have this length in the page cache only.
+                self._write_end(index, end)
                 self.extents.raise_to(index, end)
+
+    def _write_end(self, index: int, end: int) -> None:
+        """Make the length durable that an earlier start may have left in the page cache only.
+
+        A sync that failed there left its pages clean, so that a sync alone would write nothing. The last
+        block is written again as it is, unless the disk cannot read it: then nothing is written over it.
+        """
+        file, at = self.files[index], end - BLOCK_BYTES
+        try:
+            content = file.read_at(at, BLOCK_BYTES)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        else:
+            file.write_at(at, [content])
+        file.sync()
 
     def spare(self, ends: Mapping[int, int]) -> None:
         """Exclude from the remains the bytes that this start has written, up to `ends`."""
