@@ -11,9 +11,10 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.account import TASKS_MIN
-from broadsheet.wire.inbound import CALM_RESTS
+from broadsheet.wire.inbound import CALM_RESTS, PINNED_RATIO
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.server import Server
+from broadsheet.wire.slab import is_free
 from tests.wire.harness import Echo, Empty, World, until, world
 
 
@@ -248,6 +249,32 @@ async def test_a_small_call_that_waits_holds_no_receive_buffer() -> None:
         await until(lambda: len(connection.works) == 2)
         async with asyncio.timeout(5):  # After ten seconds of silence it would be given back in any case.
             await until(lambda: not connection._inbound.slab, w.server.check)
+
+        w.methods.gate.set()
+        await until(lambda: not len(connection.works))
+        writer.close()
+        await reader.read()
+
+
+async def test_calls_that_wait_pin_no_buffers_many_times_their_size() -> None:
+    """Each of 64 KiB pinned a slab of 4 MiB, however many: 12 MiB that were counted held 800."""
+    async with world() as w:
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(f.frame(f.HELLO, 0, f.encode(hello())))
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        (connection,) = w.server.connections.values()
+        large = connection.limits.frame_bytes_max - f.CALL_HEAD.size
+        writer.write(f.header(f.CALL, 1, body_bytes=f.CALL_HEAD.size, payload_bytes=large))
+        writer.write(f.CALL_HEAD.pack(9_999, 0) + bytes(large))  # There is no such method.
+        body = f.CALL_HEAD.pack(w.server.numbers["test.wait"], 0) + f.encode(Echo("a/b"))
+        late = f.header(f.MESSAGE, 1, payload_bytes=large // 2 + 65_536) + bytes(large // 2 + 65_536)
+        for number in range(1, 21):
+            call = f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=65_536) + body
+            writer.write(call + b"x" * 65_536 + late)
+            await writer.drain()
+        await until(lambda: len(connection.works) == 20)
+        pinned_bytes = sum([len(slab) for slab in connection._inbound._pinned if not is_free(slab)])
+        assert pinned_bytes <= PINNED_RATIO * connection.backpressure.in_flight_bytes
 
         w.methods.gate.set()
         await until(lambda: not len(connection.works))

@@ -134,8 +134,8 @@ class ConnectionProtocol:
         return self._inbound.keep(view)
 
     def keep_small(self, view: memoryview) -> memoryview:
-        """`view`, or a copy if it is small compared with the buffer that it would pin."""
-        return self._inbound.keep(view) if len(view) < SMALL_BYTES else view
+        """As `keep`, for the payload of a request that runs as a task."""
+        return self._inbound.keep(view, copy_bytes_max=SMALL_BYTES - 1)
 
     def rest(self) -> None:
         """Give the receive buffer back if it is empty. Not to be called within a read."""

@@ -18,6 +18,8 @@ COPY_BYTES_MAX: Final = 128 << 10
 """Payloads up to this size are copied if they outlive the read, so that they pin no slab."""
 PINNED_MAX: Final = 8
 """Views of one connection may pin the bytes of so many largest slabs; above this, payloads are copied."""
+PINNED_RATIO: Final = 8
+"""A view may pin a slab of up to so many times its size; if the slab is larger, the payload is copied."""
 
 BUSY_READ_BYTES: Final = 16 << 10
 CALM_RESTS: Final = 16
@@ -69,14 +71,17 @@ class Inbound:
             self._move(wanted)
         return self.view[self.written :]
 
-    def keep(self, view: memoryview) -> memoryview:
+    def keep(self, view: memoryview, *, copy_bytes_max: int = COPY_BYTES_MAX) -> memoryview:
         """`view`, or a copy of it, for use after this read.
 
-        Small payloads are copied, and so are all others while the connection pins too many bytes.
+        Payloads are copied if they are small, by themselves or compared with their slab, and so are all
+        others while the connection pins too many bytes.
         """
-        if not len(view):
+        size = len(view)
+        if not size:
             return _NOTHING  # Even an empty view would pin the slab.
-        if len(view) <= COPY_BYTES_MAX or self._pinned_bytes >= PINNED_MAX * self._pool.large_bytes:
+        is_small = size <= copy_bytes_max or size * PINNED_RATIO < len(self.slab)
+        if is_small or self._pinned_bytes >= PINNED_MAX * self._pool.large_bytes:
             return memoryview(bytes(view))
         return view
 
