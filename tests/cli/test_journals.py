@@ -94,7 +94,7 @@ def test_without_json_it_prints_text(address: str) -> None:
     ("arguments", "words"),
     [
         (("create", "../x"), "../x"),
-        (("create", "cli/b", "--codec", "lz4"), "codec 'lz4' is none of"),
+        (("create", "cli/b", "--codec", "lz4"), "codec 'lz4' is unknown"),
         (("create", "cli/b", "--label", "x"), "is not NAME=VALUE"),
         (("create", "cli/b", "--fragment-length", "1"), "fragment.length 1"),
         (("create", "cli/b", "--store", "s3://nobody/"), "journals.stores"),

@@ -1,4 +1,4 @@
-"""Append ports: what a replica asks of an append, however its content comes."""
+"""Append ports: the interfaces through which a replica uses an append: a run, or a streaming append."""
 
 from typing import Protocol
 
@@ -8,14 +8,14 @@ from broadsheet.journal.spool_file import SpoolFile
 
 
 class AppendRun(Protocol):
-    """What the pipeline calls a run: content that the data path knows how to get, and whom to answer."""
+    """The pipeline's run: its content, and the way to answer its callers."""
 
     def content(self) -> Buffer:
-        """All content back to back, unchanged until answered."""
+        """All content back to back; the buffer does not change before the answer."""
         ...
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """Say what became of it, once."""
+        """Give the callers the outcome; called once."""
         ...
 
 
@@ -24,21 +24,21 @@ class Upload(Protocol):
 
     @property
     def is_placing(self) -> bool:
-        """Whether it owns the tail."""
+        """Whether the append owns the tail."""
         ...
 
     def begin(self) -> None:
-        """Content may come: stage it."""
+        """Start to stage content as it arrives."""
         ...
 
     def grant(self, spool: SpoolFile) -> None:
-        """The tail is yours: put what is staged at the end of `spool`."""
+        """Copy the staged content to the end of `spool`: the append owns the tail."""
         ...
 
     def abort(self, status: Status) -> None:
-        """Take no more, and drop what there is."""
+        """Accept no more content, and drop the staged content."""
         ...
 
     def undo(self) -> None:
-        """Take it back from the spool: the log had no room for it."""
+        """Remove the content from the spool: the log had no room for its record."""
         ...

@@ -1,9 +1,9 @@
 """Block cache: checked pieces of stored fragments, kept for readers within one budget of bytes.
 
-Lengths are bytes. A block is ABSENT --wanted--> FETCHING --came--> KEPT --pushed out--> ABSENT. Whoever wants
-a block that is being fetched waits for that one call. What is on its way counts as what is kept does: whoever
-fetches takes the bytes from the budget first, and waits until enough of what nobody uses has been pushed out.
-So the number of readers does not change how much memory they hold. It does not know what a block is of.
+Lengths are bytes. A block is ABSENT --wanted--> FETCHING --fetched--> KEPT --evicted--> ABSENT. Several
+readers of one block share one fetch. A fetch takes the bytes of its block from the budget before it begins,
+and waits until enough unused blocks have been evicted. So readers hold no more memory than the budget,
+however many they are. The cache does not know from which fragment a block comes.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from typing import NamedTuple, Protocol
 
 
 class Idle(Protocol):
-    """Something that holds bytes, and that nobody uses now."""
+    """Something that holds bytes of the budget, is not in use now, and may be evicted."""
 
     @property
     def size(self) -> int:
-        """What it holds."""
+        """The bytes that it holds."""
         ...
 
 
 class Budget:
-    """Bytes that may be held at a time, and what of it can be pushed out."""
+    """A bound of the bytes in memory, with the idle holders that can be evicted to make room."""
 
     def __init__(self, bytes_max: int) -> None:
         """Allow `bytes_max`."""
@@ -32,9 +32,10 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take `size` bytes, in the order of asking. Whoever has taken some must not ask for more.
+        """Take `size` bytes; callers are served in the order of asking.
 
-        Two who hold a part each, and wait for the rest, would wait for ever.
+        A caller that holds bytes must not take more: two that each hold a part and wait for the rest would
+        wait for ever.
         """
         assert size <= self.bytes_max, f"{size} bytes of {self.bytes_max}"
         if not self._waiting and self._make_room(size):
@@ -53,37 +54,37 @@ class Budget:
             raise
 
     def give(self, size: int) -> None:
-        """Give bytes back that were taken."""
+        """Give back bytes that were taken."""
         self.used -= size
         assert self.used >= 0, "gives what it took"
         self._admit()
 
     def put(self, key: Hashable, held: Idle) -> None:
-        """Let `held`, whose bytes were taken, be pushed out when they are wanted."""
+        """Keep `held`, whose bytes were taken, until they are needed elsewhere."""
         assert key not in self._idle, f"{key} is held once"
         self._idle[key] = held
         self._admit()
 
     def use(self, key: Hashable) -> Idle | None:
-        """What is held under `key`, used just now; it stays."""
+        """The holder under `key`, which now counts as the most lately used; None if it is absent."""
         held = self._idle.pop(key, None)
         if held is not None:
             self._idle[key] = held
         return held
 
     def take_out(self, key: Hashable) -> Idle | None:
-        """What is held under `key`; its bytes are the caller's from now on."""
+        """Take out the holder under `key`; the caller must give its bytes back. None if it is absent."""
         return self._idle.pop(key, None)
 
     def drop(self, is_doomed: Callable[[Hashable], bool]) -> None:
-        """Push out everything whose key is doomed."""
+        """Evict every idle holder whose key is doomed."""
         for key in [key for key in self._idle if is_doomed(key)]:
             self.used -= self._idle.pop(key).size
         self._admit()
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert sum(held.size for held in self._idle.values()) <= self.used, "what is idle was taken"
+        assert sum(held.size for held in self._idle.values()) <= self.used, "idle bytes were taken"
         assert self.used <= self.bytes_max, "within the budget"
 
     def _make_room(self, size: int) -> bool:
@@ -110,21 +111,21 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The length of the content."""
         return len(self.content)
 
 
 class Flights:
-    """Calls that several want the result of, each made once at a time."""
+    """Calls whose result several callers want; of each key only one call is under way at a time."""
 
     def __init__(self) -> None:
-        """None is on its way."""
+        """Start with no call under way."""
         self._flying: dict[Hashable, asyncio.Future[object]] = {}
 
     async def join(self, key: Hashable, fetch: Callable[[], Awaitable[object]]) -> object:
-        """What `fetch` returns, called here or by whoever is at it already.
+        """The result of `fetch`; a caller that finds such a call under way waits for that one instead.
 
-        One that is cancelled, or fails, does so for itself: the next one calls again.
+        A call that fails or is cancelled fails only for its own caller: one of the others calls again.
         """
         while (other := self._flying.get(key)) is not None:
             try:

@@ -1,9 +1,9 @@
-"""Broker: the journals of this node by name: made, opened, closed and deleted.
+"""Broker: creates, opens, closes and deletes the journals of this node, and finds them by name.
 
-A journal is ABSENT --create--> OPENING --opened--> OPEN --delete--> DELETING --> ABSENT; a restart takes it
-up at OPENING or DELETING, by what its spec key says. Opening goes on until it succeeds; requests wait for it,
-`opening_wait` at most. Everything here is restartable; what can race is in the pipeline.
-Source: journals.1, journals.5, journals.20; node.2.
+A journal is ABSENT --create--> OPENING --opened--> OPEN --delete--> DELETING --> ABSENT. A restart continues
+at OPENING or, if the spec key has the mark of a deletion, at DELETING. An opening is tried until it succeeds;
+a request waits at most `opening_wait` for it. Every step is restartable. Decisions that can race with appends
+are made in the pipeline. Source: journals.1, journals.5, journals.20; node.2.
 """
 
 import asyncio
@@ -64,13 +64,13 @@ from broadsheet.runtime.failpoints import passed
 PREFIX: Final = spec_key(JournalName(""))
 
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
-"""What an answer needs to reach its caller before the caller's time is up."""
+"""How long before a caller's deadline a refusal is sent, so that it arrives in time."""
 
 T = TypeVar("T")
 
 
 class Slot:
-    """A journal that this node serves, or is about to."""
+    """A journal that this node serves or is opening."""
 
     def __init__(self, info: JournalInfo) -> None:
         self.info = info
@@ -78,17 +78,17 @@ class Slot:
         self.housekeeping: Housekeeping | None = None
         self.opened: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self.attempt = asyncio.Lock()
-        """Held while it is being opened: a deletion waits for that."""
-        self.settled: tuple[bytes, ...] = ()  # Their clients were told, and a copy may be on its way.
+        """Held while the journal is being opened, so that a deletion waits for the end of that."""
+        self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
         self.trouble = ""
-        """Why it is not open yet."""
+        """Why the journal is not open yet."""
 
 
 class Broker:
     """The journals of one node."""
 
     def __init__(self, context: Context) -> None:
-        """Serve nothing yet."""
+        """Make a broker without journals; `start` finds them."""
         self._context = context
         self._slots: dict[JournalName, Slot] = {}
         self._opening = Turns(context.config.openings_max)
@@ -96,10 +96,10 @@ class Broker:
         self._is_closed = False
 
     def start(self) -> Kept:
-        """Take up every journal that the Keyspace names, and drop what none of them owns.
+        """Open every journal that the Keyspace names, and drop the log streams of deleted journals.
 
         Returns:
-            What is kept though no key names it: the Keyspace may have lost the key.
+            Streams that are kept though no key names them, because the Keyspace may have lost the key.
 
         Raises:
             Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
@@ -119,25 +119,25 @@ class Broker:
 
     @property
     def count(self) -> int:
-        """Journals of this node."""
+        """How many journals this node has."""
         return len(self._slots)
 
     @property
     def stopped_count(self) -> int:
-        """Journals that take no appends, or have damaged content, for a reason that `status` tells."""
+        """How many journals refuse appends or have damaged content; `status` tells the reason."""
         replicas = [slot.replica for slot in self._slots.values() if slot.replica is not None]
         return sum(1 for each in replicas if each.reason or each.trouble or each.damage)
 
     @property
     def is_full(self) -> bool:
-        """Whether appends are refused for want of space."""
+        """Whether appends are refused because the disk is too full."""
         return bool(self._fullness)
 
     async def create(self, spec: JournalSpec) -> JournalInfo:
-        """Make a journal; durable when it returns.
+        """Create a journal; it is durable when the call returns.
 
         Raises:
-            AlreadyExists: there is one of that name. InvalidArgument, TooLarge: nothing changed.
+            AlreadyExists: a journal of that name exists. InvalidArgument, TooLarge: nothing changed.
         """
         validate_spec(spec)
         store = spec.fragment.store
@@ -148,7 +148,8 @@ class Broker:
             )
         if len(self._slots) >= self._context.config.journals_max:
             raise TooLarge(
-                f"{len(self._slots)} journals: journals_max is {self._context.config.journals_max}"
+                f"this node has {len(self._slots)} journals, and journals.journals_max is"
+                f" {self._context.config.journals_max}: delete some, or raise it"
             )
         return await self._carried(self._create(spec), f"create.{spec.name}")
 
@@ -170,19 +171,19 @@ class Broker:
         return info
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
-        """Delete a journal and all that it holds. Once the first step is durable a restart finishes it.
+        """Delete a journal and its content. Once the first step is durable, a restart finishes the deletion.
 
-        Where the store does not answer within `removal_wait`, the rest is done later: it is deleted anyway.
+        If the store does not answer within `removal_wait`, the call returns, and the content goes later.
 
         Raises:
-            NotFound: there is none, or another one of that name.
+            NotFound: there is no such journal, or the name belongs to another one.
         """
         info = self.info(name, create_revision)
         removing = await self._carried(self._delete(info), f"delete.{name}")
         await asyncio.wait((removing,), timeout=in_seconds(self._context.config.removal_wait))
 
     async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
-        """Mark it, which is the point of no return; what removes its content is on its way then."""
+        """Put the mark of a deletion, the point of no return; returns the task that removes the content."""
         name = info.name
         doomed = msgspec.structs.replace(info.spec, is_deleting=True)
         key = spec_key(name)
@@ -202,7 +203,7 @@ class Broker:
         return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{name}")
 
     async def _remove(self, slot: Slot | None, marked: JournalInfo) -> None:
-        """Wait for whoever is at it still, who must not make a file anew behind us; then remove the rest."""
+        """Wait for work that may still create a file of the journal, then remove its content and keys."""
         if slot is not None:
             if slot.housekeeping is not None:
                 await slot.housekeeping.settle()
@@ -211,7 +212,7 @@ class Broker:
         await finish_delete(self._context, marked)
 
     async def _carried(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Do `work` to its end, also where its caller leaves: half of it must not be all.
+        """Run `work` to its end even if its caller is cancelled, so that it is not left half done.
 
         Raises:
             ShuttingDown: nothing was done. Unknown: the node shut down meanwhile.
@@ -232,7 +233,7 @@ class Broker:
                     result.set_exception(Unknown(f"{name}: the node shut down before it was done"))
                 raise
             if result.done():
-                return  # Its caller has left.
+                return  # The caller was cancelled.
             if error is not None:
                 result.set_exception(error)
             else:
@@ -242,10 +243,13 @@ class Broker:
         return await result
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
-        """A journal by its name.
+        """The journal of that name.
+
+        Args:
+            create_revision: which life of the name is meant; None: whichever exists.
 
         Raises:
-            NotFound: there is none, or not that one.
+            NotFound: there is no such journal.
         """
         slot = self._slots.get(JournalName(name))
         if slot is not None:
@@ -267,14 +271,14 @@ class Broker:
     async def replica(
         self, name: str, create_revision: Revision | None = None, *, by: Instant | None = None
     ) -> Replica:
-        """A journal, open; waits until it is, `opening_wait` at most.
+        """The open journal of that name; waits at most `opening_wait` until it is open.
 
         Args:
-            by: when the caller's time is up: it is told a little before that.
+            by: the caller's deadline; a refusal comes a little before it.
 
         Raises:
-            NotFound: there is none, or not that one. ShuttingDown: the node is.
-            StoreUnhealthy: it was not open within `opening_wait`. Nothing was done.
+            NotFound: there is no such journal. ShuttingDown: the node shuts down.
+            StoreUnhealthy: the journal was not open in time. Nothing was done.
         """
         info = self.info(name, create_revision)
         slot = self._slots.get(info.name)
@@ -298,11 +302,11 @@ class Broker:
             ) from None
         except asyncio.CancelledError:
             if not slot.opened.cancelled():
-                raise  # Our caller was cancelled.
+                raise  # The caller itself was cancelled, not the opening.
             if self._is_closed:
                 raise ShuttingDown(f"journal {name}: the node shuts down") from None
             raise NotFound(f"journal {name} was deleted") from None
-        if replica.is_closed:  # In the very turn in which it was opened.
+        if replica.is_closed:  # It was opened and closed in one turn, before this task went on.
             if self._is_closed:
                 raise ShuttingDown(f"journal {name}: the node shuts down")
             raise NotFound(f"journal {name} was deleted")
@@ -314,7 +318,7 @@ class Broker:
         """A journal's producer index; waits until the journal is open.
 
         Raises:
-            NotFound, ShuttingDown: as `replica`.
+            NotFound, ShuttingDown, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision, by=by)
         slot = self._slots.get(replica.name)
@@ -323,11 +327,11 @@ class Broker:
         return slot.housekeeping.indexing
 
     def list(self, listing: Listing) -> Page:
-        """Some of the journals, by name."""
+        """One page of the journals, in order of name."""
         return list_page(self._context.keyspace, listing)
 
     def status(self, name: str, create_revision: Revision | None = None) -> JournalStatus:
-        """Where a journal stands."""
+        """The state of a journal, with its offsets and the reason for any trouble."""
         info = self.info(name, create_revision)
         slot = self._slots.get(info.name)
         replica = slot.replica if slot is not None else None
@@ -345,7 +349,10 @@ class Broker:
             state = "full"
             reason = replica.fullness
         if not replica.is_listed:
-            reason = reason or "the fragment store has not answered since the start: what only it has waits"
+            reason = reason or (
+                "the fragment store has not answered since the start: reads of content that only it has are"
+                " refused until it answers"
+            )
         if replica.trouble:
             state, reason = "damaged", replica.trouble
         registers = pipeline.committed_registers
@@ -371,13 +378,15 @@ class Broker:
         may_act: bool,
         is_head_only: bool,
     ) -> LossReply:
-        """Tell what a journal lost, or have it go on without that.
+        """Report what a journal lost, or (`may_act`) let it go on without that.
 
         Args:
-            is_head_only: nothing that is here may be given up: only the head may be moved.
+            head: where appends go on; None: at the lowest offset that is safe.
+            is_head_only: only move the head; refuse if damaged content would have to be given up, too.
 
         Raises:
-            InvalidArgument: it takes appends, or `head` is too low, or more than the head is in doubt.
+            InvalidArgument: the journal accepts appends, `head` is too low, or (`is_head_only`) content is
+                damaged.
             NotFound, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision)
@@ -413,7 +422,7 @@ class Broker:
     async def _give_up(
         self, replica: Replica, *, head: ByteOffset | None, doubted: Mapping[ByteOffset, None]
     ) -> Loss:
-        """Close the journal, write down what is given up, and open it again."""
+        """Close the journal, write the accepted loss to its seal, and open it again."""
         slot = self._slots.get(replica.name)
         if slot is None or slot.replica is not replica:
             raise NotFound(f"journal {replica.name} changed meanwhile: look again")
@@ -422,26 +431,26 @@ class Broker:
         slot.settled = replica.pipeline.attempts.settled()
         replica.close(Status.SHUTTING_DOWN)
         try:
-            async with slot.attempt:  # A deletion waits for that.
+            async with slot.attempt:  # A deletion waits for the lock.
                 if slot.housekeeping is not None:
                     await slot.housekeeping.settle(context.config.removal_wait)
                     slot.housekeeping = None
                 keys = self._keys(replica.info)
-                # Looked at once more: where only its registers are lost, it took appends until it was closed.
+                # Look again: a journal that lost only its registers accepted appends until it was closed.
                 loss = await context.disk.run(partial(look, replica, keys, head=head, doubted=doubted))
                 await context.disk.run(partial(give_up, replica, loss))
                 await move_epoch(context, replica.info, keys, head=loss.head)
                 return loss
         except OSError as error:
             raise StoreUnhealthy(
-                f"journal {replica.name}: its loss was not accepted, for the disk refused: {error}; free some"
-                f" space, then {accept_loss(replica.name)}"
+                f"journal {replica.name}: its loss was not accepted, because the disk refused: {error}; free"
+                f" some space, then {accept_loss(replica.name)}"
             ) from error
         finally:
             context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
 
     async def close(self) -> None:
-        """Answer everybody and close every journal. The log is closed after this."""
+        """Answer every caller and close every journal. The role closes the log after this."""
         self._is_closed = True
         for slot in self._slots.values():
             slot.opened.cancel()
@@ -454,7 +463,7 @@ class Broker:
         self._context.scope.spawn(self._open(slot), name=f"open.{info.name}")
 
     async def _open(self, slot: Slot) -> None:
-        """Open a journal, however often it takes."""
+        """Try to open a journal until that succeeds or the journal is deleted."""
         backoff = Backoff(OPEN_RETRY_MIN, OPEN_RETRY_MAX)
         while not slot.opened.done():
             try:
@@ -465,7 +474,7 @@ class Broker:
             except (OSError, BroadsheetError) as error:
                 if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
                     self._context.spools.relieve()
-                    backoff.reset()  # It passes as soon as other files were synced.
+                    backoff.reset()  # Descriptors are free again as soon as other files are synced.
                 slot.trouble = str(error)
                 await asyncio.sleep(in_seconds(backoff.next()))
                 continue

@@ -1,8 +1,8 @@
-"""The journal client: what a user or a Spark worker does with journals.
+"""Client: the calls by which users and Spark workers create, append to, read and inspect journals.
 
-Offsets are bytes, timeouts seconds. Which append may be tried again is decided here (journals.21),
-everything else by the node. A failed call raises from `broadsheet.errors`; `Unknown` means that the append
-may or may not have happened. Source: journals.21, journals.24.
+Offsets are bytes, timeouts seconds. The client decides only which append may be tried again (journals.21);
+the node decides everything else. A failed call raises an error of `broadsheet.errors`; `Unknown` means that
+the append may or may not have happened. Source: journals.21, journals.24.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ from broadsheet.wire.method import Empty
 Content = Buffer | Iterable[Buffer] | AsyncIterable[Buffer]
 """What to append: one buffer, or buffers that are streamed as they come."""
 Source = Iterable[Buffer] | AsyncIterable[Buffer]
-"""The same, piece by piece."""
+"""Content that is streamed, piece by piece."""
 
 INLINE_BYTES_MAX: Final = 64 << 10
-"""Content up to this goes in one request; a node may take more, never less."""
+"""Content up to this length goes in one request. A node may accept more, never less."""
 PIECE_BYTES: Final = 1 << 20
 TIMEOUT_SECONDS: Final = 30.0
 
@@ -75,7 +75,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 FLUSH_SECONDS_BELOW: Final = 1e9
-"""What a node takes is less; more would not be a number that can be sent."""
+"""A `flush_interval` from this on is refused here: nodes accept much less, and nanoseconds of it overflow."""
 
 
 def _offset(offset: int | None) -> ByteOffset | None:
@@ -95,18 +95,18 @@ class Journals:
     """The journals of a node."""
 
     def __init__(self, caller: Caller, *, random: Random, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-        """Ask `caller`, which connects again where it must.
+        """Send calls through `caller`, which reconnects when it must.
 
         Args:
-            random: for attempt ids: no two appends of any client may have the same.
-            inline_bytes_max: content above this is streamed.
+            random: for attempt ids, which must be unique among all clients.
+            inline_bytes_max: content above this length is streamed.
         """
         self._caller, self._random, self._inline_bytes_max = caller, random, inline_bytes_max
         self._appending = Appending(caller, inline_bytes_max=inline_bytes_max, read_span=self._read_span)
         self._runs = RunsByJournal(caller)
 
     async def close(self) -> None:
-        """End the run streams; what was sent is still answered. Idempotent."""
+        """End the run streams; appends that were sent are still answered. Idempotent."""
         await self._runs.close()
 
     async def create(
@@ -120,17 +120,17 @@ class Journals:
         labels: Mapping[str, str] | None = None,
         if_absent: bool = False,
     ) -> JournalInfo:
-        """Make a journal.
+        """Create a journal.
 
         Args:
-            fragment_length: bytes after which a fragment is closed; 64 MiB.
-            codec: `none`, `gzip`, `zstandard` or `snappy`.
-            store: URL of the fragment store; the node's own.
-            flush_interval: seconds, 60 at least: a fragment is closed at the multiples of it as well.
-            if_absent: return the journal that is there instead of raising.
+            fragment_length: bytes after which a fragment is closed; by default 64 MiB. codec: `none`, `gzip`,
+            `zstandard` or `snappy`; by default `none`. store: URL of the fragment store; by default the
+            node's own. flush_interval: seconds, at least 60: fragments are closed at its multiples, too. By
+            default never. if_absent: return an existing journal of that name instead of raising.
 
         Raises:
-            AlreadyExists: there is one of that name. InvalidArgument: the message says which field and why.
+            AlreadyExists: a journal of that name exists.
+            InvalidArgument: the message says which field is wrong and why.
         """
         fragment = FragmentSpec()
         if fragment_length is not None:
@@ -154,10 +154,10 @@ class Journals:
             return await self.get(name)
 
     async def delete(self, name: str) -> None:
-        """Delete a journal with all that it holds.
+        """Delete a journal with its content.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such journal.
         """
         await self._call("journal.delete", NameRequest(JournalName(name)), Empty)
 
@@ -165,11 +165,11 @@ class Journals:
         """Every journal whose name starts with `prefix`, by name.
 
         Args:
-            selector: which labels they have, and have not: `topic=clicks,env in (eu, us),!draft`. Their name
-                is their label `name`; `NAME:prefix=VALUE` looks at the beginning of a value.
+            selector: a condition on labels, such as `topic=clicks,env in (eu, us),!draft`. The label `name`
+                is the journal's name; `LABEL:prefix=VALUE` compares the beginning of a value.
 
         Raises:
-            InvalidArgument: the selector is malformed; says from which character on.
+            InvalidArgument: the selector is malformed; the message says from which character on.
         """
         found: list[JournalInfo] = []
         after = ""
@@ -182,33 +182,33 @@ class Journals:
             after = page.after
 
     async def get(self, name: str) -> JournalInfo:
-        """One journal.
+        """The spec of a journal, with its revisions.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such journal.
         """
         return await self._ask("journal.get", NameRequest(JournalName(name)), JournalInfo)
 
     async def reset_head(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
-        """Tell what is lost below the head that is known, or (`may_act`) have appends go on above it.
+        """Report what is lost below the known head, or (`may_act`) let appends go on above it.
 
         Raises:
-            InvalidArgument: the journal takes appends, or more than its head is in doubt.
+            InvalidArgument: the journal accepts appends, or content is damaged: use `accept_loss`.
         """
         request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
         return await self._call("journal.reset_head", request, LossReply)
 
     async def accept_loss(self, name: str, *, head: int | None = None, may_act: bool = False) -> LossReply:
-        """Tell what a journal lost, or (`may_act`) have it go on without that. Nothing is deleted.
+        """Report what a journal lost, or (`may_act`) let it go on without that. Nothing is deleted.
 
         Raises:
-            InvalidArgument: the journal takes appends.
+            InvalidArgument: the journal accepts appends, so there is no loss to accept.
         """
         request = LossRequest(JournalName(name), may_act=may_act, head=_offset(head))
         return await self._call("journal.accept_loss", request, LossReply)
 
     async def status(self, name: str) -> JournalStatus:
-        """Where a journal stands: its begin, its committed end, its fragments."""
+        """The state of a journal: its begin, its committed end, its fragments, and any trouble."""
         return await self._ask("journal.status", NameRequest(JournalName(name)), JournalStatus)
 
     async def append(
@@ -225,25 +225,26 @@ class Journals:
     ) -> Commit:
         """Append `content`, whole or not at all, and durably.
 
-        An append without `offset` is tried once. One at an explicit offset is tried again when its answer
-        was lost, and so is one that changes a register that it checks: each try carries the same attempt id,
-        by which the node tells it from another writer's append of equal bytes. Content from an iterator
-        cannot be sent twice. Empty content is a barrier: it returns the committed end as an empty span.
+        An append without a condition is sent once. If its answer is lost, an append is sent again only if it
+        cannot take effect twice: it has an explicit offset, or it changes a register that it checks. Each try
+        carries the same attempt id, by which the node tells it from another writer's append of equal bytes.
+        Content from an iterator cannot be sent twice. Empty content is a barrier: it returns the committed
+        end as an empty span.
 
         Args:
             offset: the append must begin exactly here; None: at the head.
-            check: each register must have that value, or be absent where it is None.
+            check: each register must have this value; None: the register must be absent.
             union: registers to set with the append, after `subtract`. Needs content.
-            subtract: registers to remove where they have exactly that value. Needs content.
-            create_revision: of the journal that is meant (`get`): another one of that name is `NotFound`.
-            timeout: seconds; 30.
+            subtract: registers to remove if they have exactly this value. Needs content.
+            create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
+            timeout: seconds; by default 30.
 
         Raises:
-            WrongAppendOffset: the head is elsewhere. Nothing changed.
+            WrongAppendOffset: the head is not at `offset`. Nothing changed.
             RegisterMismatch: `check` failed. Nothing changed.
-            InvalidArgument: `content` is no bytes, or an iterator yields what is none. Nothing changed.
-            TooSlow, Cancelled: an iterator was too slow, or out of time. Nothing changed.
-            Unknown: it may or may not have been appended.
+            InvalidArgument: `content`, or a piece of it, is not bytes. Nothing changed.
+            TooSlow, Cancelled: an iterator was too slow, or the timeout came before its end. Nothing changed.
+            Unknown: the content may or may not have been appended.
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """
         within = seconds_of(timeout, TIMEOUT_SECONDS)
@@ -268,7 +269,7 @@ class Journals:
         create_revision: int | None = None,
         timeout: float | None = None,
     ) -> Upload:
-        """An append whose content the caller sends piece by piece; arguments and errors as of `append`."""
+        """Begin an append whose content the caller sends piece by piece; arguments and errors as `append`."""
         request = self._request(name, offset, check, union, subtract, create_revision)
         return Upload(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
 
@@ -295,13 +296,13 @@ class Journals:
     async def append_many(
         self, name: str, contents: Sequence[Buffer], *, timeout: float | None = None
     ) -> Sequence[Commit]:
-        """Append each of `contents`, every one atomic by itself, in order and in as few frames as possible.
+        """Append each of `contents` in order, each atomic by itself, in as few frames as possible.
 
         Args:
             contents: each at most 64 KiB.
 
         Raises:
-            Refused: none was appended. Unknown: some were, or may have been.
+            Refused: none was appended. Unknown: some were or may have been appended.
         """
         within, journal = seconds_of(timeout, TIMEOUT_SECONDS), name_of(name)
         pieces = pieces_of(contents)
@@ -310,18 +311,18 @@ class Journals:
         for piece in pieces:
             if len(piece) > INLINE_BYTES_MAX:
                 raise InvalidArgument(
-                    f"{len(piece)} bytes in one of many: {INLINE_BYTES_MAX} at most; use append"
+                    f"one of the contents has {len(piece)} bytes, above {INLINE_BYTES_MAX}: use append for it"
                 )
         return await self._runs.of(journal).append_many(pieces, within)
 
     async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
-        """The committed end, told by the open journal: one that is being opened is waited for.
+        """The committed end; waits until the journal is open.
 
         Args:
             timeout: seconds.
 
         Raises:
-            StoreUnhealthy: it was not open in time; says what it waits for.
+            StoreUnhealthy: the journal was not open in time; the message says what its opening waits for.
         """
         loop = asyncio.get_running_loop()
         give_up, backoff = loop.time() + timeout, Backoff(RETRY_MIN, RETRY_MAX)
@@ -345,24 +346,24 @@ class Journals:
     ) -> AsyncGenerator[Chunk]:
         """Read committed bytes of `[offset, end)` in order.
 
-        Without `block` it ends at the committed end; with it, it waits there for more (until `end`, where
-        given). A lost connection is taken up again where it broke, in the same journal: one that was deleted
-        and made again meanwhile is `NotFound`.
+        The read ends at the committed end, or with `block` waits there for more, until `end` if that is
+        given. After a lost connection it goes on where it broke off, in the same journal: if the journal was
+        deleted and created again meanwhile, it raises `NotFound`.
 
         Args:
-            offset: None: from the committed end on, as the node tells it first.
-            patience: seconds that the node may be away, or owe an answer.
+            offset: None: from the committed end on, as it is when the read begins.
+            patience: seconds for which the node may be unreachable, or owe an answer.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
-            Trimmed: bytes at `offset` were deleted on purpose. Corrupt: they are damaged, and not served.
-            DeadlineExceeded: the patience is over.
+            Trimmed: no fragment has the bytes at `offset`. Corrupt: they are damaged, and not served.
+            DeadlineExceeded: nothing came for `patience` seconds.
         """
         reader = Reader(self._caller, name, offset=offset, end=end, block=block, patience=patience)
         return reader.chunks()
 
     async def registers(self, name: str) -> Registers:
-        """The registers behind every append that was acknowledged before the call."""
+        """The registers after every append that was acknowledged before the call."""
         return await self._ask("journal.registers", NameRequest(JournalName(name)), Registers)
 
     async def fragments(self, name: str) -> Sequence[FragmentInfo]:
@@ -381,7 +382,7 @@ class Journals:
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
-            Corrupt: it is missing or damaged, and the bytes before it are gone.
+            Corrupt: the index is missing or damaged, and cannot be built again because the bytes are gone.
         """
         encoded, at = b"", ByteOffset(offset)
         while True:
@@ -413,11 +414,11 @@ class Journals:
         payload: Sequence[Buffer] = (),
         timeout: Duration | None = None,
     ) -> S:
-        """Something that may not be done twice."""
+        """A call that must not be repeated after a lost answer."""
         body, _ = await self._caller.call(method, request, payload, reply=reply, timeout=timeout)
         return body
 
     async def _ask(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
-        """Something that changes nothing."""
+        """A call that changes nothing, so that it may be repeated."""
         body, _ = await self._caller.call(method, request, reply=reply, is_idempotent=True)
         return body

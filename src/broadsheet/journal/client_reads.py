@@ -1,10 +1,10 @@
 """Client reads: one read of a client, over as many connections as it takes.
 
-Offsets are bytes, times seconds. NOWHERE --position told--> PLACED --chunk--> PLACED ... --> ended. The first
-message places the read: from then on it goes on where it stood, in the same journal, however often the
-connection breaks. A reader that asked again for "the end" would skip what was appended meanwhile. A read
-changes nothing, so every attempt may be repeated; how long is the caller's to say. Source: journals.21;
-journals.20.
+Offsets are bytes, times seconds. UNPLACED --first message--> PLACED --chunk--> PLACED ... --> ended. The
+first message tells the offset and the create revision. From then on the read goes on at its own offset in
+that journal, however often the connection breaks: if it asked for "the end" again, it would skip bytes that
+were appended meanwhile. A read changes nothing, so every attempt may be repeated, as long as the caller's
+patience allows. Source: journals.20, journals.21.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadReque
 from broadsheet.wire.client import Caller
 
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
-"""The node is away, or does not answer: nothing is wrong with the read."""
+"""Errors after which the read tries again: the node is unreachable or busy, the read itself is sound."""
 
 _read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
@@ -41,11 +41,11 @@ class Reader:
         block: bool,
         patience: float,
     ) -> None:
-        """Ask `caller`, which connects again where it must.
+        """Read through `caller`, which reconnects when it must.
 
         Args:
-            offset: None: the committed end, as the first answer tells it.
-            patience: seconds that the node may be away, or owe an answer.
+            offset: None: from the committed end on, as the first answer tells it.
+            patience: seconds for which the node may be unreachable, or owe an answer.
         """
         self._caller, self._name, self._block, self._patience = caller, name, block, patience
         self._at = None if offset is None else ByteOffset(offset)
@@ -57,7 +57,7 @@ class Reader:
         """Chunks in order, each once.
 
         Raises:
-            DeadlineExceeded: the node was away, or owed an answer, for longer than the patience.
+            DeadlineExceeded: the node was unreachable, or owed an answer, for longer than the patience.
             BroadsheetError: the read was refused.
         """
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class Reader:
                 raise self._gave_up("it owes an answer") from error
             except AWAY as error:
                 if self._is_connected:
-                    give_up = loop.time() + self._patience  # It was there until now.
+                    give_up = loop.time() + self._patience  # The node was reachable until now.
                 if loop.time() + in_seconds(backoff.pause) >= give_up:
                     raise self._gave_up(str(error)) from error
             else:
@@ -81,10 +81,10 @@ class Reader:
             await asyncio.sleep(in_seconds(backoff.next()))
 
     async def _attempt(self, give_up: float) -> AsyncGenerator[Chunk]:
-        """What one stream gives.
+        """The chunks of one stream.
 
         Raises:
-            TimeoutError: it gives nothing until `give_up`.
+            TimeoutError: nothing came until `give_up`, though an answer was due.
         """
         loop = asyncio.get_running_loop()
         self._is_connected = False
@@ -99,7 +99,7 @@ class Reader:
             stream = await self._caller.open("journal.read", request)
         try:
             while True:
-                # A reader that waits for an append may wait for ever: the connection tells whether it lives.
+                # A blocking read at the end may wait for ever; the connection notices if the node is gone.
                 is_owed = not (self._block and self._is_connected)
                 async with asyncio.timeout_at(give_up if is_owed else None):
                     message = await stream.receive()

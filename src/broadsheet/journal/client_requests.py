@@ -1,4 +1,4 @@
-"""Client requests: from what a user passes to what is sent, and how often. No state, no IO."""
+"""Client requests: checks a user's arguments and turns them into what is sent. No state, no IO."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from operator import index
@@ -14,9 +14,9 @@ from broadsheet.journal.core.registers import Condition, validate_condition
 
 RETRY_MIN: Final = Duration(50 * MILLISECOND)
 RETRY_MAX: Final = Duration(2 * SECOND)
-"""Pauses of a client whose node is away: the first one, and the longest."""
+"""The first and the longest pause between two tries of a client whose node is unreachable."""
 SECONDS_BELOW: Final = 1e9
-"""What a timeout is below: more is no number that can be sent."""
+"""A timeout must be below this, so that its nanoseconds fit into the message."""
 
 
 def condition_of(
@@ -25,10 +25,10 @@ def condition_of(
     union: Mapping[str, str] | None,
     subtract: Mapping[str, str] | None,
 ) -> Condition | None:
-    """The condition of an append; None where there is none.
+    """The condition of an append; None if every argument is empty.
 
     Raises:
-        InvalidArgument: a field is of another type than it should be.
+        InvalidArgument: an argument has the wrong type, or a name or value is not allowed.
     """
     if offset is None and not check and not union and not subtract:
         return None
@@ -47,7 +47,7 @@ def condition_of(
 
 
 def is_repeatable(condition: Condition | None) -> bool:
-    """Whether a second attempt cannot append twice: it would be refused, where the first one took effect."""
+    """Whether an append can be sent again: if the first try took effect, the condition refuses the second."""
     if condition is None:
         return False
     if condition.offset is not None:
@@ -58,19 +58,19 @@ def is_repeatable(condition: Condition | None) -> bool:
 
 
 def is_buffer(content: object) -> bool:
-    """Whether `content` is bytes as a whole, and not an iterable of pieces."""
+    """Whether `content` is one buffer of bytes, and not an iterable of pieces."""
     try:
-        memoryview(content)  # type: ignore[arg-type]  # Whether it can be one is the question.
+        memoryview(content)  # type: ignore[arg-type]  # The call tests whether `content` has a buffer.
     except TypeError:
         return False
     return True
 
 
 def as_bytes(piece: object) -> bytes | memoryview:
-    """What can be sent of `piece`, without a copy where that can be.
+    """`piece` as bytes to send, without a copy if its memory is contiguous.
 
     Raises:
-        InvalidArgument: it is no bytes.
+        InvalidArgument: `piece` has no buffer of bytes.
     """
     if isinstance(piece, bytes):
         return piece
@@ -87,10 +87,10 @@ def as_bytes(piece: object) -> bytes | memoryview:
 
 
 def pieces_of(content: object) -> list[bytes | memoryview] | None:
-    """The pieces of content that is at hand; None for an iterator.
+    """The pieces of content that is in memory; None for an iterator.
 
     Raises:
-        InvalidArgument: it is no content, or one piece is none. Nothing was sent.
+        InvalidArgument: the content, or a piece of it, is not bytes. Nothing was sent.
     """
     if isinstance(content, list | tuple):
         return [as_bytes(piece) for piece in content]
@@ -105,7 +105,7 @@ def name_of(name: object) -> JournalName:
     """The name of a journal.
 
     Raises:
-        InvalidArgument: it is no text.
+        InvalidArgument: `name` is not a string.
     """
     if not isinstance(name, str):
         raise InvalidArgument(f"a journal's name is text, not {type(name).__name__}")
@@ -116,21 +116,21 @@ def revision_of(revision: object) -> Revision | None:
     """The revision that created a journal; None for any.
 
     Raises:
-        InvalidArgument: it is no whole number.
+        InvalidArgument: `revision` is not a whole number.
     """
     if revision is None:
         return None
     try:
         return Revision(index(revision))  # type: ignore[arg-type]  # Whether it can be one is the question.
     except TypeError:
-        raise InvalidArgument(f"create_revision {revision!r} is no whole number") from None
+        raise InvalidArgument(f"create_revision {revision!r} is not a whole number") from None
 
 
 def seconds_of(timeout: object, otherwise: float) -> float:
-    """A timeout in seconds.
+    """A timeout in seconds; `otherwise` if it is None.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: `timeout` is not a number above 0 and below `SECONDS_BELOW`.
     """
     if timeout is None:
         return otherwise
@@ -144,10 +144,10 @@ def codec_of(name: str) -> Codec:
     """The codec of that name.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: there is no such codec.
     """
     try:
         return Codec(name)
     except ValueError:
         names = ", ".join(codec.value for codec in Codec)
-        raise InvalidArgument(f"codec {name!r} is none of {names}") from None
+        raise InvalidArgument(f"codec {name!r} is unknown: use one of {names}") from None
