@@ -442,7 +442,7 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
         async with broadsheet.connect(node.address) as client:
             assert (await client.journals.append("out/a", b"on")).begin == len(CONTENT)
             read = command("journals", "read", "out/a", *at).stderr
-            assert f"nothing has offset 0; the next that is there is {len(CONTENT)}\n" in read
+            assert f"no fragment has offset 0; the next that can be read is {len(CONTENT)}\n" in read
             assert (await client.journals.reset_head("out/b", head=1000, may_act=True)).head == 1000
             assert (await client.journals.append("out/b", b"on")).begin == 1000
         doctor = command("doctor", "--data-dir", str(tmp_path / "data"))

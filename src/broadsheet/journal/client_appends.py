@@ -1,11 +1,11 @@
 """Client appends: content with a condition, or too large for a run frame.
 
-Content is gathered until it is above `inline_bytes_max` or ends: small content is one request, larger content
-a stream of messages, the last of which says that all was sent. Before that one left nothing of a stream can
-take effect, so that no error before it leaves a doubt. What was refused before it was sent is sent again
-while there is time; what may have been appended only where the condition lets it take effect once. A lost
-answer of such an append is settled by its attempt id. Source: journals.11, journals.17, journals.21;
-C1, C2; ADR 0130, 0131.
+Content is gathered until it ends or exceeds `inline_bytes_max`. Small content is one request. Larger content
+is a stream of messages, and the last message says that all was sent. Nothing of a stream can take effect
+before that message is sent, so an error before it is certain. A refused append is sent again while there is
+time, because it was not executed. An append whose outcome is `Unknown` is sent again only if its condition
+lets it take effect once; a lost answer of such an append is settled by its attempt id. Source: journals.11,
+journals.17, journals.21; C1, C2; ADR 0130, 0131.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from broadsheet.journal.messages import (
 from broadsheet.wire.client import Caller, ClientStream
 
 PIECE_BYTES: Final = 1 << 20
-"""The most of one message."""
+"""The most content of one message."""
 GATHER_BYTES: Final = 64 << 10
-"""Smaller pieces are sent together."""
+"""Pieces of a stream are gathered up to this length and sent together."""
 GRACE_SECONDS: Final = 1.0
-"""How much longer than the node we wait for its last word about a stream."""
+"""How long after the deadline the client still waits for the answer to a stream."""
 
 Source = Iterable[Buffer] | AsyncIterable[Buffer]
 ReadSpan = Callable[[str, int, int], Awaitable[bytes]]
@@ -63,7 +63,7 @@ class Appending:
         self._read_span = read_span
 
     async def append_pieces(self, request: AppendRequest, pieces: Sequence[Buffer], within: float) -> Commit:
-        """Append content that is at hand; try again what took no effect, or cannot take effect twice."""
+        """Append content that is in memory; try again while that cannot append twice."""
         loop = asyncio.get_running_loop()
         give_up, backoff = loop.time() + within, Backoff(RETRY_MIN, RETRY_MAX)
         lost: Unknown | None = None
@@ -93,7 +93,7 @@ class Appending:
             await asyncio.sleep(in_seconds(backoff.next()))
 
     async def append_source(self, request: AppendRequest, source: Source, within: float) -> Commit:
-        """Append what an iterator yields; it is sent once."""
+        """Append the content that an iterator yields; it is sent once."""
         upload = Upload(self, request, within)
         try:
             await upload.drain(source)
@@ -114,14 +114,14 @@ class Appending:
     async def settle(
         self, request: AppendRequest, pieces: Sequence[Buffer] | None, within: float, refused: Refused
     ) -> Commit:
-        """The span of an append whose answer was lost, where it took effect.
+        """The span of an append whose answer was lost, if the append took effect.
 
         Args:
-            pieces: its content; None where it is not at hand any more.
-            refused: raised where it did not take effect, and never will.
+            pieces: its content; None if it is no longer in memory.
+            refused: the error to raise if the append did not take effect and never will.
 
         Raises:
-            Unknown: it cannot be told: more conditional appends came since than a journal remembers.
+            Unknown: the node no longer knows: more conditional appends followed than a journal remembers.
         """
         journal, condition = request.journal, request.condition
         assert condition is not None
@@ -138,27 +138,30 @@ class Appending:
             if not is_certain and offset is not None and pieces is not None:
                 is_certain = await self._stand_others(journal, offset, b"".join(pieces))
         except (Refused, Corrupt) as error:
-            raise Unknown(f"journal {journal}: an answer was lost, and a look failed: {error}") from error
+            raise Unknown(
+                f"journal {journal}: an answer was lost, and to ask for the outcome failed: {error}: read the"
+                " journal and look for the content"
+            ) from error
         if is_certain:
             raise refused
         raise Unknown(
-            f"journal {journal}: an answer was lost, and the node no longer knows whose append it was: read"
-            " the journal and look for it"
+            f"journal {journal}: an answer was lost, and the node no longer knows whether this append took"
+            " effect: read the journal and look for the content"
         )
 
     async def _stand_others(self, journal: str, offset: ByteOffset, wanted: bytes) -> bool:
-        """Whether other bytes stand at `offset`: whose they are is forgotten, but they are not ours."""
+        """Whether the journal has bytes at `offset` that differ from `wanted`: then this append failed."""
         return not wanted.startswith(await self._read_span(journal, offset, offset + len(wanted)))
 
 
 class Upload:
-    """One append whose content is sent piece by piece. Cancel it in the end, whatever happens."""
+    """One append whose content is sent piece by piece. Its owner calls `cancel` in the end, in any case."""
 
     def __init__(self, appending: Appending, request: AppendRequest, within: float) -> None:
-        """Send nothing yet.
+        """Prepare the append; nothing is sent yet.
 
         Args:
-            within: seconds for all of it.
+            within: seconds for the whole append.
         """
         loop = asyncio.get_running_loop()
         self._appending, self._request = appending, request
@@ -170,14 +173,16 @@ class Upload:
         self._is_all_sent = False
 
     def gather(self, piece: object) -> bool:
-        """Take up a piece; whether `send` has to be called now. No IO; in any thread, one call at a time.
+        """Add a piece; returns whether `send` must be called now.
+
+        Does no IO. Any thread may call it, but only one at a time.
 
         Raises:
-            InvalidArgument: it is no bytes.
+            InvalidArgument: the piece is not bytes.
         """
         view = as_bytes(piece)
         if not isinstance(view, bytes) and not view.readonly:
-            view = bytes(view)  # Whoever yields it may use it again for the next piece.
+            view = bytes(view)  # The iterator may reuse its buffer for the next piece.
         self._gathered.append(view)
         self._gathered_bytes += len(view)
         if self._stream is None:
@@ -185,7 +190,7 @@ class Upload:
         return self._gathered_bytes >= GATHER_BYTES
 
     async def send(self) -> None:
-        """Send what is gathered.
+        """Send the gathered pieces.
 
         Raises:
             Refused: nothing is, or will be, appended.
@@ -210,15 +215,17 @@ class Upload:
             self._ended.set_result(None)
 
     def _certain(self, error: Unknown) -> Refused:
-        """What an error is that came before the word that all was sent."""
+        """The refusal for an `Unknown` before the last message: nothing can have taken effect."""
         what = f"journal {self._request.journal}: nothing is appended, its content was not yet whole: {error}"
         return Cancelled(what) if isinstance(error, DeadlineExceeded) else Unreachable(what)
 
     async def drain(self, source: Source) -> None:
-        """Send what `source` yields, until its end or that of the stream.
+        """Send the pieces of `source`, until it ends or the node ends the stream.
+
+        Errors of the source itself are passed on.
 
         Raises:
-            Refused: nothing is, or will be, appended. Else: what the source raises.
+            Refused: nothing is, or will be, appended.
         """
         if not isinstance(source, AsyncIterable):
             for piece in source:
@@ -247,10 +254,10 @@ class Upload:
                 await self.send()
 
     async def finish(self) -> Commit:
-        """Say that all was sent; where the answer is lost, ask for it by the attempt id.
+        """Say that all was sent; if the answer is lost, ask for the outcome by the attempt id.
 
         Raises:
-            Refused: nothing is appended. Unknown: it may be.
+            Refused: nothing is appended. Unknown: the content may be appended.
         """
         try:
             return await self.conclude()
@@ -262,10 +269,10 @@ class Upload:
         return await self._appending.settle(self._request, None, left, given_up)
 
     async def conclude(self) -> Commit:
-        """Say that all was sent.
+        """Say that all was sent, and return the node's answer.
 
         Raises:
-            Refused: nothing is appended. Unknown: it may be.
+            Refused: nothing is appended. Unknown: the content may be appended.
         """
         if self._stream is None:
             timeout = Duration(max(1, int((self._give_up - self._loop.time()) * SECOND)))
@@ -288,7 +295,7 @@ class Upload:
             ) from None
 
     def cancel(self) -> None:
-        """Withdraw what is not answered. Idempotent."""
+        """Cancel the stream if it is not answered. Idempotent."""
         if self._stream is not None:
             self._stream.cancel()
 
@@ -298,7 +305,7 @@ def _attempt_of(request: AppendRequest) -> bytes:
 
 
 def _messages(pieces: Sequence[Buffer]) -> Iterable[Sequence[Buffer]]:
-    """The payloads of messages of up to `PIECE_BYTES`: small pieces together, large ones cut."""
+    """Payloads of up to `PIECE_BYTES`: small pieces are put together, large ones are cut."""
     message: list[Buffer] = []
     size = 0
     for piece in pieces:

@@ -1,9 +1,9 @@
 """Client batches: small appends of one journal, gathered into run frames (wire.2).
 
-Offsets and lengths are bytes. What is ready when the loop comes round leaves as one frame, without a timer:
-the first append of a quiet moment waits for nothing, and under load frames grow by themselves. Answers come
-in order. A lost stream leaves what it carried `Unknown`, and the next append opens another. Source:
-wire.2; journals.21 (tried once).
+Offsets and lengths are bytes. All appends that are ready in one turn of the loop leave as one frame, without
+a timer: an append in a quiet moment does not wait, and under load frames grow by themselves. Answers arrive
+in order. If the stream is lost, the outcome of its unanswered appends is `Unknown`, and the next append opens
+another stream. Source: wire.2; journals.21 (tried once).
 """
 
 import asyncio
@@ -20,30 +20,30 @@ FRAME_BYTES_MAX: Final = 1 << 20
 FRAME_COUNT_MAX: Final = 16_384
 
 STREAMS_KEPT: Final = 128
-"""Run streams that stay open while nothing is on its way; a connection has some hundreds for everything."""
+"""Run streams that may stay open while they are idle. A connection has a few hundred streams in all."""
 
 Waiter = tuple[Buffer, "asyncio.Future[Commit]"]
 
 
 class RunsByJournal:
-    """The run streams of one client, each opened when it is needed, and few of them while they are not."""
+    """The run streams of one client: each opens at its first append; idle ones above a bound are closed."""
 
     def __init__(self, caller: Caller) -> None:
         """Append through `caller`."""
         self._caller = caller
         self._runs: dict[str, Runs] = {}
-        """Least lately asked for first."""
+        """The one used longest ago first."""
         self._closing: dict[asyncio.Task[None], None] = {}
 
     def of(self, journal: str) -> "Runs":
-        """Those of `journal`. To be used at once: idle ones are closed when there are many."""
+        """The run stream of `journal`. The caller must use it at once, because idle ones may be closed."""
         runs = self._runs.pop(journal, None) or Runs(self._caller, JournalName(journal), self._rest)
         self._runs[journal] = runs
         self._thin(but=runs)
         return runs
 
     async def close(self) -> None:
-        """End the streams; what was sent is still answered. Idempotent."""
+        """End the streams; appends that were sent are still answered. Idempotent."""
         runs, self._runs = list(self._runs.values()), {}
         for each in runs:
             await each.close()
@@ -54,7 +54,7 @@ class RunsByJournal:
         self._thin(but=None)
 
     def _thin(self, *, but: "Runs | None") -> None:
-        """Close what is idle, the longest idle first, while there are too many."""
+        """Close idle streams above `STREAMS_KEPT`, those used longest ago first."""
         if len(self._runs) <= STREAMS_KEPT:
             return
         idle = [name for name, runs in self._runs.items() if runs.is_idle and runs is not but]
@@ -70,26 +70,26 @@ class Runs:
     def __init__(
         self, caller: Caller, journal: JournalName, on_idle: "Callable[[Runs], None]" = lambda _: None
     ) -> None:
-        """Append to `journal` through `caller`; tell `on_idle` when nothing is on its way any more."""
+        """Append to `journal` through `caller`; call `on_idle` when no append waits any more."""
         self._caller, self._journal, self._on_idle = caller, journal, on_idle
         self._user_count = 0
         self._stream: RunStream | None = None
         self._ready: list[Waiter] = []
-        self._unsent: list[Waiter] = []  # Taken, and waiting for a stream.
+        self._unsent: list[Waiter] = []  # Taken from `_ready`, and waiting for a stream.
         self._sender: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answering: dict[asyncio.Task[None], None] = {}
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no append is waiting or unanswered."""
         return not (self._ready or self._sender or self._answering or self._user_count)
 
     async def append(self, content: Buffer, within: float) -> Commit:
-        """Append `content`, with whatever else is ready now.
+        """Append `content`, in one frame with the other appends that are ready now.
 
         Raises:
-            Refused: it was not. Unknown: it may have been.
+            Refused: it was not appended. Unknown: it may have been appended.
         """
         future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
         self._ready.append((content, future))
@@ -111,8 +111,8 @@ class Runs:
         """Append all of `contents` in order, in frames of up to 1 MiB.
 
         Raises:
-            Refused: none was appended. Unknown: some were, or may have been: a frame may be refused for want
-            of room, and one behind it be taken.
+            Refused: none was appended. Unknown: some were or may have been appended. One frame may be refused
+            because there is no room, and a later one accepted.
         """
         answers: list[Acknowledged | BaseException] = []
         frames = _frames(contents)
@@ -144,7 +144,7 @@ class Runs:
         ) from failed[0]
 
     async def _submit_all(self, frames: Sequence[Sequence[Buffer]]) -> list[Acknowledged | BaseException]:
-        """The answer to each frame; that of one that could not be sent stands for the rest."""
+        """The answer to each frame; if one could not be sent, its error is the last answer."""
         stream = await self._open()
         on_way: list[asyncio.Future[Acknowledged]] = []
         unsent: list[BaseException] = []
@@ -165,7 +165,7 @@ class Runs:
         """End the stream once everything is answered."""
         if self._sender is not None:
             if self._stream is None or self._stream.has_ended:
-                self._sender.cancel()  # It dials a node that may be gone; nothing of it was sent.
+                self._sender.cancel()  # It is connecting to a node that may be gone; nothing was sent.
             await asyncio.wait((self._sender,))
         if self._answering:
             await asyncio.wait(list(self._answering))
@@ -174,7 +174,7 @@ class Runs:
             try:
                 await stream.close()
             except BroadsheetError:
-                return  # It was lost: whoever waited has been told.
+                return  # The stream was lost, and its appends were answered with that.
 
     async def _open(self) -> RunStream:
         async with self._opening:
@@ -186,7 +186,7 @@ class Runs:
             return self._stream
 
     async def _send(self) -> None:
-        """Send what is ready, frame after frame, until nothing is."""
+        """Send the ready appends, frame by frame, until none is left."""
         try:
             while self._ready:
                 batch = self._take()
@@ -219,7 +219,7 @@ class Runs:
         self._look_idle()
 
     def _take(self) -> list[Waiter]:
-        """What is ready, up to a frame. That whose caller has left was not sent, and will not be."""
+        """Take the ready appends for one frame, without those whose caller has given up."""
         self._ready = _wanted(self._ready)
         size = count = 0
         for content, _ in self._ready:
@@ -239,7 +239,10 @@ class Runs:
         task.add_done_callback(self._answered)
 
     def _retry(self, batch: list[Waiter], stream: RunStream, error: NotFound) -> None:
-        """The stream was of a deleted journal; one of the same name may have been made since: ask it."""
+        """Send a batch again on a new stream: a journal of the same name may have been created since.
+
+        The old stream belongs to the deleted journal, so nothing of the batch was appended.
+        """
         if self._stream is not stream:
             _fail(batch, error)
             return
@@ -271,12 +274,12 @@ class Runs:
 
 
 def _wanted(waiters: list[Waiter]) -> list[Waiter]:
-    """Those whose caller still waits. What was not sent will not be, and its caller was told so."""
+    """The appends whose caller still waits. The other callers were told that nothing was sent."""
     return [each for each in waiters if not each[1].done()]
 
 
 async def _close_old(stream: RunStream) -> None:
-    """End a stream of a journal that was deleted: else the connection runs out of streams."""
+    """End a stream that is no longer used; otherwise the connection runs out of streams."""
     with suppress(BroadsheetError):
         await stream.close()
 
@@ -304,7 +307,7 @@ def _commits(frame: Sequence[Buffer], begin: int) -> list[Commit]:
 
 
 def _looked_at(future: "asyncio.Future[Acknowledged]") -> None:
-    """Nobody may be there any more to ask what became of it."""
+    """Mark an error as seen, so that asyncio does not log it if the caller has given up."""
     if not future.cancelled():
         future.exception()
 

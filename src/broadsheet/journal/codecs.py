@@ -1,10 +1,10 @@
-"""Codecs: a fragment's content to stored bytes and back, in pieces and within bounds.
+"""Codecs: compress a fragment's content for the store and decompress it, in pieces and within bounds.
 
-Lengths are bytes. Neither way holds a whole fragment: a decoder is fed with stored bytes as they come, and
-gives its output piece by piece. Reading trusts nothing: the output of a decoder is bounded by the length that
-the fragment's name declares, whatever the stored bytes claim, and each call by a piece (access.7; zstd
-packs 32,000:1). GZIP content may have many members and snappy is the framing format: Gazette writes both.
-Source: journals.25.
+Lengths are bytes. Neither direction holds a whole fragment in memory: a decoder is fed with stored bytes as
+they arrive, and yields its output piece by piece. A decoder does not trust stored bytes: its whole output is
+bounded by the length in the fragment's name, and each call by one piece, because a few bytes may decompress
+to very many (zstd packs 32,000:1; access.7). GZIP content may have many members, and snappy is the framing
+format: Gazette writes both. Source: journals.25.
 """
 
 import zlib
@@ -20,10 +20,10 @@ from broadsheet.errors import Corrupt
 from broadsheet.journal.core.fragment import Codec
 
 PIECE_BYTES: Final = 256 << 10
-"""The most that a decoder gives at a time."""
+"""The most output of a decoder at a time."""
 FED_BYTES_MIN: Final = 1 << 20
-"""What a decoder must have at hand of stored bytes that are not at their end: more than a piece of any codec
-takes (a snappy chunk has up to 64 KiB, a zstd block 128 KiB)."""
+"""Stored bytes that a decoder must have before it goes on, except at their end. It is more than one piece of
+output of any codec needs (a snappy chunk has up to 64 KiB, a zstd block 128 KiB)."""
 WINDOW_BYTES_MAX: Final = 8 << 20
 GZIP_LEVEL: Final = 6
 ZSTANDARD_LEVEL: Final = 3
@@ -36,11 +36,11 @@ DECODER_BYTES: Final[dict[Codec, int]] = {
     Codec.ZSTANDARD: 2 * FED_BYTES_MIN + WINDOW_BYTES_MAX,
     Codec.SNAPPY: 3 * FED_BYTES_MIN,
 }
-"""What a decoder may hold, its input and a piece of output included."""
+"""The memory of a decoder, including its input and a piece of output."""
 
 
 def compress(codec: Codec, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The stored form of `pieces`, as they come. Blocking: off the loop."""
+    """The stored form of `pieces`, made as it is iterated. Blocking: use it in a thread."""
     match codec:
         case Codec.NONE:
             yield from pieces
@@ -61,23 +61,23 @@ def compress(codec: Codec, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 class Fed:
-    """Stored bytes as they come, for a decoder that takes them."""
+    """The input of a decoder: stored bytes that were fetched and not yet taken."""
 
     def __init__(self) -> None:
         self._parts: deque[bytes] = deque()
-        self._skip = 0  # Taken of the first part.
+        self._skip = 0  # Bytes of the first part that were taken.
         self.size = 0
-        """Bytes at hand."""
+        """Bytes that were fed and not yet taken."""
         self.is_ended = False
-        """Whether nothing more will come."""
+        """Whether all stored bytes were fed."""
 
     @property
     def is_hungry(self) -> bool:
-        """Whether the decoder must not go on before more has come."""
+        """Whether more bytes must be fed before the decoder may go on."""
         return not self.is_ended and self.size < FED_BYTES_MIN
 
     def feed(self, stored: bytes) -> None:
-        """More has come; nothing says that this was all."""
+        """Add stored bytes; an empty `stored` marks the end."""
         if stored:
             self._parts.append(stored)
             self.size += len(stored)
@@ -85,10 +85,11 @@ class Fed:
             self.is_ended = True
 
     def read(self, most: int = -1) -> bytes:
-        """Take what is at hand, `most` bytes where that is not negative; nothing at the end.
+        """Take at most `most` bytes, or all if `most` is negative; empty at the end.
 
         Raises:
-            Corrupt: more is wanted than a piece of output can need.
+            Corrupt: the decoder used up `FED_BYTES_MIN` bytes without a piece of output; valid content
+                never does.
         """
         if not self.size and not self.is_ended:
             raise Corrupt(f"{FED_BYTES_MIN} stored bytes make no content")
@@ -108,13 +109,15 @@ class Fed:
 
 
 def decompress(codec: Codec, fed: Fed, *, length: int) -> Iterator[bytes]:
-    """The content of what is fed, in pieces; feed it before each while it is hungry. Blocking: off the loop.
+    """The content of the stored bytes in `fed`, in pieces. Blocking: use it in a thread.
+
+    The caller feeds `fed` before each piece, as long as it is hungry.
 
     Args:
-        length: what the content must come to, exactly.
+        length: the exact length of the whole content.
 
     Raises:
-        Corrupt: it is not in the codec's format, or comes to more or less.
+        Corrupt: the bytes are not in the codec's format, or the content has another length.
     """
     got = 0
     try:
@@ -135,32 +138,32 @@ def _plain(fed: Fed) -> Iterator[bytes]:
 
 
 def _gunzip(fed: Fed) -> Iterator[bytes]:
-    """Member after member; an empty one costs its own stored bytes, so the loop ends."""
+    """Member by member. The loop ends, because even an empty member uses up stored bytes."""
     left = b""
     while left or (left := fed.read(PIECE_BYTES)):
         member = zlib.decompressobj(_GZIP_WBITS)
         piece = b""
         while not member.eof:
-            # After a full piece it may have more without any input.
+            # After a full piece the decompressor may have more output without further input.
             if not left and len(piece) < PIECE_BYTES and not (left := fed.read(PIECE_BYTES)):
                 raise EOFError("the last member is cut off")
             piece = member.decompress(left, PIECE_BYTES)
             left = member.unconsumed_tail
-            yield piece  # Also an empty one: whoever asks looks again whether we are hungry.
+            yield piece  # An empty piece, too: the caller must see whether `fed` is hungry now.
         left = member.unused_data
 
 
 def _unzstd(fed: Fed) -> Iterator[bytes]:
     decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
-    source: Any = fed  # It reads only.
+    source: Any = fed  # The reader calls nothing but `read`.
     with decoder.stream_reader(source, read_across_frames=True, read_size=64 << 10) as reader:
-        # Not `read`: that fills its piece, however much input it takes.
+        # `read` would go on until its piece is full, however much input that takes; `read1` does not.
         while piece := reader.read1(PIECE_BYTES):
             yield piece
 
 
 def _unsnappy(fed: Fed) -> Iterator[bytes]:
-    """Chunk by chunk, so that no declared length is believed beyond a chunk's 64 KiB."""
+    """Chunk by chunk, so that a declared length is never trusted beyond a chunk's 64 KiB."""
     if fed.read(len(_SNAPPY_HEADER)) != _SNAPPY_HEADER:
         raise ValueError("no snappy stream identifier")
     while header := fed.read(4):

@@ -1,9 +1,9 @@
-"""Committed reads: committed bytes of one journal, from wherever they are.
+"""Committed reads: read the committed bytes of one journal, from its spool files or the fragment store.
 
 Offsets are bytes. A read is a coroutine without protocol state: it looks at the committed end, takes the
-next chunk from the open spool, a closed one or the store, and goes on. Nothing above the committed end is
-ever read (journals.7), and every chunk was checked against a sum on the way (W4). A read whose spool file
-rests, while no other may be opened, waits in turn with the appends (journals.20; ADR 0126).
+next chunk from the open spool, a closed one or the store, and goes on. A read never goes beyond the committed
+end (journals.7), and every chunk is checked against a sum (W4). If a read needs a resting spool file and no
+descriptor is free, it waits in line with the appends (journals.20; ADR 0126).
 """
 
 import asyncio
@@ -42,9 +42,9 @@ async def read(
     Args:
         offset: None: from the committed end on.
         end: None: without end.
-        block: wait at the committed end; else the read ends there.
-        room: waits until so many bytes, or at least one, may be sent, and tells how many. It is asked before
-            anything is read, so that a reader who takes nothing costs no memory.
+        block: True: wait at the committed end for more. False: the read ends there.
+        room: waits until at least one byte may be sent, and returns how many may, up to its argument. It is
+            called before anything is read, so that a reader that takes nothing costs no memory.
 
     Raises:
         OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
@@ -80,7 +80,7 @@ def _require_open(replica: Replica, at: ByteOffset) -> None:
 
 
 async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> Chunk:
-    """The next bytes from `offset` on, at least one, none at or above `stop`, which is committed.
+    """At least one byte from `offset` on, and none at or above `stop`, which is at most the committed end.
 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged.
@@ -104,7 +104,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     fragment = replica.index.covering(offset)
     if fragment is None:
         raise Trimmed(
-            f"journal {replica.name}: nothing has offset {offset}; the next that is there is"
+            f"journal {replica.name}: no fragment has offset {offset}; the next that can be read is"
             f" {next_begin(replica, offset)}"
         )
     length = min(most, fragment.end - offset)
@@ -112,15 +112,15 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
 
 
 def next_begin(replica: Replica, offset: ByteOffset) -> ByteOffset:
-    """Where the journal goes on behind a hole that holds `offset`: where an append begins."""
+    """The first readable offset after a hole that includes `offset`; an append begins there."""
     return min(_begins_above(replica, offset))
 
 
 def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
-    """The next bytes, where a spool file has them.
+    """The next bytes from a spool file; None if none has them.
 
     Raises:
-        Corrupt: they are damaged, or the store has others there (J10).
+        Corrupt: the bytes are damaged, or the store has other bytes there (J10).
     """
     here = (each for each in (replica.spool, *replica.closed) if each.begin <= offset < each.end)
     spool = next(here, None)
@@ -135,10 +135,10 @@ def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
 
 
 async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
-    """The same, once a file may be opened for it: those that are open are being synced, so that they rest.
+    """The same, once a descriptor is free: open files are being synced, so that they may rest.
 
     Raises:
-        StoreUnhealthy: none could be within `descriptor_wait`.
+        StoreUnhealthy: no descriptor was free within `descriptor_wait`.
         ShuttingDown: the journal was closed meanwhile.
     """
     hit("journal.descriptor_awaited_by_read")
@@ -146,7 +146,7 @@ async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> C
 
     def try_again() -> bool:
         if found.done():
-            return True  # Nobody wants it any more.
+            return True  # The read has given up.
         try:
             _require_open(replica, offset)
             found.set_result(_spooled(replica, offset, most))
@@ -171,7 +171,7 @@ async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> C
 
 
 def _begins_above(replica: Replica, offset: ByteOffset) -> Iterator[ByteOffset]:
-    """Where something begins above `offset`, which is below the open spool."""
+    """The begins of the spools and of the stored fragment above `offset`, which is below the open spool."""
     yield replica.spool.begin
     yield from (spool.begin for spool in replica.closed if spool.begin > offset)
     if (stored := replica.index.next_begin(offset)) is not None:

@@ -1,4 +1,4 @@
-"""What an operator may set about journals. Bytes and nanoseconds, as the names say."""
+"""Config: the settings of the journals role. Units are in the names: bytes, or nanoseconds for durations."""
 
 import msgspec
 
@@ -13,11 +13,11 @@ GIB = 1024 * MIB
 CACHE_BYTES_MIN = 16 * MIB
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
-"""Of a record, beside its content: a proposal with the largest registers."""
+"""The largest log record without its content: a proposal with the largest registers."""
 CLOSED_RECORD_BYTES = 64
-"""Of a checkpoint, for each fragment that it names: 55 at most."""
+"""Room in a checkpoint for each closed fragment that it names; one takes at most 55."""
 CLOSED_MIN = 64
-"""Closed fragments of one journal that may wait for their store, however small the log's records are."""
+"""Closed fragments of one journal that may always wait for their store, however small the log's records are."""
 
 
 class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,66 +26,64 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     store: str = ""
     """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory."""
     stores: tuple[str, ...] = ()
-    """Other fragment stores that a journal may name; a URL that is not here is refused (access.7)."""
+    """Other fragment stores that a journal may name; any other URL is refused (access.7)."""
     inline_bytes_max: int = 64 * KIB
-    """Appends up to this go through the log, larger ones through the synced spool file (journals.14)."""
+    """Appends up to this go through the log, longer ones through the synced spool file (journals.14)."""
     checkpoint_bytes: int = 32 * MIB
-    """Log bytes of one journal after which its spool is synced and its log trimmed."""
+    """After this many log bytes of one journal its spool is synced and its log stream trimmed."""
     used_percent_max: int = 85
-    """Appends are refused when more of the disk is in use, but not while `free_bytes_enough` are left; reads
-    and recovery go on (journals.20). 100: only `free_bytes_min` counts."""
+    """Appends are refused when more of the disk than this is used and less than `free_bytes_enough` is free;
+    reads and recovery go on (journals.20). 100: only `free_bytes_min` counts."""
     free_bytes_enough: int = 4 * GIB
-    """With so much left a disk is not full, whatever the percents: it is what the log may grow to."""
+    """With this much free a disk is not full, whatever the percentage; the log may grow to this size."""
     free_bytes_min: int = 256 * MIB
-    """Appends are refused when the disk has less left, whatever the percents."""
+    """Appends are refused when less than this is free, whatever the percentage."""
     free_check_interval: Duration = Duration(500 * MILLISECOND)
-    """How often the disk is asked."""
+    """Pause between two looks at the free space of the disk."""
     upload_retry_min: Duration = Duration(1 * SECOND)
     """Pause after a failed upload; doubles up to `upload_retry_max`."""
     upload_retry_max: Duration = Duration(60 * SECOND)
-    """The longest pause."""
+    """The longest pause between two tries of an upload."""
     staged_count_max: int = 256
-    """Streaming appends that are staged at a time, of all journals."""
+    """Streaming appends that may be staged at a time, of all journals."""
     staged_memory_bytes: int = 256 * KIB
-    """Content of a streaming append that is staged in memory; above, it is in a file."""
+    """Content of one streaming append up to this length is staged in memory, longer content in a file."""
     staged_bytes_max: int = 4 * GIB
-    """Content of all streaming appends that are staged at a time."""
+    """Staged content of all streaming appends at a time."""
     uploads_max: int = 2
-    """Fragments on their way to one store at a time."""
+    """Fragments that are uploaded to one store at a time."""
     closed_fragments_max: int = 65_536
-    """Closed fragments of one journal that wait for their store. Content that would close another is refused
-    until some are stored. Never more than a record of the log can name."""
+    """Closed fragments of one journal that may wait for their store. Content that would close another one is
+    refused until some are stored. Never more than one record of the log can name."""
     spool_files_max: int = 512
-    """Spool files that stay open while nobody uses them; never more than a quarter of the descriptors that
-    the process may have."""
+    """Idle spool files that stay open; never more than a quarter of the descriptors of the process."""
     descriptor_wait: Duration = Duration(3 * SECOND)
-    """How long an append or a read waits for an open file; then it is refused: nothing was done."""
+    """How long an append or a read waits for a free descriptor. Then it is refused: nothing was done."""
     spool_cached_bytes: int = 64 * MIB
-    """Of one spool file that may stay in the page cache; what is synced and lies further behind its end need
-    not (ADR 0145). A fragment of the usual length stays whole."""
+    """How many last bytes of a spool file stay in the page cache; synced bytes before them may leave it
+    (ADR 0145). A fragment of the usual length stays whole."""
     removal_wait: Duration = Duration(5 * SECOND)
-    """How long a deletion, or an accepted loss, waits for a store that does not answer; then it goes on
-    without: a deletion removes the content when the store answers."""
+    """How long a deletion, or an accepted loss, waits for a store that does not answer. Then it returns; a
+    deletion removes the content when the store answers."""
     openings_max: int = 32
     """Journals that are recovered at a time."""
     opening_wait: Duration = Duration(10 * SECOND)
-    """How long a request waits for a journal that is being opened; then it is refused: nothing was done."""
+    """How long a request waits for a journal that is being opened. Then it is refused: nothing was done."""
     listing_wait: Duration = Duration(5 * SECOND)
-    """How long an opening waits for the store to list the journal; then it goes on without (journals.20)."""
+    """How long an opening waits for the store's listing. Then it goes on without it (journals.20)."""
     read_bytes_max: int = 256 * KIB
-    """The longest chunk that a reader is sent."""
+    """The longest chunk that is sent to a reader."""
     cache_bytes_max: int = 128 * MIB
-    """What is held of stored fragments in all: blocks that are kept for readers or are on their way, and
-    decoders."""
+    """Memory for stored fragments in all: blocks that are kept or being fetched, and decoders."""
     journals_max: int = 10_000
-    """Journals of this node."""
+    """How many journals this node may have."""
     limits: Limits = Limits()
     """Bounds of one journal's pipeline."""
     wal: WALConfig = WALConfig()
     """The journals role's log. With segments below 4 MiB a run of appends is at most a quarter of one."""
 
     def __post_init__(self) -> None:
-        """Hold the relations between the fields."""
+        """Refuse settings that contradict each other."""
         if not 1 <= self.inline_bytes_max <= 1 * MIB:
             raise ValueError(f"inline_bytes_max must be in 1..1048576, not {self.inline_bytes_max}")
         if not 4 * KIB <= self.read_bytes_max <= 1 * MIB:
@@ -124,12 +122,12 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def run_bytes_max(self) -> int:
-        """Content of one run: what may be hashed on the loop, and what one record of the log can hold."""
+        """The most content of one run: it is hashed on the loop, and it must fit into one log record."""
         return min(RUN_BYTES_MAX, self._record_bytes)
 
     @property
     def closed_max(self) -> int:
-        """Closed fragments of one journal that may wait: what a checkpoint, which names each, can hold."""
+        """Closed fragments of one journal that may wait: a checkpoint names each, in one log record."""
         return max(CLOSED_MIN, min(self.closed_fragments_max, self._record_bytes // CLOSED_RECORD_BYTES))
 
     @property
@@ -137,12 +135,12 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return min(self.wal.record_bytes_max, self.wal.segment_bytes // 4) - RECORD_HEAD_BYTES_MAX
 
     def free_bytes_wanted(self, size: int) -> int:
-        """Below so many free bytes a disk of `size` takes no appends (journals.20, ADR 0062)."""
+        """Appends are refused while a disk of `size` has fewer free bytes (journals.20, ADR 0062)."""
         by_percent = size * (100 - self.used_percent_max) // 100
         return max(self.free_bytes_min, min(by_percent, self.free_bytes_enough))
 
     def fullness(self, *, free: int, size: int) -> str:
-        """Why a disk of `size` with `free` bytes left takes no appends; empty where it does."""
+        """Why appends are refused on a disk of `size` with `free` bytes; empty if they are accepted."""
         wanted = self.free_bytes_wanted(size)
         if free >= wanted:
             return ""

@@ -1,4 +1,4 @@
-"""Context: what every journal of this node shares."""
+"""Context: the ports, the settings and the resources that all journals of this node share."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class Context:
         crash: Crash,
         open_files_max: int,
     ) -> None:
-        """Gather them.
+        """Take the ports, and make the shared staging area, spool files and cache.
 
         Args:
-            incarnation: of this node's journal data: a wiped directory has another.
+            incarnation: of this node's journal data; a wiped directory has another one.
         """
         self.node, self.incarnation, self.config = node, incarnation, config
         self.disk, self.log, self.keyspace = disk, log, keyspace
@@ -72,11 +72,11 @@ class Context:
         return self._stores[resolved]
 
     def uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
-        """What bounds the uploads to one store: one that hangs keeps its own, and nobody else's."""
+        """The bound of uploads to one store: each has its own, so that a store that hangs blocks no other."""
         return self._uploading.setdefault(store, asyncio.Semaphore(self.config.uploads_max))
 
     def close(self) -> None:
-        """Leave no call to a store behind."""
+        """Cancel the calls to stores that are still under way."""
         for store in self._stores.values():
             store.close()
 
@@ -86,5 +86,5 @@ class Context:
 
     @staticmethod
     def revision_of(epoch: Epoch) -> Revision:
-        """The revision that an epoch is (journals.1)."""
+        """The mod revision of the epoch key in that epoch (journals.1)."""
         return Revision(epoch)

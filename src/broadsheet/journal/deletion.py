@@ -1,7 +1,7 @@
-"""Deletion: what is left to do once a journal's spec is marked, which is the point of no return.
+"""Deletion: removes a journal once its spec has the mark of a deletion, which is the point of no return.
 
-A restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It goes on until
-it is done; a start takes it up where it ended. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
+A restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It is repeated
+until it succeeds, also by later starts. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from broadsheet.runtime.failpoints import passed
 
 
 async def finish_delete(context: Context, info: JournalInfo) -> None:
-    """Remove the content of a journal, then its keys; goes on until it is done."""
+    """Remove the content of a journal, then its keys; tries until that succeeds."""
     name = info.name
     backoff = Backoff(OPEN_RETRY_MIN, OPEN_RETRY_MAX)
     while True:
@@ -28,7 +28,8 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
             passed("journal.delete.after_store")
             await context.disk.run(partial(_remove_spools, context, directory_of(info)))
             passed("journal.delete.after_spool")
-            context.log.drop(stream_of(info))  # Also one without records: the log keeps who looks after it.
+            # A stream without records is dropped, too: the log keeps callbacks for it.
+            context.log.drop(stream_of(info))
             key = spec_key(name)
             await context.keyspace.transact(
                 [ModRevisionIs(key, info.mod_revision)],

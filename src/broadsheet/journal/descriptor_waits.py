@@ -1,8 +1,9 @@
-"""Descriptor waits: what one replica cannot do for want of an open file, in its order, for a bounded time.
+"""Descriptor waits: effects of one replica that wait, in order and for a bounded time, for a free descriptor.
 
-Counts are effects of the pipeline. While anything waits, what comes later waits behind it: appends keep their
-order. Nothing of what waits was written, so it may be refused for certain. It does not open files: it asks
-again when `SpoolDisk` says that one may be open. Source: journals.20; ADR 0126.
+Counts are effects of the pipeline. While one effect waits, all later ones wait behind it, so that appends
+keep their order. Nothing of a waiting effect was written, so a refusal is certain. This module opens no
+files: it tries the effects again when `SpoolDisk` says that a descriptor may be free. Source: journals.20;
+ADR 0126.
 """
 
 from collections import deque
@@ -18,13 +19,13 @@ from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.ports import File, Timer
 
 Effect = Persist | Grant | Roll
-"""What may need a spool file that is not open."""
+"""An effect that may need a spool file that is not open."""
 
 AT_ONCE: Final = Duration(0)
 
 
 class Awaiting:
-    """Effects of one replica that wait for a file that may be opened."""
+    """The effects of one replica that wait for a free descriptor."""
 
     def __init__(
         self,
@@ -33,11 +34,11 @@ class Awaiting:
         perform: Callable[[Effect], bool],
         refuse: Callable[[Effect, str], None],
     ) -> None:
-        """Nothing waits yet.
+        """Start with no waiting effect.
 
         Args:
-            perform: False where no file can be opened for it now, and nothing changed.
-            refuse: of one that waited too long, with the reason.
+            perform: performs an effect; False: no descriptor is free now, and nothing changed.
+            refuse: refuses an effect that waited too long, with the reason.
         """
         self._context, self._perform, self._refuse = context, perform, refuse
         self._waiting: deque[Effect] = deque()
@@ -48,10 +49,10 @@ class Awaiting:
         return self._context.spools
 
     def perform(self, effect: Effect, file: File) -> None:
-        """Perform it now, or in its turn.
+        """Perform `effect` now, or when its turn comes.
 
         Args:
-            file: the open spool's.
+            file: the file of the open spool.
         """
         if not self._waiting and not self._spools.must_wait(file) and self._perform(effect):
             return
@@ -63,13 +64,13 @@ class Awaiting:
             self._spools.wait(self._try_again)
 
     def clear(self) -> Sequence[Effect]:
-        """Whoever asked for it takes it back; what it was, in order."""
+        """Forget the waiting effects, because the pipeline takes them back; returns them in order."""
         waiting, self._waiting = list(self._waiting), deque()
         self._rest()
         return waiting
 
     def _try_again(self) -> bool:
-        """Whether nothing waits any more."""
+        """Perform the waiting effects as far as possible; returns whether none is left."""
         while self._waiting:
             effect = self._waiting.popleft()
             if not self._perform(effect):
@@ -87,10 +88,10 @@ class Awaiting:
         if not self._waiting:
             return
         effect = self._waiting.popleft()
-        is_last = not self._waiting  # What comes of the refusal has a time of its own.
+        is_last = not self._waiting  # Effects that the refusal itself causes start a wait of their own.
         self._refuse(
             effect,
             f"{more_files(self._context.config.descriptor_wait)}, or append to fewer journals at a time",
         )
-        if self._waiting and not is_last:  # Behind a roll, which the next append makes.
+        if self._waiting and not is_last:  # A refused roll does not clear the effects behind it.
             self._patience = self._context.timers.call_after(AT_ONCE, self._give_up)

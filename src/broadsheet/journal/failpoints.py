@@ -1,7 +1,7 @@
 """Failpoints: every place of the journals role at which a test ends the process (kill -9), in one list.
 
-`tests/journal/test_kill.py` kills a real node at each of them, and a test holds that the list is what the
-code passes.
+`tests/journal/test_kill.py` kills a real node at each of them, and a test checks that the list names exactly
+the failpoints that the code passes.
 """
 
 from typing import Final
@@ -51,7 +51,7 @@ LABELS: Final = (
     "journal.delete.after_spool",
     "journal.delete.after_keys",
 )
-"""What `BROADSHEET_FAILPOINT=label:count` may name of this role, beside `REPAIR_LABELS`."""
+"""The labels of this role that `BROADSHEET_FAILPOINT=label:count` accepts, beside `REPAIR_LABELS`."""
 
 REPAIR_LABELS: Final = (
     "journal.seal.before_rename",
@@ -59,4 +59,4 @@ REPAIR_LABELS: Final = (
     "journal.seal.in_log",
     "journal.seal.settled",
 )
-"""Labels that only a start after damage passes; `tests/journal/test_damage.py` kills at each of them."""
+"""Labels that only a repair of damage passes; `tests/journal/test_damage.py` kills at each of them."""

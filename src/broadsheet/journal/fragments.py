@@ -1,10 +1,10 @@
-"""Fragments: a journal's closed spans in its store, written, read back and read.
+"""Fragments: a journal's closed spans in its store: writing them, reading them back, and serving reads.
 
-Offsets are bytes of the journal. A fragment is stored under `<journal>/<content name>` and counts as stored
-only once it was read back with its length and sum. Nobody holds a whole one: it is written and read a range
-at a time, and readers get checked blocks (`stored`), which are kept for a while. What is kept, what is on its
-way and what decodes share one budget, `cache_bytes_max` (`blocks`). Every method is restartable. Source:
-journals.8, journals.14, journals.25; J10; access.7; ADR 0141.
+Offsets are bytes of the journal. A fragment is stored under `<journal>/<content name>`, and counts as stored
+only after it was read back with its length and sum. A fragment is never whole in memory: it is written and
+read a range at a time, and readers get checked blocks (`stored_fragment`), which are kept for a while. Kept
+blocks, blocks being fetched and decoders share one budget, `cache_bytes_max` (`block_cache`). Every method is
+restartable. Source: journals.8, journals.14, journals.25; J10; access.7; ADR 0141.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from broadsheet.runtime.failpoints import passed
 
 PIECE_BYTES: Final = 1 << 20
 SUMMING_MAX: Final = 2
-"""Fragments that are compared with their names at a time."""
+"""Fragments whose whole content is summed at a time."""
 SUMS_COUNT_MAX: Final = 1 << 20
 """Sums of blocks that are remembered: 4 bytes each, for 256 GiB of content."""
 DECODINGS_MAX: Final = 4
-"""Ways through one compressed fragment that are kept."""
+"""Decoders that are kept for one compressed fragment, each at its own position."""
 LIST_RETRY_MIN: Final = Duration(SECOND // 2)
 """Pause before a store that is down is asked again; doubles up to `LIST_RETRY_MAX`."""
 LIST_RETRY_MAX: Final = Duration(60 * SECOND)
-"""The longest pause: as soon as it has answered anybody, everybody asks."""
+"""The longest pause. It ends early when the store answers the listing of any journal."""
 
 
 class FragmentStore:
@@ -56,8 +56,8 @@ class FragmentStore:
         """Use `objects`.
 
         Args:
-            run: does blocking work off the loop (`Disk.run`).
-            budget: for what is held of stored fragments; stores may share one.
+            run: does blocking work in a thread (`Disk.run`).
+            budget: for the memory of stored fragments; stores may share one.
         """
         self._objects, self._run, self._budget = objects, run, budget
         self._flights = Flights()
@@ -65,11 +65,11 @@ class FragmentStore:
         self._sums_count = 0
         self._summing = asyncio.Semaphore(SUMMING_MAX)
         self._decoders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._answered: asyncio.Future[None] | None = None  # Where it is down: done once it answers again.
+        self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
         self._late: dict[asyncio.Task[Sequence[Fragment]], None] = {}
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
-        """Every fragment of `journal` in the store, by name. Other objects beside them are passed over.
+        """Every fragment of `journal` in the store, by name. Objects with other names are ignored.
 
         Raises:
             OSError: the store does not answer.
@@ -86,14 +86,15 @@ class FragmentStore:
         return found
 
     async def list_soon(self, journal: JournalName, *, within: Duration) -> Sequence[Fragment] | None:
-        """As `list`, but None where the store fails or does not answer in time.
+        """Like `list`, but None if the store fails or does not answer in time.
 
-        While a call hangs nobody makes another one: or each of ten thousand journals would wait by itself.
+        While one call hangs, all others return None at once; otherwise each of ten thousand journals would
+        wait for its own call.
         """
         if self._answered is not None and self._late:
             return None
         asking = asyncio.ensure_future(self.list(journal))
-        self._late[asking] = None  # A call that hangs is left behind: its thread cannot be taken back.
+        self._late[asking] = None  # A call that hangs goes on alone: its thread cannot be stopped.
         asking.add_done_callback(self._forget)
         await asyncio.wait((asking,), timeout=in_seconds(within))
         if asking.done() and not asking.cancelled() and asking.exception() is None:
@@ -103,7 +104,7 @@ class FragmentStore:
         return None
 
     async def list_when_it_answers(self, journal: JournalName) -> Sequence[Fragment]:
-        """As `list`, however long that takes."""
+        """Like `list`, but tries until the store answers."""
         pause = LIST_RETRY_MIN
         while True:
             try:
@@ -117,10 +118,10 @@ class FragmentStore:
     def _forget(self, asking: "asyncio.Task[Sequence[Fragment]]") -> None:
         self._late.pop(asking, None)
         if not asking.cancelled():
-            asking.exception()  # Seen: whoever asked has gone on without it.
+            asking.exception()  # Marked as seen: the caller has gone on without the answer.
 
     def close(self) -> None:
-        """Leave nothing behind that runs."""
+        """Cancel the listings that are still under way."""
         for asking in list(self._late):
             asking.cancel()
 
@@ -128,7 +129,7 @@ class FragmentStore:
         """Store `spool`'s content. It counts as stored once `read_back` has returned.
 
         Raises:
-            OSError: the store does not answer: repeat it.
+            OSError: the store does not answer: repeat the call.
             Corrupt: the spool's content is damaged. Nothing may be deleted.
         """
         fragment = spool.fragment(codec)
@@ -142,14 +143,14 @@ class FragmentStore:
         """Make sure that the store has `fragment`, with its length and sum.
 
         Raises:
-            OSError: the store does not answer: repeat it.
-            Corrupt: it gives back something else. Nothing may be deleted.
+            OSError: the store does not answer: repeat the call.
+            Corrupt: the store returned other content. Nothing may be deleted.
         """
         await self._sum(f"{journal}/{fragment.name}", fragment)
         passed("journal.roll.after_read_back")
 
     async def read(self, journal: JournalName, fragment: Fragment, offset: ByteOffset, length: int) -> bytes:
-        """The bytes of `fragment` from `offset` on: at least one, `length` at most, fewer where a block ends.
+        """The bytes of `fragment` from `offset` on: at least one, at most `length` or up to the block's end.
 
         Raises:
             OSError: the store does not answer.
@@ -170,7 +171,7 @@ class FragmentStore:
         """Delete every fragment of `journal` and its side files. Restartable.
 
         Raises:
-            OSError: the store does not answer: repeat it.
+            OSError: the store does not answer: repeat the call.
         """
         for fragment in await self.list(journal):
             await self._objects.delete(f"{journal}/{fragment.name}")
@@ -189,10 +190,10 @@ class FragmentStore:
             self._sums_count -= len(self._sums.pop(name))
 
     async def put_side(self, journal: JournalName, name: str, body: bytes) -> None:
-        """Store a side file, such as a producer index, where it is not there yet.
+        """Store a side file, such as a producer index, unless the store has it already.
 
         Raises:
-            OSError: the store does not answer: repeat it.
+            OSError: the store does not answer: repeat the call.
         """
         await self._objects.put_if_absent(f"{SIDE_DIRECTORY}/{journal}/{name}", (body,))
 
@@ -202,7 +203,7 @@ class FragmentStore:
         """The bytes of [begin, end) of a side file, fewer where it ends before.
 
         Raises:
-            FileNotFoundError: it is not there. OSError: the store does not answer.
+            FileNotFoundError: the store does not have it. OSError: the store does not answer.
         """
         return await self._objects.get(f"{SIDE_DIRECTORY}/{journal}/{name}", begin, end)
 
@@ -227,7 +228,8 @@ class FragmentStore:
         block = Block(content)
         if len(content) != block_bytes(fragment, number) or crc32c(content) != sums[number]:
             self._budget.give(block_bytes(fragment, number))
-            self._sums_count -= len(self._sums.pop(name, ()))  # It changed: whoever comes looks at all of it.
+            # The object changed in the store: the next reader must sum the whole again.
+            self._sums_count -= len(self._sums.pop(name, ()))
             raise Corrupt(
                 f"fragment {name} changed in its store: block {number} fails its checksum: {RESTORE}"
             )
@@ -245,15 +247,15 @@ class FragmentStore:
             raise
 
     async def _decoded(self, name: str, fragment: Fragment, number: int) -> bytes:
-        """A block's bytes, taken from the budget; decoded by whatever has come near it."""
+        """A block's bytes, taken from the budget, from the kept decoder that is nearest before it."""
         size = block_bytes(fragment, number)
         lock = self._decoders.setdefault(name, asyncio.Lock())
-        async with lock:  # Who follows close behind waits, instead of decoding it all again.
+        async with lock:  # A second reader waits for this decoder, instead of decoding everything again.
             await self._budget.take(size)
             decoding = self._take_decoding(name, number)
             if decoding is None:
                 decoding = Decoding(self._objects, self._run, name, fragment)
-                self._budget.give(size)  # Whoever holds some must not wait for more.
+                self._budget.give(size)  # A holder of bytes must not wait for more (`Budget.take`).
                 await self._budget.take(size + decoding.size)
             held = size + decoding.size
             try:
@@ -267,7 +269,7 @@ class FragmentStore:
             return content
 
     def _take_decoding(self, name: str, number: int) -> Decoding | None:
-        """The one that has come nearest to a block, and not beyond it."""
+        """Take out a kept decoder that has not passed the block; None if there is none."""
         for place in range(DECODINGS_MAX):
             held = self._budget.use((name, "decoding", place))
             if isinstance(held, Decoding) and held.number <= number:
@@ -283,7 +285,7 @@ class FragmentStore:
         self._budget.give(decoding.size)
 
     async def _sum(self, name: str, fragment: Fragment) -> "Sums[int]":
-        """Compare all of it with its name, and keep the sums of its blocks."""
+        """Compare the whole fragment with its name, and keep the sums of its blocks."""
         size = DECODER_BYTES[fragment.codec] + BLOCK_BYTES
         async with self._summing:
             await self._budget.take(size)
@@ -299,11 +301,11 @@ class FragmentStore:
 
 
 class StoredForm:
-    """What a spool is stored as, made anew each time that it is asked for, a piece at a time."""
+    """The stored form of a spool, in pieces; every iteration makes it anew, so that a store may try again."""
 
     def __init__(self, spool: SpoolFile, codec: Codec) -> None:
         self._spool, self._codec = spool, codec
 
     def __iter__(self) -> Iterator[Buffer]:
-        """Blocking: off the loop."""
+        """Blocking: iterate in a thread."""
         return compress(self._codec, contents(self._spool, PIECE_BYTES))

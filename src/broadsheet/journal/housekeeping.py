@@ -1,10 +1,10 @@
-"""Housekeeping: what a replica does beside its appends: checkpoints, uploads, and rolls by the clock.
+"""Housekeeping: the background work of a replica: checkpoints, uploads, producer index, rolls by the clock.
 
-Offsets are bytes. Two restartable procedures for each open journal, at most one of each at a time; both end
-without an event, since nothing is decided by them. The log is trimmed only below what a checkpoint says is
-synced, and a spool file is removed only after its fragment was read back from the store (journals.14, J10).
-A fragment is uploaded only up to the committed end (journals.8). Source: journals.8, journals.14;
-journals.8.
+Offsets are bytes. Each is a restartable procedure, and of each at most one is under way for an open journal.
+The procedures decide nothing, so they deliver no event to the pipeline. The log is trimmed only below the
+records that a checkpoint covers, and a spool file is removed only after its fragment was read back from the
+store (journals.14, J10). A fragment is uploaded only up to the committed end (journals.8). Source:
+journals.8, journals.14.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import StreamQuarantined
 
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
-"""Pause before a checkpoint that the log had no room for is made again."""
+"""Pause before a checkpoint is tried again after the log had no room for it."""
 REMOVED_SHARE: Final = 8
-"""A checkpoint names every closed fragment. While many are being stored it is made once for each eighth of
-those that are left, not once for each."""
+"""A checkpoint names every closed fragment, so it is not made after each upload: while many fragments are being
+uploaded, only when the stored ones are more than an eighth of those that are left."""
 FLUSH_RETRY: Final = Duration(1 * SECOND)
-"""Pause before a fragment that could not be closed at its interval is tried again."""
+"""Pause before the next try to close a fragment that could not be closed at its interval."""
 
 
 class Housekeeping:
@@ -52,7 +52,7 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored: list[str] = []  # Files whose content the store has, and the log may still name.
+        self._stored: list[str] = []  # Files whose content is stored; the log may still need them.
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
         replica.on_persisted = self.consider_checkpoint
         replica.on_advance = self._on_advance
@@ -65,17 +65,17 @@ class Housekeeping:
         log.on_quarantine(replica.stream, lambda _stream: self.heal())
 
     async def settle(self, within: Duration | None = None) -> None:
-        """Return once nothing of a closed replica is on its way any more.
+        """Return once all background work of a closed replica has ended.
 
         Args:
-            within: then what a store does not answer is left behind. A fragment that it takes later has the
-                bytes of its name.
+            within: after this time work that still waits for the store is cancelled. That is safe: if the
+                store accepts such a fragment later, the fragment still has the content of its name.
         """
         assert self._replica.is_closed, "a live replica never settles"
         if self._timer is not None:
             self._timer.cancel()
         if self._listing is not None:
-            self._listing.cancel()  # It goes on until the store answers.
+            self._listing.cancel()  # By itself it would end only when the store answers.
         try:
             async with asyncio.timeout(None if within is None else in_seconds(within)):
                 while self._tasks:
@@ -91,16 +91,16 @@ class Housekeeping:
         return task
 
     def start(self) -> None:
-        """Take up what the last life of this journal left: a long log, closed spools."""
+        """Begin with the work that an earlier opening left: a long log, closed spools."""
         if not self._replica.reason:
-            self.consider_checkpoint()  # What a short log says is read again at the next start as well.
+            self.consider_checkpoint()  # A short log needs none: the next start can read it again.
             self._flush_later()
         if not self._replica.is_listed:
             self._listing = self._spawn(self._list(), f"list.{self._replica.name}")
         self._on_advance()
 
     async def _list(self) -> None:
-        """Take up what the store has, as soon as it says so."""
+        """Tell the replica which fragments the store has, as soon as the store answers."""
         replica = self._replica
         fragments = await replica.store.list_when_it_answers(replica.name)
         while not replica.is_closed:
@@ -123,7 +123,7 @@ class Housekeeping:
             self._timer = self._context.timers.call_after(wait, self._flush)
 
     def _flush(self) -> None:
-        """Have the open fragment closed where it is of an earlier interval. C3 stands."""
+        """Close the open fragment if its first byte came in an earlier interval."""
         replica, spool = self._replica, self._replica.spool
         if replica.is_closed:
             return
@@ -131,7 +131,7 @@ class Housekeeping:
         this = self._context.time.wall() // interval
         if spool.length and spool.first_append // interval != this:
             replica.deliver(RollAsked())
-            if replica.spool is spool:  # Somebody streams into it, or there is no room for another file.
+            if replica.spool is spool:  # A stream owns the tail, or there is no room for another file.
                 self._timer = self._context.timers.call_after(FLUSH_RETRY, self._flush)
                 return
         self._flush_later()
@@ -142,7 +142,7 @@ class Housekeeping:
         self.consider_index()
 
     def consider_index(self) -> None:
-        """Bring the producer index up where an index point was passed."""
+        """Extend the producer index if an index point was passed."""
         if not self._is_indexing and not self._replica.is_closed and self.indexing.is_behind():
             self._is_indexing = True
             self._spawn(self._index(), f"index.{self._replica.name}")
@@ -151,23 +151,23 @@ class Housekeeping:
         try:
             await self.indexing.catch_up()
         except (BroadsheetError, OSError):
-            return  # No store that answers, or no open file; the next append or roll asks again.
+            return  # The store does not answer, or no descriptor is free. The next append or roll retries.
         finally:
             self._is_indexing = False
 
     def consider_checkpoint(self) -> None:
-        """Checkpoint where the log has grown enough."""
+        """Make a checkpoint if the log of this journal has grown by `checkpoint_bytes`."""
         if self._replica.log_bytes >= self._context.config.checkpoint_bytes:
             self.checkpoint()
 
     def consider_upload(self) -> None:
-        """Upload what is closed and committed."""
+        """Upload the closed fragments that are committed."""
         if not self._is_uploading and not self._replica.is_closed and self._next_upload() is not None:
             self._is_uploading = True
             self._spawn(self._upload_all(), f"upload.{self._replica.name}")
 
     def heal(self) -> None:
-        """The log lost an old record of this journal: write it anew."""
+        """Begin the log's stream anew, because it lost an old record of this journal."""
         if self.healing.begin():
             self._spawn(self._heal(), f"heal.{self._replica.name}")
 
@@ -179,9 +179,10 @@ class Housekeeping:
         self.consider_checkpoint()
 
     def checkpoint(self) -> None:
-        """Sync the spool as it stands now, say so in the log, and trim. Must be called between appends.
+        """Sync the spool, write a checkpoint to the log, and trim the log. Must be called between appends.
 
-        While a streaming append is put at the tail it does nothing: the record of that asks again.
+        Does nothing while a streaming append is copied to the tail, because the spool then holds bytes that
+        the log does not have; that append's record leads to the next call.
         """
         replica = self._replica
         is_owned = any(upload.is_placing for upload in replica.streamed_appends.values())
@@ -200,7 +201,7 @@ class Housekeeping:
         self._spawn(work, f"checkpoint.{replica.name}")
 
     async def _uncache(self, spool: SpoolFile, synced_bytes: int) -> None:
-        """Let the memory of what lies far behind the end of a large spool be used again (ADR 0145)."""
+        """Free the page cache of synced bytes far before the end of a large spool (ADR 0145)."""
         begin, end = spool.uncached_bytes, synced_bytes - self._replica.context.config.spool_cached_bytes
         if end > begin and not self._replica.is_closed:
             spool.uncached_bytes = end
@@ -215,11 +216,12 @@ class Housekeeping:
         below: Offset,
         stored: Sequence[str],
     ) -> None:
-        """Sync the files, then say so in the log.
+        """Sync the files, then write the checkpoint to the log.
 
         Args:
             closed: those of `files` whose content is final. The open one may grow and roll while it is
-                flushed: only what the checkpoint names of it is synced, and the next one flushes it again.
+                flushed: the flush covers only the bytes that the checkpoint names, so it does not count as
+                synced, and the next checkpoint flushes it again.
         """
         replica, context = self._replica, self._context
         try:
@@ -255,7 +257,8 @@ class Housekeeping:
                 relief=True,
             )
         except (StoreUnhealthy, Throttled):
-            self._context.timers.call_after(RELIEF_RETRY, self.checkpoint)  # It waits for what it would trim.
+            # The log is full, and this checkpoint is what would free it: try again soon.
+            self._context.timers.call_after(RELIEF_RETRY, self.checkpoint)
             return
         except TooLarge:
             return  # The log took larger records once: what is stored next is named no more, and asks again.
@@ -273,16 +276,16 @@ class Housekeeping:
         if gone:
             self._stored = [name for name in self._stored if name not in gone]
             self._spawn(self._remove(gone), f"remove.{self._replica.name}")
-        self._consider_removal()  # Some were stored while this one was on its way.
+        self._consider_removal()  # More files were stored meanwhile: the log must stop naming them, too.
 
     def _consider_removal(self) -> None:
-        """Checkpoint where the log may still name files that are stored, and they are many, or the last."""
+        """Make a checkpoint if the stored files that the log still names are many, or the last ones."""
         count = len(self._stored)
         if count and (not self._is_uploading or count * REMOVED_SHARE > len(self._replica.closed)):
             self.checkpoint()
 
     def _next_upload(self) -> SpoolFile | None:
-        """The first closed spool that is wholly committed, and that it makes sense to store."""
+        """The first closed spool that is committed to its end and is sound; None if there is none."""
         if not self._replica.may_upload:
             return None
         for spool in self._replica.closed:
@@ -300,7 +303,6 @@ class Housekeeping:
                 if is_done:
                     backoff.reset()
                     continue
-                # Longer than a deletion has to wait, but for a dead store.
                 await asyncio.sleep(in_seconds(backoff.next()))
         finally:
             self._is_uploading = False
@@ -308,7 +310,7 @@ class Housekeeping:
         self.consider_index()
 
     async def _upload(self, spool: SpoolFile) -> bool:
-        """Store one fragment, then drop its file; False where it must be tried again."""
+        """Store one fragment, then release its file; False: the store did not answer, try again."""
         replica = self._replica
         try:
             fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)
@@ -322,7 +324,7 @@ class Housekeeping:
         except OSError:
             return False
         except Corrupt as error:
-            spool.trouble = str(error)  # The store's copy is bad, ours is not.
+            spool.trouble = str(error)  # The store's copy is bad; the spool is sound, and goes on serving.
             return True
         if replica.is_closed:
             return True
@@ -332,18 +334,19 @@ class Housekeeping:
         self._synced.pop(spool.name, None)
         spool.close()
         self._stored.append(spool.name)
-        self._consider_removal()  # The file goes once the log names it no more, not before.
+        self._consider_removal()  # The file is removed only after the log no longer names it.
+
         return True
 
     async def _remove(self, names: Sequence[str]) -> None:
-        """Remove spool files that are stored; a start does so where this one cannot."""
+        """Remove stored spool files; a start removes those that are left."""
         for name in names:
             passed("journal.roll.before_remove")
             while True:
                 try:
                     await self._context.disk.run(partial(self._context.disk.remove, name))
                 except FileNotFoundError:
-                    break  # Somebody else did.
+                    break  # A deletion of the journal has removed it already.
                 except OSError as error:
                     if error.errno not in NO_DESCRIPTOR:
                         raise

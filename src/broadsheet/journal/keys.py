@@ -1,4 +1,4 @@
-"""Keys: how a journal's spec, epoch and registers stand in the Keyspace, byte by byte.
+"""Keys: how a journal's spec, epoch and registers are encoded as values of the Keyspace.
 
 A spec is JSON, so that an operator can read it; the other two are MessagePack. Revisions are the Keyspace's.
 Source: journals.1, journals.11; `docs/protocols/journals.md`.
@@ -24,13 +24,13 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class EpochValue(msgspec.Struct, frozen=True):
-    """The epoch key's value: nothing in it changes within the epoch, which is the key's mod_revision."""
+    """The epoch key's value. It is put once in each epoch; the epoch is the key's mod_revision."""
 
     members: tuple[Member, ...]
     start: ByteOffset
     """The head at which the epoch began."""
     sum: bytes
-    """SHA-1 of the open fragment's content there."""
+    """SHA-1 of the open fragment's content through `start`."""
 
 
 T = TypeVar("T")
@@ -47,10 +47,10 @@ def encode_spec(spec: JournalSpec) -> bytes:
 
 
 def decode_info(pair: KeyValue) -> JournalInfo:
-    """The journal that a spec key tells of.
+    """The journal of a spec key.
 
     Raises:
-        Corrupt: its value is none.
+        Corrupt: the key's value does not decode.
     """
     spec = _decoded(_spec, pair)
     return JournalInfo(spec=spec, create_revision=pair.create_revision, mod_revision=pair.mod_revision)
@@ -62,10 +62,10 @@ def encode_epoch(value: EpochValue) -> bytes:
 
 
 def decode_epoch(pair: KeyValue) -> EpochValue:
-    """What an epoch key says.
+    """The value of an epoch key.
 
     Raises:
-        Corrupt: its value is none.
+        Corrupt: the key's value does not decode.
     """
     return _decoded(_epoch, pair)
 
@@ -76,10 +76,10 @@ def encode_registers(state: RegisterState) -> bytes:
 
 
 def decode_registers(pair: KeyValue) -> RegisterState:
-    """What a registers key says.
+    """The value of a registers key.
 
     Raises:
-        Corrupt: its value is none.
+        Corrupt: the key's value does not decode.
     """
     return _decoded(_registers, pair)
 

@@ -1,10 +1,10 @@
-"""Listing: a page of the journals that a caller may see, which costs what it returns.
+"""Listing: one page of the journals that a caller may see, at a cost that depends on the page only.
 
-A grant is a few names and prefixes, minus a few. The pages of the key space are read below those only, and
-excluded prefixes are leapt over, so that a narrow grant beside ten thousand journals looks at its own. A page
-ends at `count_max` journals, `PAGE_BYTES_MAX` bytes of specs, or `LOOKED_AT_MAX` journals or `COMPARED_MAX`
-comparisons for its selector, at a name that the caller may see. Names are compared as plain strings, in
-code-point order.
+A grant is a few names and prefixes, without a few excluded ones. Only these parts of the key space are read,
+and excluded prefixes are skipped as a whole, so that a narrow grant costs little beside ten thousand
+journals. A page ends after `count_max` journals, `PAGE_BYTES_MAX` bytes of specs, `LOOKED_AT_MAX` journals
+looked at or `COMPARED_MAX` comparisons for the selector, always at a name that the caller may see. Names are
+compared as plain strings, in code-point order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from broadsheet.keyspace.core.transaction import KeyValue
 
 
 class Pairs(Protocol):
-    """What a listing needs of a key space."""
+    """The part of a key space that a listing uses."""
 
     def get(self, key: str) -> KeyValue | None:
         """The pair of `key`, or None."""
@@ -35,29 +35,29 @@ class Pairs(Protocol):
 
 PREFIX: Final = spec_key(JournalName(""))
 PAGE_BYTES_MAX: Final = 256 << 10
-"""Of one page's specs, so that a reply fits into a frame whatever the labels are; one spec always goes."""
+"""Bytes of the specs of one page, so that a reply fits into a frame; the first spec is sent in any case."""
 LOOKED_AT_MAX: Final = 2_000
-"""Journals that one page looks at, whatever its selector takes of them."""
+"""Journals that are looked at for one page, whether the selector matches them or not."""
 COMPARED_MAX: Final = 20_000
-"""Labels and terms that one page compares: 256 terms over 2,000 journals held the loop for 0.3 to 3 s."""
+"""Labels and terms compared for one page: 256 terms over 2,000 journals held the loop for 0.3 to 3 s."""
 CHUNK_COUNT: Final = 64
 """Keys that are read at once."""
 LAST: Final = "\U0010ffff"
-"""Behind a prefix: above every name that begins with it."""
+"""A prefix followed by this is above every name that begins with the prefix."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a listing may show."""
+    """The names that a caller may see."""
 
     within: tuple[str, ...] = ("",)
-    """Prefixes, sorted, none of which begins with another."""
+    """Prefixes, sorted; none begins with another."""
     names: tuple[str, ...] = ()
-    """Names besides, sorted."""
+    """Single names outside the prefixes, sorted."""
     excluded_names: tuple[str, ...] = ()
     excluded_prefixes: tuple[str, ...] = ()
 
     def spans(self, prefix: str) -> list[tuple[str, bool]]:
-        """Where to look for names that start with `prefix`, in order: prefixes, and (true) whole names."""
+        """The prefixes (False) and whole names (True) among which names that start with `prefix` can be."""
         found: list[tuple[str, bool]] = []
         for each in self.within:
             if each.startswith(prefix):
@@ -69,7 +69,7 @@ class View(msgspec.Struct, frozen=True):
         return sorted(found)
 
     def exclusion(self, name: str) -> str | None:
-        """Above which name to go on where `name` is excluded; None where it is not."""
+        """If `name` is excluded, the name above which the listing goes on; otherwise None."""
         for prefix in self.excluded_prefixes:
             if name.startswith(prefix):
                 return prefix + LAST
@@ -77,7 +77,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def view_of(principal: Principal) -> View:
-    """What `principal` may be shown."""
+    """The view of `principal`."""
     within: list[str] = []
     for prefix in sorted(principal.prefixes):
         if not within or not prefix.startswith(within[-1]):
@@ -91,31 +91,31 @@ def view_of(principal: Principal) -> View:
 
 
 class Page(NamedTuple):
-    """Some of a list."""
+    """One page of a listing."""
 
     journals: Sequence[JournalInfo]
     has_more: bool
     """Whether there may be more above `after`."""
     after: str
-    """The last name that was looked at: the next page begins above it. Empty where there is none."""
+    """The last name that was looked at; the next page begins above it. Empty if there was none."""
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What to list."""
+    """The arguments of a listing."""
 
     prefix: str = ""
     after: str = ""
     """Only names above it."""
     count_max: int = 1_000
     view: View = View()
-    """What the caller may see."""
+    """The names that the caller may see."""
     selector: LabelSelector = LabelSelector()
 
 
 def list_page(keyspace: Pairs, listing: Listing) -> Page:
-    """A page, by name.
+    """One page, in order of name.
 
-    It may be short, or empty, and have more behind it, where the selector takes few.
+    If the selector matches few journals, a page may be short or even empty though more pages follow.
     """
     found: list[JournalInfo] = []
     size, after = 0, listing.after

@@ -1,11 +1,11 @@
-"""Log healing: a live journal whose log stream turned out damaged writes anew what the log lost.
+"""Log healing: a live journal begins its damaged log stream anew with a checkpoint.
 
 SOUND --the log quarantines the stream--> HEALING --a checkpoint in a new generation is durable--> SOUND
                                           HEALING --a spool is damaged too--> SEALED (until an operator acts)
 
-While it lasts content is refused, and reads go on: memory has the sums of every spool, so the files prove
-themselves. It is a restartable to-do list: what a crash cuts short the next start finds in the seal, or in
-the log. It never ends the node. Source: journals.3; W6; ADR 0121.
+While it lasts, content is refused, and reads go on. Memory has the sums of every spool file, so the files can
+be checked without the lost records. It is a restartable to-do list: after a crash the next start finds the
+seal or the damaged log. Healing never ends the node. Source: journals.3; W6; ADR 0121.
 """
 
 from collections.abc import Sequence
@@ -24,33 +24,34 @@ from broadsheet.journal.seal_files import write_seal
 from broadsheet.journal.spool_file import SpoolFile
 
 HEAL_RETRY: Final = Duration(100 * MILLISECOND)
-"""Pause before another attempt, while an append is on its way or the log is full."""
+"""Pause before another attempt, while an append is not durable yet or the log is full."""
 PIECE_BYTES: Final = 1 << 20
 
 
 class Healing:
-    """What one replica does when the log lost an old record of it."""
+    """The healing of one replica's log stream."""
 
     def __init__(self, replica: Replica) -> None:
-        """Heal `replica`, when it is asked to."""
+        """Prepare for `replica`; `begin` starts it."""
         self._replica, self._context = replica, replica.context
         self.is_active = False
         self._seal: Seal | None = None
-        """What the log is being begun anew with: until it has that, nothing else is in it."""
+        """The seal with which the stream is begun anew, while its checkpoint is not in the log yet."""
 
     def begin(self) -> bool:
-        """Refuse content from now on; whether somebody must `run`."""
+        """Refuse content from now on; returns whether the caller must call `attempt` until it is over."""
         if self.is_active or self._replica.is_closed or self._replica.reason:
             return False
         hit("journal.healing")
         self.is_active = True
-        self._replica.trouble = "the log lost an old record of it, which is written anew from its spool file"
+        self._replica.trouble = "the log lost an old record of it; it is being written anew: try again soon"
         return True
 
     async def attempt(self) -> bool:
-        """Whether it is over: the log holds the journal again, or it is sealed, or closed. Else try later.
+        """Try once to heal the log; returns whether the healing is over.
 
-        No checkpoint may be on its way.
+        It is over if the log holds the journal again, or if the journal is sealed or closed. The caller sees to
+        it that no checkpoint is under way.
         """
         is_done = self._replica.is_closed
         try:
@@ -66,23 +67,23 @@ class Healing:
         replica, context = self._replica, self._context
         if not context.log.is_quarantined(replica.stream):
             if self._seal is not None and not await self._begun(self._seal, is_sealed=True):
-                return False  # The stream is reset: it holds nothing yet.
+                return False  # The stream was reset, and its checkpoint is not in it yet.
             replica.trouble = ""
             return True
         if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
-            return False  # What was adopted before the damage was found is durable soon.
+            return False  # Appends that were adopted before the damage was found will be durable soon.
         spools = [*replica.closed, replica.spool]
         checkpoint = replica.checkpoint()
         for spool in spools:
             if replica.is_closed:
-                return True  # It was deleted, or the node shuts down, and its files are closed.
+                return True  # The journal was deleted or the node shuts down: its files are closed.
             if spool is replica.spool or spool in replica.closed:
                 await spool.file.flush()
         await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
         try:
             damaged = await context.disk.run(lambda: _damaged(spools))
         except OSError:
-            return False  # It was stored meanwhile and its file closed, or it cannot be read just now.
+            return False  # A spool was stored and its file closed meanwhile, or a file cannot be read now.
         if replica.is_closed:
             return True
         seal = self._sealed(checkpoint, damaged)
@@ -90,12 +91,12 @@ class Healing:
             return await self._begun(seal, is_sealed=False)
         await context.disk.run(lambda: write_seal(context.disk, replica.directory, seal))
         for spool, damage in damaged:
-            spool.damage = damage  # So that it is what `accept-loss` moves aside.
+            spool.damage = damage  # `accept-loss` moves damaged files aside.
         replica.reason = replica.trouble = seal.reason
         return True
 
     async def _begun(self, seal: Seal, *, is_sealed: bool) -> bool:
-        """Whether the log holds the journal again. Else the next attempt goes on with this very seal."""
+        """Write the seal and begin the stream anew; False: no room in the log, use the same seal again."""
         replica, context = self._replica, self._context
         if not is_sealed:
             await context.disk.run(lambda: write_seal(context.disk, replica.directory, seal))
@@ -103,7 +104,7 @@ class Healing:
         try:
             await begin_log(context, replica.stream, replica.directory, seal=seal, is_sealed=True)
         except BroadsheetError:
-            return False  # No room in the log.
+            return False
         self._seal, replica.trouble = None, ""
         return True
 
@@ -124,7 +125,7 @@ class Healing:
 
 
 def _damaged(spools: Sequence[SpoolFile]) -> list[tuple[SpoolFile, str]]:
-    """Each file that does not have its sums, and what is wrong with it. Blocking."""
+    """Each spool whose content fails its checksums, with the reason. Blocking."""
     found: list[tuple[SpoolFile, str]] = []
     for spool in spools:
         try:

@@ -1,10 +1,10 @@
-"""Loss acceptance: an operator looks at what a journal lost, and has it go on without that.
+"""Loss acceptance: an operator inspects what a journal lost, and lets it go on without that.
 
-Offsets are bytes. `look` tells every span that is lost and the head at which appends would go on; `give_up`
-does it: damaged and unproven files are moved aside, and a seal without a reason carries the decision to the
-next opening. No byte is deleted, and no offset that anybody may have read is used again: the head goes on at
-or above everything that a key, the store, a record or a file names. Source: journals.12, journals.15;
-`docs/protocols/journals.md` "Ways out".
+Offsets are bytes. `look` reports every lost span and the head at which appends would go on. `give_up` moves
+damaged and unproven files aside, and writes a seal without a reason, which tells the next opening the
+decision. No byte is deleted. No offset that a reader may have seen is used again: the head goes on at or
+above every offset that a key, the store, a record or a file names. Source: journals.12, journals.15;
+`docs/protocols/journals.md` "Remedies".
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,18 +36,18 @@ from broadsheet.journal.spool_file import SpoolFile
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What would be given up, and what is left."""
+    """What would be given up, and the sound state that is left."""
 
     head: ByteOffset
     """Where appends go on."""
     lost: tuple[Lost, ...]
     checkpoint: Checkpoint
-    """What is sound."""
+    """The sound state."""
     is_damaged: bool
-    """Whether anything that is here is damaged; else the head alone is in doubt."""
+    """Whether local content is damaged; False: only the head is in doubt."""
     are_registers_lost: bool
     kept_aside: tuple[str, ...]
-    """Files beside the spools that nothing proves."""
+    """Files that were moved aside, beside the spools."""
 
 
 TOLD_MAX: Final = 1_000
@@ -62,14 +62,14 @@ def look(
     head: ByteOffset | None,
     doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
 ) -> Loss:
-    """What is lost. Blocking; changes nothing.
+    """The loss of a journal. Blocking; changes nothing.
 
     Args:
-        head: where an operator wants appends to go on; None: at the lowest offset that is safe.
+        head: where the operator wants appends to go on; None: at the lowest offset that is safe.
         doubted: begins of the spool files that the fragment store contradicts.
 
     Raises:
-        InvalidArgument: `head` is below an offset that is known.
+        InvalidArgument: `head` is below a known offset.
     """
     disk, directory = replica.context.disk, replica.directory
     try:
@@ -100,9 +100,9 @@ def look(
     chosen = known if head is None else head
     for each in sorted(lost, key=lambda lost: lost.begin):
         if each.begin <= reached:
-            reached = max(reached, each.end)  # Told already.
+            reached = max(reached, each.end)  # This span is in the report already.
     if reached < chosen:
-        lost.append(Lost(reached, chosen, f"nothing that is here has it, and {chosen} is named: {why}"))
+        lost.append(Lost(reached, chosen, f"no file or fragment has it, but {chosen} is known: {why}"))
     registers = replica.log_registers
     return Loss(
         head=chosen,
@@ -126,7 +126,7 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
         first_append=replica.spool.first_append if is_whole else 0,
         registers=registers,
         closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
-        attempts=replica.log_attempts.remembered(),  # Their clients may still ask, or try again.
+        attempts=replica.log_attempts.remembered(),  # Their clients may still ask for the outcome.
     )
 
 
@@ -141,11 +141,13 @@ def told_of(lost: Sequence[Lost]) -> list[LostSpan]:
 
 
 def give_up(replica: Replica, loss: Loss) -> None:
-    """Move aside what is not sound, and write the seal. Blocking; the replica is closed. Repeatable.
+    """Move aside all content that is not sound, and write the seal. Blocking; repeatable.
+
+    The replica is closed.
 
     Raises:
         OSError: the disk refused. Nothing is accepted.
-        Unknown: it is written down, and the disk does not say that this is durable.
+        Unknown: the seal may be in its file, but the disk did not make it durable.
     """
     disk, directory = replica.context.disk, replica.directory
     checkpoint = loss.checkpoint
@@ -159,7 +161,8 @@ def give_up(replica: Replica, loss: Loss) -> None:
         elif size:
             disk.rename(f"{directory}/{name}", unused_name(disk, directory, begin=begin, size=size))
     here = [name for name, _, _ in spools_in(disk, directory)]
-    sync_files(disk, [f"{directory}/{name}" for name in here])  # The seal says that what is sound is durable.
+    # The seal's checkpoint says that the sound files are synced, so sync them first.
+    sync_files(disk, [f"{directory}/{name}" for name in here])
     disk.sync_dir(directory)
     now = replica.context.time.wall()
     seal = Seal(
@@ -175,8 +178,8 @@ def give_up(replica: Replica, loss: Loss) -> None:
     except OSError as error:
         if _may_be_written(replica, seal):
             raise Unknown(
-                f"journal {replica.name}: its loss may be accepted, for the disk refused only to make that"
-                f" durable: {error}; look again: {accept_loss(replica.name)}"
+                f"journal {replica.name}: its loss may be accepted, because the decision is written but may"
+                f" not be durable: {error}; look again: {accept_loss(replica.name)}"
             ) from error
         raise
 

@@ -1,7 +1,7 @@
-"""Messages: what the journal methods of the native door carry.
+"""Messages: the requests and replies of the journal methods on the native door.
 
-Integers are byte offsets and revisions as `base.types` has them; times are nanoseconds. The method table is
-in `journal/service.py`; payload bytes never pass through these structs. Fields are only ever added, with a
+Integers are byte offsets and revisions, typed as in `base.types`; times are nanoseconds. The method table is
+in `journal/service.py`. Payload bytes are not part of these structs. Fields are only ever added, with a
 default.
 """
 
@@ -17,9 +17,9 @@ class JournalInfo(msgspec.Struct, frozen=True):
 
     spec: JournalSpec
     create_revision: Revision
-    """Tells a journal from one of the same name that was deleted."""
+    """The revision that created the journal; a later journal of the same name has another."""
     mod_revision: Revision
-    """Of the spec's last change."""
+    """The revision of the spec's last change."""
 
     @property
     def name(self) -> JournalName:
@@ -28,7 +28,7 @@ class JournalInfo(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The span `[begin, end)` that one append got. Equal ends: a barrier, which tells the committed end."""
+    """The span `[begin, end)` of one append. If both are equal it was a barrier, at the committed end."""
 
     begin: ByteOffset
     end: ByteOffset
@@ -47,17 +47,17 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Registers(msgspec.Struct, frozen=True):
-    """A journal's registers, behind every append that was acknowledged before the read."""
+    """A journal's registers, after every append that was acknowledged before the read."""
 
     values: dict[str, str]
     version: int
-    """How often they changed since the journal was made; 0: never."""
+    """How often they changed since the journal was created; 0: never."""
     at: ByteOffset
     """The end of the append that changed them last."""
 
 
 class FragmentInfo(msgspec.Struct, frozen=True):
-    """A fragment that the store holds, or (`is_stored` false) one that is on its way there."""
+    """A fragment that the store holds or, if not `is_stored`, a closed one that is to be stored."""
 
     name: str
     """Content name, as in the store."""
@@ -67,29 +67,29 @@ class FragmentInfo(msgspec.Struct, frozen=True):
 
 
 class JournalStatus(msgspec.Struct, frozen=True):
-    """Where a journal stands."""
+    """The state of a journal."""
 
     name: JournalName
     state: str
     """`open`, `opening`, `full`, `damaged`, `behind-index`, `lost` or `closed`."""
     create_revision: Revision
     begin: ByteOffset | None = None
-    """The first byte that can still be read. None while the journal is being opened, and until the fragment
-    store has answered: nobody knows it yet."""
+    """The first byte that can still be read. None while it is not known: before the journal is open, and
+    before the fragment store has answered."""
     end: ByteOffset | None = None
-    """The committed end. None while the journal is being opened: nobody knows it yet."""
+    """The committed end. None before the journal is open."""
     epoch: Epoch = Epoch(0)
     registers_version: int = 0
-    """-1 where the registers are lost (journals.12)."""
+    """-1 if the registers are lost (journals.12)."""
     fragment_count: int = 0
     spool_bytes: int = 0
     """Bytes of the open fragment."""
     reason: str = ""
-    """Why it is not `open`, with the remedy."""
+    """Why the state is not `open`, with the remedy."""
 
 
 class CreateRequest(msgspec.Struct, frozen=True):
-    """Make a journal."""
+    """Create a journal."""
 
     spec: JournalSpec
 
@@ -99,11 +99,11 @@ class NameRequest(msgspec.Struct, frozen=True):
 
     journal: JournalName
     create_revision: Revision | None = None
-    """Only if it is this journal, and not one of the same name that was made later."""
+    """Which journal of that name is meant; None: whichever exists."""
 
 
 class LossRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Ask what a journal lost, or (`may_act`) have it go on without that."""
+    """Ask what a journal lost, or (`may_act`) let it go on without that."""
 
     journal: JournalName
     create_revision: Revision | None = None
@@ -113,15 +113,15 @@ class LossRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LostSpan(msgspec.Struct, frozen=True):
-    """A span that nothing vouches for any more."""
+    """A span whose content no sound record or file proves any more."""
 
     begin: ByteOffset
     end: ByteOffset
     why: str
     sum: str = ""
-    """SHA-1 of its fragment through `end`, in hexadecimal, where a record names it."""
+    """SHA-1 of its fragment through `end`, in hexadecimal; empty if no record has it."""
     first_append: int = 0
-    """When its fragment got its first byte, in nanoseconds since 1970; 0 where nothing tells."""
+    """When its fragment got its first byte, in nanoseconds since 1970; 0 if that is not known."""
 
 
 class LossReply(msgspec.Struct, frozen=True):
@@ -129,14 +129,14 @@ class LossReply(msgspec.Struct, frozen=True):
 
     journal: JournalName
     reason: str
-    """Why it takes no appends."""
+    """Why the journal refuses appends or reads."""
     head: ByteOffset
     """Where appends go on."""
     lost: list[LostSpan]
     are_registers_lost: bool
-    """They begin anew, empty."""
+    """True: the registers begin anew, empty."""
     kept_aside: list[str]
-    """Files beside its spools whose bytes nothing proves."""
+    """Files that were moved aside, beside the journal's spools."""
     is_done: bool
 
 
@@ -148,17 +148,17 @@ class ListRequest(msgspec.Struct, frozen=True):
     """Only names above this one: the next page."""
     count_max: int = 1_000
     selector: str = ""
-    """Which labels they have, and have not; a journal's name is its label `name`. Empty: whatever."""
+    """A condition on labels; a journal's name is its label `name`. Empty: every journal."""
 
 
 class ListReply(msgspec.Struct, frozen=True):
     """One page."""
 
     journals: list[JournalInfo]
-    """Those that the caller may see."""
+    """Only journals that the caller may see."""
     has_more: bool
     after: str
-    """What to ask for next."""
+    """The `after` of the request for the next page."""
 
 
 class FragmentsRequest(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ class FragmentsRequest(msgspec.Struct, frozen=True):
     journal: JournalName
     create_revision: Revision | None = None
     beyond: ByteOffset = ByteOffset(0)
-    """Those that end above it."""
+    """Only fragments that end above this offset."""
     count_max: int = 4_000
 
 
@@ -187,7 +187,7 @@ class AppendRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SettleRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of the append of this attempt? After the answer nothing of it takes effect any more."""
+    """Ask for the outcome of an attempt. If it has not taken effect by the answer, it never will."""
 
     journal: JournalName
     attempt: bytes
@@ -195,16 +195,16 @@ class SettleRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SettleReply(msgspec.Struct, frozen=True):
-    """Where it stands, or from which offset on it certainly does not."""
+    """The outcome of an attempt, or the offset from which on it certainly did not take effect."""
 
     commit: Commit | None
-    """The span that it got; None: it is not remembered."""
+    """The span of its append; None if the attempt is not remembered."""
     known_from: ByteOffset
-    """An append at or above this offset that is not remembered never took effect, and never will."""
+    """If the attempt is not remembered, it has no append at or above this offset, and never will."""
 
 
 class AppendStreamMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of content, or (`is_last`) the word that all was sent; without it nothing is appended."""
+    """A chunk of content. The last one says so (`is_last`); without it nothing is appended."""
 
     is_last: bool = False
 
@@ -231,14 +231,14 @@ class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 class ReadMessage(msgspec.Struct, frozen=True):
     """The payload is the committed bytes from `offset` on.
 
-    Without payload it tells where the read stands: the first message of a read that waits, or that began at
-    the committed end.
+    A message without payload only tells the offset of the read. It is the first message of a blocking read,
+    and of one that begins at the committed end.
     """
 
     offset: ByteOffset
     committed_end: ByteOffset
     create_revision: Revision
-    """Of the journal that is read: a reader that connects again asks for this one."""
+    """The create revision of the journal; a reader that reconnects asks for the same one."""
 
 
 class ReadReply(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Opening turns: who is opened next where thousands wait: what somebody asks for, then the rest in order.
+"""Opening turns: the order in which waiting journals are opened: requested ones first, then the rest.
 
-WAITING --hastened--> WAITING in front --given--> HAS A TURN --done--> gone. So a journal that is asked for is
-usable at once, however many others a start has to open.
+WAITING --hastened--> WAITING in front --given--> HAS A TURN --done--> gone. So a requested journal is usable
+soon, however many others a start has to open.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ class Turns:
     """`count_max` turns at a time."""
 
     def __init__(self, count_max: int) -> None:
-        """Give all of them."""
+        """Start with all turns free."""
         self._free = count_max
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self._wanted: dict[Hashable, None] = {}
 
     @asynccontextmanager
     async def turn(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn, and give it on when leaving."""
+        """Wait for a turn; it passes to the next waiter at the end of the block."""
         await self._take(key)
         try:
             yield
@@ -28,7 +28,7 @@ class Turns:
             self._give()
 
     def hasten(self, key: Hashable) -> None:
-        """Somebody waits for `key`: it is next, behind those that were hastened before."""
+        """Move `key` to the front, behind those that were hastened before: a request waits for it."""
         if key in self._waiting:
             self._wanted[key] = None
 
