@@ -148,8 +148,8 @@ class Broker:
             )
         if len(self._slots) >= self._context.config.journals_max:
             raise TooLarge(
-                f"this node has {len(self._slots)} journals, and journals.journals_max is"
-                f" {self._context.config.journals_max}: delete some, or raise it"
+                f"{len(self._slots)} journals, and journals_max is {self._context.config.journals_max}:"
+                " delete some, or raise it"
             )
         return await self._carried(self._create(spec), f"create.{spec.name}")
 
@@ -171,7 +171,7 @@ class Broker:
         return info
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
-        """Delete a journal and its content. Once the first step is durable, a restart finishes the deletion.
+        """Delete a journal with its content; a restart finishes a deletion whose first step is durable.
 
         If the store does not answer within `removal_wait`, the call returns, and the content goes later.
 
@@ -243,10 +243,7 @@ class Broker:
         return await result
 
     def info(self, name: str, create_revision: Revision | None = None) -> JournalInfo:
-        """The journal of that name.
-
-        Args:
-            create_revision: which life of the name is meant; None: whichever exists.
+        """The journal of that name, created at `create_revision` if that is given.
 
         Raises:
             NotFound: there is no such journal.
@@ -273,8 +270,7 @@ class Broker:
     ) -> Replica:
         """The open journal of that name; waits at most `opening_wait` until it is open.
 
-        Args:
-            by: the caller's deadline; a refusal comes a little before it.
+        A refusal comes a little before the caller's deadline `by`.
 
         Raises:
             NotFound: there is no such journal. ShuttingDown: the node shuts down.
@@ -349,10 +345,7 @@ class Broker:
             state = "full"
             reason = replica.fullness
         if not replica.is_listed:
-            reason = reason or (
-                "the fragment store has not answered since the start: reads of content that only it has are"
-                " refused until it answers"
-            )
+            reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
         if replica.trouble:
             state, reason = "damaged", replica.trouble
         registers = pipeline.committed_registers
@@ -381,12 +374,10 @@ class Broker:
         """Report what a journal lost, or (`may_act`) let it go on without that.
 
         Args:
-            head: where appends go on; None: at the lowest offset that is safe.
             is_head_only: only move the head; refuse if damaged content would have to be given up, too.
 
         Raises:
-            InvalidArgument: the journal accepts appends, `head` is too low, or (`is_head_only`) content is
-                damaged.
+            InvalidArgument: it accepts appends, `head` is too low, or more than the head is in doubt.
             NotFound, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision)

@@ -17,7 +17,7 @@ RECORD_HEAD_BYTES_MAX = 12 * KIB
 CLOSED_RECORD_BYTES = 64
 """Room in a checkpoint for each closed fragment that it names; one takes at most 55."""
 CLOSED_MIN = 64
-"""Closed fragments of one journal that may always wait for their store, however small the log's records are."""
+"""Closed fragments of one journal that may wait for their store, however small the log's records are."""
 
 
 class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

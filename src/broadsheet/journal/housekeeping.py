@@ -32,8 +32,8 @@ from broadsheet.wal.record import StreamQuarantined
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint is tried again after the log had no room for it."""
 REMOVED_SHARE: Final = 8
-"""A checkpoint names every closed fragment, so it is not made after each upload: while many fragments are being
-uploaded, only when the stored ones are more than an eighth of those that are left."""
+"""A checkpoint names every closed fragment. So while many are being uploaded, none is made after each upload,
+but only when the stored ones are more than an eighth of those that are left."""
 FLUSH_RETRY: Final = Duration(1 * SECOND)
 """Pause before the next try to close a fragment that could not be closed at its interval."""
 

@@ -50,8 +50,8 @@ class Healing:
     async def attempt(self) -> bool:
         """Try once to heal the log; returns whether the healing is over.
 
-        It is over if the log holds the journal again, or if the journal is sealed or closed. The caller sees to
-        it that no checkpoint is under way.
+        It is over if the log holds the journal again, or if the journal is sealed or closed. The caller sees
+        to it that no checkpoint is under way.
         """
         is_done = self._replica.is_closed
         try:

@@ -1,10 +1,10 @@
-"""Opening: from a log, spool files, a fragment store and two keys to a journal that takes appends.
+"""Opening: makes a journal ready for appends from its log, spool files, fragment store and two keys.
 
-Offsets are bytes. A restartable to-do list: read the log's records, make the spool files agree with them,
-list the store, read both keys, choose the head, put both keys in one transaction, and checkpoint. With R=1
-the data directory's lock is the primary assignment, and the one named member has answered (journals.2), so
-that its head is the head; but a head below what any key or index names is never extended (journals.15): the
-journal then opens to readers only, with the reason. Source: journals.1, 2, 5, 14, 15; log.15.
+Offsets are bytes. A restartable to-do list: list the store, read both keys and the log's records, make the
+spool files agree with the records, choose the head, and put both keys in one transaction. With one replica,
+the lock of the data directory makes this node the primary, and the end of its own log is authoritative
+(journals.2). A head below an offset that a key or a stored fragment names is never extended (journals.15):
+the journal then opens for readers only, with the reason. Source: journals.1, 2, 5, 14, 15; log.15.
 """
 
 import asyncio
@@ -51,38 +51,39 @@ READ_BYTES: Final = 1 << 20
 SPOOL_DIRECTORY: Final = "journals/spool"
 LOG_DIRECTORY: Final = "journals/log"
 IDENTITY_STREAM: Final = LogStreamId(0)
-"""Of the log: which life of the data this is."""
+"""The log's stream that holds the incarnation of the data."""
 OPEN_RETRY_MIN: Final = Duration(100 * MILLISECOND)
-"""Pause before an opening or a deletion that failed is repeated; doubles up to `OPEN_RETRY_MAX`."""
+"""Pause before a failed opening or deletion is repeated; doubles up to `OPEN_RETRY_MAX`."""
 OPEN_RETRY_MAX: Final = Duration(10 * SECOND)
 """The longest pause."""
 
 
 class Keys(NamedTuple):
-    """Both keys as they stand."""
+    """The present epoch key and registers key of a journal."""
 
     epoch: KeyValue | None
     registers: KeyValue | None
 
 
 def stream_of(info: JournalInfo) -> LogStreamId:
-    """The journal's stream of the log: of this journal, not of one of the same name that was deleted."""
+    """The journal's stream of the log; a deleted journal of the same name had another one."""
     return LogStreamId(info.create_revision)
 
 
 def directory_of(info: JournalInfo) -> str:
-    """Where its spool files are; no part of it is a user's text."""
+    """The directory of its spool files; no part of the path comes from a user."""
     return f"{SPOOL_DIRECTORY}/{info.create_revision:016x}"
 
 
 async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
-    """Bring one journal up.
+    """Open one journal.
 
-    A store that does not answer is not waited for: the log and both keys bound the head (ADR 0140).
+    The opening does not wait for a store that does not answer: the log and both keys bound the head
+    (ADR 0140).
 
     Raises:
-        OSError: the disk does not answer: repeat it.
-        BroadsheetError: the Keyspace or the log does not answer: repeat it.
+        OSError: the disk failed: repeat the call.
+        BroadsheetError: the Keyspace or the log refused: repeat the call.
     """
     stream, directory = stream_of(info), directory_of(info)
     store = context.store(info.spec.fragment.store)
@@ -91,10 +92,10 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     known = decode_registers(keys.registers) if keys.registers is not None else None
     payloads = [record.payload async for record in context.log.records(stream)]
-    # Asked for after the records: known damage ends them, also damage that was found while the store listed.
+    # Ask after the records were read: damage ends them early, and may be found only while they are read.
     found = context.log.recovered(stream)
     if keys.epoch is None and context.log.is_unknown(stream):
-        found = replace(found, is_quarantined=False)  # It was never open: nothing of it can be lost.
+        found = replace(found, is_quarantined=False)  # The journal was never open: it has lost nothing.
     standing = await context.disk.run(
         lambda: stand(context, info, directory, found, payloads, registers=known, stored=listed)
     )
@@ -121,7 +122,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         if not reason:
             epoch = await _begin_epoch(context, info, plan, registers, keys)
     except BaseException:
-        _close(spools)  # It will be repeated, and each time opens them anew.
+        _close(spools)  # The caller repeats the opening, which opens the files again.
         raise
     context.log.forget(stream)
     closed, spool = _split(spools, index.end if reason and index.end > plan.end else None)
@@ -153,9 +154,9 @@ async def _settle(
     *,
     is_cut: bool,
 ) -> None:
-    """Have the log begin anew where a seal says so, and know of the stream in any case."""
+    """Begin the log's stream anew if there is a seal; otherwise make sure that the log knows the stream."""
     if standing.seal is not None:
-        await _sync(context, directory, spools)  # What the log begins anew with has no other copy.
+        await _sync(context, directory, spools)  # The new stream has no content: the files are the only copy.
         await begin_log(context, stream, directory, seal=standing.seal, is_sealed=standing.is_sealed)
     elif is_cut:
         context.log.settle(stream)
@@ -166,7 +167,7 @@ async def _settle(
 def _split(
     spools: Sequence[SpoolFile], read_only_from: ByteOffset | None
 ) -> tuple[list[SpoolFile], SpoolFile]:
-    """The closed ones, and the open one; a stand-in for it where nothing may ever be written there."""
+    """The closed spools and the open one. In a read-only journal an empty stand-in takes its place."""
     *closed, spool = spools
     if read_only_from is None:
         return closed, spool
@@ -176,7 +177,7 @@ def _split(
 
 
 def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
-    """What the plan has and no spool file: the store must have it, by whatever codec."""
+    """The spans of the plan without a spool file: the store must have them, in some codec."""
     here = {spool.begin: None for spool in spools}
     return [
         Fragment(begin=each.begin, end=each.end, sum=each.sum, codec=Codec.NONE)
@@ -186,36 +187,37 @@ def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
 
 
 class Contradiction(NamedTuple):
-    """Why the store and the spool files cannot be of one journal."""
+    """The result of comparing the store with the spool files."""
 
     reason: str
-    """Empty where they can."""
+    """Why they contradict each other; empty if they do not."""
     spools: dict[ByteOffset, None]
-    """The begins of the files that have other bytes than the store."""
+    """The begins of the spool files whose bytes differ from the store's."""
 
 
 async def contradiction(
     name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
 ) -> Contradiction:
-    """Compare what the store and the spool files both have.
+    """Compare the spans that the store and the spool files both have.
 
-    A restart takes the open fragment up again, so the store may have the begin of one that has grown since.
-    An older copy of the data directory that was put back goes on otherwise than what was stored (J10).
+    The store may have the first part of a fragment that has grown since, because a restart continues the open
+    fragment. If an older copy of the data directory was put back, its bytes differ from the stored ones
+    (J10).
 
     Args:
         spools: by offset.
 
     Raises:
-        OSError: they cannot be compared now, for want of an open file for one: that contradicts nothing.
+        OSError: no descriptor is free, so a file cannot be compared now. That is not a contradiction.
     """
     reason, doubted = "", dict[ByteOffset, None]()
     for fragment in fragments:
-        # What is stored and gone from here leaves a gap between spools that are kept: nothing contradicts it.
+        # The spool of a stored fragment may have been removed. Then nothing contradicts the fragment.
         shared = [each for each in spools if each.begin < fragment.end and fragment.begin < each.end]
         if not shared:
             continue
         if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in shared):
-            continue  # Of another sum it is a conflict, which the index keeps and tells.
+            continue  # If the sums differ it is a conflict, and the index reports that.
         is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
         try:
             if is_within and await _digest(shared, fragment) == fragment.sum:
@@ -233,29 +235,30 @@ async def contradiction(
 
 
 async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
-    """The sum of a fragment's range as the spool files have it."""
+    """The SHA-1 of a fragment's range in the spool files."""
     digest = sha1(usedforsecurity=False)
     for spool in spools:
         for at in range(max(spool.begin, fragment.begin), min(spool.end, fragment.end), READ_BYTES):
             length = min(READ_BYTES, spool.end - at, fragment.end - at)
             digest.update(spool.read(ByteOffset(at), length))
-            await asyncio.sleep(0)  # On the loop: the open spool's last block changes with each append.
+            # Read on the loop, not in a thread: each append changes the last block of the open spool.
+            await asyncio.sleep(0)
     return digest.digest()
 
 
 def _rebuild(
     context: Context, directory: str, plan: RecoveryPlan, index: Index, *, is_doubtful: bool, is_listed: bool
 ) -> list[SpoolFile]:
-    """Spool files as the plan says, the open one last. Blocking.
+    """Make the spool files of the plan; returns them with the open one last. Blocking.
 
     Args:
-        is_doubtful: the plan may lack what was acknowledged: nothing is cut off or removed (W7).
-        is_listed: the store has told what it has. Else a file that is gone was stored, since it goes only
-            after it was read back; and nothing is removed.
+        is_doubtful: the plan may lack acknowledged content, so nothing is cut off or removed (W7).
+        is_listed: the store has listed its fragments. Otherwise a missing closed file counts as stored,
+            because files are removed only after they were read back; and nothing is removed.
 
     Raises:
-        OSError: the disk failed; or the open fragment's file is gone, and the store does not say whether it
-            has it.
+        OSError: the disk failed; or the open fragment's file is missing, and the store does not say whether
+            it has the fragment.
     """
     disk, files = context.disk, context.spools
     if not disk.exists(directory):
@@ -270,11 +273,11 @@ def _rebuild(
                 continue
             spool = rebuild(files, directory, spool_plan, may_cut=not is_doubtful)
             if is_stored and spool.damage:
-                spool.close()  # The store's is better, if it is what its name says: nobody has read it back.
+                spool.close()  # Serve the store's copy instead. It may be damaged, too, so keep this file.
                 if is_listed and not is_doubtful:
                     move_aside(disk, directory, spool.name, begin=spool.begin)
             else:
-                spools.append(spool)  # Also where the store names it: nobody has read it back yet (J10).
+                spools.append(spool)  # Kept even if it is stored: that copy was not read back yet (J10).
             rested_count = _let_rest(files, spools, rested_count)
         last = plan.spools[-1]
         if last.end > last.begin:
@@ -313,7 +316,7 @@ def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) 
 
 
 def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> None:
-    """Remove what is stored, or was never adopted: the log names nothing of it."""
+    """Remove files that the log does not name: their content is stored, or was never adopted."""
     kept = {spool.name for spool in spools}
     paths = [f"{directory}/{name}" for name in disk.list(directory) if not is_kept(name)]
     if doomed := [path for path in paths if path not in kept]:
@@ -323,7 +326,7 @@ def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> N
 
 
 def _make(disk: Disk, directory: str) -> None:
-    """Make it durably, or not at all: one that is there is not synced again."""
+    """Make the directory durably, or not at all: a later try would not sync one that exists."""
     try:
         disk.make_dir(directory)
     except OSError:
@@ -333,7 +336,7 @@ def _make(disk: Disk, directory: str) -> None:
 
 
 async def _sync(context: Context, directory: str, spools: Sequence[SpoolFile]) -> None:
-    """Sync all of them, whatever was written by whom: a handle that was opened just now knows of its own."""
+    """Sync the files through new descriptors: a resting handle only syncs what it wrote itself."""
     names = [spool.name for spool in spools]
     await context.disk.run(lambda: sync_files(context.disk, names))
     await context.disk.run(partial(context.disk.sync_dir, directory))
@@ -345,9 +348,9 @@ def _close(spools: Sequence[SpoolFile]) -> None:
 
 
 def _close_stored(plan: RecoveryPlan, fragments: Sequence[Fragment]) -> None:
-    """Open another fragment where the store has the last one, and so its file may be gone.
+    """Begin another fragment if the store has the last one, because its file may be gone.
 
-    An append that is aborted closes a fragment without a record that says so.
+    The log does not tell that the fragment was closed: an aborted append, for example, leaves no record.
     """
     last = plan.spools[-1]
     if last.end > last.begin and _is_stored(last, fragments):
@@ -356,12 +359,12 @@ def _close_stored(plan: RecoveryPlan, fragments: Sequence[Fragment]) -> None:
 
 
 def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:
-    """Whether the store has exactly this content: then the file may be gone already."""
+    """Whether the store has exactly this content, so that the file may have been removed."""
     return any((f.begin, f.end, f.sum) == (plan.begin, plan.end, plan.sum) for f in fragments)
 
 
 def _missing(context: Context, info: JournalInfo, plan: RecoveryPlan, index: Index, *, keys: Keys) -> str:
-    """Why the head may not be extended; empty where it may (journals.15)."""
+    """Why the head may not be extended; empty if it may (journals.15)."""
     names = [(index.end, "the fragment store")]
     if keys.epoch is not None:
         epoch = decode_epoch(keys.epoch)
@@ -383,7 +386,7 @@ def _missing(context: Context, info: JournalInfo, plan: RecoveryPlan, index: Ind
 
 
 def _registers(plan: RecoveryPlan, keys: Keys) -> RegisterState | None:
-    """Those of the head: the newer of the log's and the key's; None where they are lost (journals.12)."""
+    """The registers at the head: the newer of the log's and the key's; None if lost (journals.12)."""
     if keys.registers is None:
         is_new = keys.epoch is None
         return plan.registers if is_new or (plan.registers and plan.registers.version) else None
@@ -414,10 +417,10 @@ async def _begin_epoch(
 
 
 async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: ByteOffset) -> None:
-    """Make `head` the one that the epoch key names, of this node's data: an operator decided it.
+    """Put an epoch key that names `head` and this node's data, after an operator accepted the loss.
 
     Raises:
-        Unknown: a key changed meanwhile, or was not put. The loss is accepted: look again.
+        Unknown: the key was not put, or it changed meanwhile. The loss is accepted: look again.
     """
     name = info.name
     value = EpochValue(

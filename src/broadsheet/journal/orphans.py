@@ -1,9 +1,9 @@
-"""Orphans: what the disk has of journals that the key space does not name.
+"""Orphans: streams and spool directories of journals that the key space does not name.
 
-A journal's stream and its spool directory are named by the revision that created it. Where the key space
-lost records, one that it does not name may be a journal with acknowledged bytes: a start keeps it and writes
-it down for `doctor`; an operator adopts it under a name, or drops it. Blocking. It does not decide what was
-lost (`keyspace.local.accepting`). Source: journals.3; W7; ADR 0124.
+A journal's stream and its spool directory are named by the revision that created it. After the key space lost
+records, an orphan may be a journal with acknowledged bytes: a start keeps it and lists it in a file for
+`doctor`; an operator adopts it under a name, or drops it. Blocking. This module does not decide what was lost
+(`keyspace.local.loss_acceptance`). Source: journals.3; W7; ADR 0124.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,45 +27,45 @@ from broadsheet.wal.inspection import inspected
 
 SPEC_PREFIX: Final = spec_key(JournalName(""))
 ORPHANS_NAME: Final = "journals/orphans"
-"""The revisions of those that the last start kept, as JSON; absent where there are none."""
+"""The revisions of the orphans that the last start kept, as JSON; absent if there were none."""
 
 
 class Kept(NamedTuple):
-    """What a start left as it is, because the key space may have lost the key of it."""
+    """The orphans that a start kept, because the key space may have lost their keys."""
 
     streams: Sequence[int]
-    """Of the log, that no key names."""
+    """Streams of the log that no key names."""
     named: Sequence[int]
     """Revisions of the journals that keys name."""
     kept_to: int
-    """Up to this revision the key space may have lost keys; 0 where it is whole."""
+    """Up to this revision the key space may have lost keys; 0 if it is whole."""
 
 
 class OnDisk(msgspec.Struct, frozen=True):
-    """What is there of one journal."""
+    """The log stream and the spool files of one journal."""
 
     revision: Revision
-    """That created it."""
+    """The revision that created the journal."""
     has_stream: bool
-    """Whether the log has records of it, or a place for them."""
+    """Whether the log knows the stream, with or without records."""
     spool_bytes: int
-    """Of its spool files, those that were moved aside included."""
+    """Bytes of its spool files, including those that were moved aside."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is there of all journals."""
+    """The streams and spool files of all journals."""
 
     journals: tuple[OnDisk, ...]
     """By revision."""
     newest: Revision
-    """The greatest revision that any of it names: of a creation, or an epoch."""
+    """The greatest revision that a stream, an epoch or a directory names."""
 
 
 def on_disk(disk: Disk) -> Found:
-    """Look at the log and the spools of a node that is stopped; changes nothing.
+    """Inspect the log and the spool directories of a stopped node; changes nothing.
 
     Raises:
-        ConfigError: the log is foreign, or newer.
+        ConfigError: the log belongs to another node, or is of a newer version.
     """
     newest = 0
     with inspected(disk, LOG_DIRECTORY) as log:
@@ -95,18 +95,18 @@ def spool_directories(disk: Disk) -> list[tuple[int, str]]:
 
 
 def orphans(found: Sequence[OnDisk], pairs: Iterable[KeyValue]) -> list[OnDisk]:
-    """Those that no spec key of `pairs` names."""
+    """The journals in `found` that no spec key of `pairs` names."""
     named = dict.fromkeys(pair.create_revision for pair in pairs if pair.key.startswith(SPEC_PREFIX))
     return [each for each in found if each.revision not in named]
 
 
 def refuse_older_keyspace(context: Context) -> None:
-    """Refuse a key space that cannot name what the log of the journals has.
+    """Refuse a key space that is older than a journal in the log, and so cannot name it.
 
     Raises:
         Corrupt: the log holds a journal that is younger than the key space. Nothing was changed.
     """
-    youngest = max(context.log.streams(), default=LogStreamId(0))  # Named by revisions: `stream_of`.
+    youngest = max(context.log.streams(), default=LogStreamId(0))  # A stream is a create revision.
     if youngest > context.keyspace.revision:
         raise Corrupt(
             f"the log of the journals holds one that was created at revision {youngest}, but the key space"
@@ -116,19 +116,19 @@ def refuse_older_keyspace(context: Context) -> None:
 
 
 def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
-    """Drop the streams that no key names, but not where the key space may have lost the key."""
+    """Drop the streams that no key names, except those whose key the key space may have lost."""
     loss = decode_loss(context.keyspace.get(LOSS_KEY))
     kept_to = loss.revision if loss is not None else 0
     known = dict.fromkeys(named)
     orphans = [stream for stream in context.log.streams() if stream not in known]
     for stream in orphans:
         if stream > kept_to:
-            context.log.drop(stream)  # A deletion ended before the log knew of it.
+            context.log.drop(stream)  # Its deletion ended, but the log's drop was not durable.
     return Kept([stream for stream in orphans if stream <= kept_to], named, kept_to)
 
 
 def write_down(disk: Disk, left: Kept) -> None:
-    """Tell `doctor` of what a start keeps though no key names it. Blocking."""
+    """Write the kept orphans to the file that `doctor` reads. Blocking."""
     known = dict.fromkeys(left.named)
     kept = dict.fromkeys(left.streams)
     if left.kept_to:
@@ -145,7 +145,7 @@ def write_down(disk: Disk, left: Kept) -> None:
 
 
 def is_creation(key: str, value: bytes) -> bool:
-    """Whether a put of a spec key made the journal: its only other put marks it for deletion."""
+    """Whether a put of a spec key created the journal. The only other put is the mark of a deletion."""
     if not key.startswith(SPEC_PREFIX):
         return False
     try:
@@ -162,7 +162,7 @@ def adoption(name: str, revision: Revision, *, at: Revision, pairs: Iterable[Key
         at: the revision at which the key is put.
 
     Raises:
-        InvalidArgument: the name is not one, or there is a journal of it.
+        InvalidArgument: the name is not legal, or a journal of that name exists.
     """
     spec = validate_spec(JournalSpec(name=JournalName(name)))
     key = spec_key(spec.name)
@@ -172,7 +172,7 @@ def adoption(name: str, revision: Revision, *, at: Revision, pairs: Iterable[Key
 
 
 def remove_spools(disk: Disk, doomed: Sequence[OnDisk]) -> None:
-    """Remove the spool directories of orphans that an operator gave up. May be repeated."""
+    """Remove the spool directories of orphans that an operator dropped. Repeatable."""
     revisions = dict.fromkeys(each.revision for each in doomed)
     for revision, directory in spool_directories(disk):
         if revision in revisions:

@@ -1,11 +1,11 @@
-"""Producer indexing: the index of one journal, kept up with its committed bytes and stored beside them.
+"""Producer indexing: makes and stores the producer indexes of one journal as its committed end advances.
 
-Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, and
-every 16 MiB; and where the journal goes on behind a hole. Each index is made from the one before and the
-bytes between, carries its checksum, and is stored once under `<store>/.broadsheet/<journal>/` (journals.29).
-A restartable procedure: it begins at the newest index that the store has and that is whole; a damaged one is
-passed over, for it says nothing that the one before and the journal's bytes do not say. Journals without a
-framing have no index. Content that does not parse ends it, with the reason; what was stored before stands.
+Offsets are bytes. Index points are frame boundaries: the last one at or below each end of a fragment, one
+every 16 MiB, and the first offset after a hole. Each index is computed from the previous one and the bytes
+between them, names the previous one's checksum, and is stored once under `<store>/.broadsheet/<journal>/`
+(journals.29). A restartable procedure: it begins at the newest undamaged index in the store. A damaged index
+is skipped, because it can be computed again from the one before it. Journals without a framing have no index.
+Content that does not parse ends the indexing, with the reason; indexes that are stored already remain.
 Source: journals.25, journals.29; message/producer_state.py.
 """
 
@@ -42,7 +42,7 @@ _NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.index")
 
 
 def framing_of(spec: JournalSpec) -> Framing | None:
-    """How messages stand in a journal, by its labels; None where it holds bytes of no known framing."""
+    """The framing of a journal's messages, by its labels; None if it has none that is known."""
     by_label = {Kind.JSON_LINES.value: JSON_LINES, Kind.FIXED.value: FIXED}
     framing = by_label.get(spec.labels.get(FRAMING_LABEL, ""))
     if framing is None and spec.labels.get(CONTENT_TYPE_LABEL) == "application/x-ndjson":
@@ -56,10 +56,11 @@ class Indexing:
     def __init__(
         self, replica: Replica, *, spawn: Callable[[Coroutine[Any, Any, None], str], object]
     ) -> None:
-        """Index `replica`'s journal, where it has a framing.
+        """Index `replica`'s journal, if it has a framing.
 
         Args:
-            spawn: runs what writes to the store: a deletion waits for it, also where whoever asked has left.
+            spawn: runs a task that writes to the store; a deletion waits for such tasks, even if the caller
+                that caused them is gone.
         """
         self._replica, self._spawn = replica, spawn
         self._framing = framing_of(replica.info.spec)
@@ -69,7 +70,7 @@ class Indexing:
         self._rest = b""
         self._turn = asyncio.Lock()
         self.trouble = ""
-        """Why it goes no further."""
+        """Why the indexing has ended."""
 
     def is_behind(self) -> bool:
         """Whether an index point may be made."""
@@ -79,8 +80,8 @@ class Indexing:
         """Make every index that the committed bytes allow.
 
         Raises:
-            OSError: the store does not answer: repeat it.
-            StoreUnhealthy: no file could be opened: repeat it. ShuttingDown: the journal was closed.
+            OSError: the store does not answer: repeat the call.
+            StoreUnhealthy: no file could be opened: repeat the call. ShuttingDown: the journal was closed.
         """
         try:
             async with self._turn:
@@ -105,12 +106,12 @@ class Indexing:
         return list(self._points)
 
     async def _carried(self) -> None:
-        """Catch up, to the end: where a reader leaves, a write goes on that a deletion must not overtake."""
+        """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes."""
         caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def end(error: Exception | None) -> None:
             if caught_up.done():
-                return  # Whoever asked has left.
+                return  # The reader was cancelled.
             if error is None:
                 caught_up.set_result(None)
             else:
@@ -130,13 +131,14 @@ class Indexing:
         await caught_up
 
     async def at(self, offset: ByteOffset, *, skip: int = 0) -> tuple[ProducerIndexReply, bytes]:
-        """The index at the last whole point at or below `offset`; an empty one at 0 where there is none.
+        """The last undamaged index at or below `offset`; an empty one at 0 if there is none.
 
-        A part of it: its begin or, of the one at exactly `offset`, what follows `skip` bytes.
+        A call returns one part of the encoded index: the first part, or the one after `skip` bytes. With
+        `skip`, `offset` must be the exact index point.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
-            Corrupt: the journal's begin was deleted, and its index is missing or damaged (journals.29).
+            Corrupt: no index can be used, and the journal's first bytes are gone (journals.29).
             ShuttingDown: the journal was closed meanwhile.
             OSError: the store does not answer.
         """
@@ -169,7 +171,7 @@ class Indexing:
         return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
 
     async def _part(self, point: ByteOffset, skip: int) -> tuple[ProducerIndexReply, bytes]:
-        """What follows `skip` bytes of the index at `point`; at most as much as a reader is sent at a time.
+        """The part of the index at `point` after `skip` bytes, at most `read_bytes_max` long.
 
         Raises:
             Corrupt: it is not there any more.
@@ -187,7 +189,7 @@ class Indexing:
         return ProducerIndexReply(offset=point, previous=None, size=size), part
 
     async def _load(self) -> None:
-        """Begin at the newest stored index that is whole, or at the journal's begin."""
+        """Begin at the newest undamaged index in the store, or at the journal's begin."""
         assert self._framing is not None
         self._replica.require_listed()
         for name in await self._replica.store.list_side(self._replica.name):
@@ -202,7 +204,7 @@ class Indexing:
                 stored, index = await self._get(self._points[point])
             except Corrupt:
                 hit("journal.index_passed_over")
-                del self._points[point]  # Until it is made again, of the one before.
+                del self._points[point]  # It is computed again from the one before it.
                 continue
             self._index, self._sum = index, int.from_bytes(stored[-4:], "little")
             return
@@ -211,7 +213,7 @@ class Indexing:
         self._index = begun(self._framing)
 
     def _judge(self, named: ByteOffset) -> None:
-        """A point of a former life stood at a committed end: the head cannot be below it (J11)."""
+        """Stop appends if a stored index is above the head: its offset was committed once (J11)."""
         replica = self._replica
         replica.named_end = named
         if named > replica.opened_head:
@@ -233,13 +235,13 @@ class Indexing:
         return stored, index
 
     def _next_target(self) -> ByteOffset | None:
-        """Up to where the next index reaches, if that is committed: the next roll, or 16 MiB on."""
+        """Where the next index ends: at the next roll, or 16 MiB on; None if that is not committed yet."""
         if self._index is None:
             return ByteOffset(0)
         replica = self._replica
         last = next(reversed(self._points), ByteOffset(0))
         limit = ByteOffset(max(last, self._index.offset) + INDEX_BYTES_EVERY)
-        # A frame that goes across a roll has its boundary below it: that roll is served by the point there.
+        # If a frame crosses a roll, the index point below the frame serves that roll as well.
         beyond = ByteOffset(self._index.offset + len(self._rest))
         stored = replica.index.next_end(beyond)
         closed = next((each.end for each in replica.closed if each.end > beyond), None)
@@ -247,7 +249,7 @@ class Indexing:
         return target if beyond < target <= replica.end else None
 
     async def _advance(self, target: ByteOffset) -> None:
-        """Take up the bytes below `target`, and store the index at the last frame boundary there."""
+        """Process the bytes below `target`, and store the index at the last frame boundary among them."""
         replica, index = self._replica, self._index
         assert index is not None
         at = ByteOffset(index.offset + len(self._rest))
@@ -277,10 +279,11 @@ class Indexing:
             await self._store(index)
 
     async def _store(self, index: ProducerIndex) -> None:
-        """Make it the newest index point."""
+        """Store `index` and make it the newest index point."""
         replica, previous = self._replica, self._sum
         index = await replica.context.disk.run(partial(pruned, index))
         stored, total = await replica.context.disk.run(partial(encode, index, previous=previous))
+
         name = f"{index.offset:016x}-{total:08x}.index"
         passed("journal.index.before_write")
         await replica.store.put_side(replica.name, name, stored)

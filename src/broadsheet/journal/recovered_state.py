@@ -1,11 +1,11 @@
-"""Recovered state: where a journal stands when it is opened, by its log, its seal and its spool files.
+"""Recovered state: the state of a journal at its opening, from its log, its seal and its spool files.
 
-Offsets are bytes. Damage that the log reports is dealt with here, once: repaired from the spools where the
-sums of records prove their bytes, else written down in a seal with the reason, which stops appends until an
-operator accepts the loss. Either way the log's stream begins anew with one checkpoint. A tail that a power
-cut tore was never acknowledged: it is settled and forgotten. After kill -9 the page cache still has what the
-spool got, and no sum may prove it: it is moved aside, not cut off.
-Source: journals.2, journals.3, journals.14, journals.15; W6, W7; ADR 0120.
+Offsets are bytes. Damage that the log reports is resolved here, once. If the sums in records prove the bytes
+of the spool files, the journal is repaired from them. Otherwise a seal records the reason and stops appends,
+until an operator accepts the loss. In both cases the log's stream begins anew with one checkpoint. A tail
+that a power cut tore was never acknowledged: it is settled. After kill -9 the page cache still has all bytes
+that were written to the spool files; bytes that no sum proves are moved aside, not cut off, because they may
+have been acknowledged. Source: journals.2, journals.3, journals.14, journals.15; W6, W7; ADR 0120.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from broadsheet.wal.record import Recovered
 
 
 class Standing(NamedTuple):
-    """What the log, the seal and the spool files say of a journal, before anybody else is asked."""
+    """The state according to the log, the seal and the spool files, without the store and the keys."""
 
     plan: RecoveryPlan
     reason: str
-    """Why no content may be appended; empty where it may."""
+    """Why no content may be appended; empty if it may."""
     seal: Seal | None
-    """What was decided, to be written down before the log is begun anew; None: the log stands."""
+    """The decision with which the log's stream must begin anew; None: the stream is sound and goes on."""
     is_sealed: bool
     """Whether the seal is in its file already."""
 
@@ -52,16 +52,15 @@ def stand(
     registers: RegisterState | None,
     stored: Sequence[Fragment] | None,
 ) -> Standing:
-    """Ask the log's records, the seal that an earlier start wrote, and the spools. Blocking.
+    """Combine the log's records, the seal of an earlier start, and the spool files. Blocking.
 
-    Where the log lost records the spools are asked: what a record's sum proves is repaired. After that the
-    log's stream is begun anew, so that damage is dealt with once, and pins nothing.
+    If the log lost records, content that a record's sum proves is repaired from the spool files. The caller
+    then begins the log's stream anew, so that the damage is resolved once and keeps no old segment in use.
 
     Args:
         payloads: of the log's records.
         registers: of the registers key.
-        stored: what the fragment store has; None: it does not say. A head below that is not extended
-            (journals.15).
+        stored: the fragments in the store; None: the store does not answer.
     """
     disk = context.disk
     seal, reason = None, ""
@@ -79,10 +78,10 @@ def stand(
             return Standing(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
     if not found.is_quarantined and not found.tail_cut:
         if seal is not None and not reason:
-            remove_seal(disk, directory)  # The log holds what it says.
+            remove_seal(disk, directory)  # The log holds everything that the seal says.
         return Standing(plan, reason, seal=None, is_sealed=False)
     known = plan.spools[0].begin, plan.end
-    # Where its end is lost, only page cache and store tell that there was nothing behind the last record.
+    # If the stream's end is lost, only the page cache and the store together show that nothing followed.
     is_all_here = context.log.is_same_boot and not context.log.has_lost_cache and stored is not None
     is_end_known = not found.is_end_lost or is_all_here
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset and is_end_known
@@ -99,16 +98,17 @@ def stand(
         reach = may_reach(suspects, plan.end, length_max=limit)
         lost = lost_of(disk, directory, plan, claims, reach=reach, length_max=limit)
     is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
-    # The log may lack records of anybody. What was acknowledged stands in the page cache at least, or in the
-    # store: of this journal nothing does, so it has lost nothing.
+    # The log may lack records of any stream. On the same boot acknowledged bytes are in the page cache or in
+    # the store. Neither has more of this journal than the plan, so it has lost nothing.
     is_only_suspect = not is_behind and is_all_here
+
     if found.is_quarantined and not is_whole and not is_only_suspect:
         reason = reason or (
             f"journal {info.name}: the log lost records of it that were durable, from {plan.end} on, and its"
             f" spool files do not prove what they were: {accept_loss(info.name)}"
         )
     elif context.log.is_same_boot and not found.is_quarantined:
-        set_aside(disk, directory, plan)  # The page cache outlives kill -9: it may have been acknowledged.
+        set_aside(disk, directory, plan)  # After kill -9 these bytes may have been acknowledged: keep them.
     if not found.is_quarantined and not is_extended and not reason:
         return Standing(plan, reason, seal=None, is_sealed=False)
     sealed = Seal(
@@ -123,7 +123,7 @@ def stand(
 
 
 def _in_order(found: Recovered) -> list[bytes]:
-    """The payloads of the suspects, by offset; empty bytes where records between them are missing."""
+    """The payloads of the suspects, by offset, with empty bytes for each gap of missing records."""
     payloads: list[bytes] = []
     at = found.end_offset
     for record in found.suspects:
@@ -135,7 +135,7 @@ def _in_order(found: Recovered) -> list[bytes]:
 
 
 def _attempts(plan: RecoveryPlan, claims: Claims) -> Attempts:
-    """Whose the appends were, as far as records tell that sums prove. Others may be missing."""
+    """The attempts that remaining records tell about the repaired content; others may be missing."""
     told = [*plan.attempts.remembered(), *(each for claim in claims.claims for each in claim.attempts)]
     by_begin = {each.begin: each for each in told if each.begin < each.end <= plan.end}
     attempts = Attempts([by_begin[begin] for begin in sorted(by_begin)], known_from=plan.attempts.known_from)
@@ -144,7 +144,7 @@ def _attempts(plan: RecoveryPlan, claims: Claims) -> Attempts:
 
 
 async def name_stream(context: Context, stream: LogStreamId) -> None:
-    """Have a log that may lack streams know this one, durably: it is new, and lacks nothing."""
+    """Register a new stream, durably, in a log that may have lost streams: this one has lost nothing."""
     named: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     context.log.reset(
         stream, Offset(0), Generation(0), lambda: None if named.done() else named.set_result(None)
@@ -155,13 +155,13 @@ async def name_stream(context: Context, stream: LogStreamId) -> None:
 async def begin_log(
     context: Context, stream: LogStreamId, directory: str, *, seal: Seal, is_sealed: bool = False
 ) -> None:
-    """Write the seal, begin the log's stream anew with its checkpoint, then remove a seal that is settled.
+    """Write the seal, begin the log's stream anew with its checkpoint, and remove a seal without a reason.
 
     Args:
         is_sealed: the seal is in its file already.
 
     Raises:
-        StoreUnhealthy: no room in the log: repeat it. The seal carries what was decided over a crash.
+        StoreUnhealthy: no room in the log: repeat the call. The seal keeps the decision over a crash.
     """
     log = context.log
     if not is_sealed:

@@ -1,4 +1,4 @@
-"""Refusal messages: what a caller reads when an append is refused, with the values and the remedy."""
+"""Refusal messages: the error text of a refused append, with the values and the remedy."""
 
 from typing import Final
 
@@ -10,26 +10,26 @@ from broadsheet.journal.replica import Replica
 
 _MESSAGES: Final[dict[Status, str]] = {
     Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
-    Status.REGISTER_MISMATCH: "the registers behind {begin} are not as the append expects: read them",
+    Status.REGISTER_MISMATCH: "the registers at {begin} are not as the append expects: read them",
     Status.REGISTERS_UNKNOWN: "its registers are lost (journals.12): {remedy}",
     Status.INDEX_HAS_GREATER_OFFSET: "{reason}",
     Status.STORE_UNHEALTHY: "{fullness}; reads go on",
-    Status.THROTTLED: "too much of it is on its way; try again later",
-    Status.ALREADY_EXISTS: "an append of this attempt stands in it already",
+    Status.THROTTLED: "too many appends of it are not answered yet; try again later",
+    Status.ALREADY_EXISTS: "an append with this attempt id has taken effect already",
     Status.CANCELLED: "its client gave it up, or waited no longer, and nothing was appended",
     Status.FENCED: "another owner has written its epoch key",
-    Status.UNKNOWN: "it ended before the append was known to be durable",
+    Status.UNKNOWN: "it was closed before the append was known to be durable: look for the content in it",
     Status.TOO_SLOW: "the client sent less than limits.flow_bytes_per_second_min, {rate} bytes a second, for"
     " {stall} s, and nothing was appended: gather the content first, or append it in smaller pieces",
-    Status.CORRUPT: "what was staged of it was read back with another checksum, and nothing was appended",
-    Status.INVALID_ARGUMENT: "registers change with content only",
+    Status.CORRUPT: "the staged content was read back with another checksum, and nothing was appended",
+    Status.INVALID_ARGUMENT: "registers change only together with content: append at least one byte",
     Status.TOO_LARGE: "its content is above limits.append_bytes_max, {bytes_max} bytes: split it; or its"
     " registers would be more than {registers_max}, or more than {registers_bytes_max} bytes together",
 }
 
 
 def refusal(status: Status, replica: Replica, begin: int) -> str:
-    """What a caller reads of a refusal."""
+    """The error text of a refusal, in which `begin` is the head that the append met."""
     text = _MESSAGES.get(status, status.name)
     fullness = (
         replica.trouble

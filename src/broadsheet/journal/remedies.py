@@ -1,4 +1,4 @@
-"""Remedies: what an operator is told to do about a journal that takes no appends, or that wants a file."""
+"""Remedies: the commands and settings that error texts about journals recommend."""
 
 import errno
 
@@ -7,7 +7,7 @@ from broadsheet.base.types import JournalName
 
 
 class TooManyClosed(OSError):  # noqa: N818 - as the names of `broadsheet.errors`.
-    """So many closed fragments wait for their store that no other may join them. Nothing changed."""
+    """The allowed number of closed fragments waits for the store, so no other is closed. Nothing changed."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
@@ -19,34 +19,34 @@ class TooManyClosed(OSError):  # noqa: N818 - as the names of `broadsheet.errors
 
 
 def require_place(count: int, most: int) -> None:
-    """Refuse to close another fragment where `count` would wait for the store, and `most` may.
+    """Refuse to close another fragment if then `count` would wait for the store, and only `most` may.
 
     Raises:
-        OSError: it would be one too many.
+        TooManyClosed: `count` is above `most`.
     """
     if count > most:
         raise TooManyClosed(most)
 
 
 def want_of(error: Exception) -> str:
-    """What was missing for an append that is refused, and what to do about it."""
+    """Why there was no room for an append, with the remedy."""
     if isinstance(error, TooManyClosed):
         return str(error.strerror)
     return f"there was no space for it: {error}: free some"
 
 
 def accept_loss(name: JournalName) -> str:
-    """Bytes of it are damaged or missing."""
+    """The remedy if bytes of the journal are damaged or missing."""
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
 
 
 def reset_head(name: JournalName) -> str:
-    """A greater offset is known than could be reached."""
+    """The remedy if a greater offset is known than the journal's head."""
     return f"`broadsheet journals reset-head {name}` shows what is lost, and goes on above it"
 
 
 def more_files(wait: Duration) -> str:
-    """None could be opened for `wait`."""
+    """The remedy if no descriptor was free for `wait`."""
     return (
         f"no file could be opened for it within journals.descriptor_wait, {wait / SECOND:g} s: raise the"
         " limit of open files (ulimit -n)"

@@ -1,7 +1,7 @@
 """Role: the journals of a node, from its log to its methods.
 
-Needs a Keyspace and the node's Identity of earlier roles; offers the Broker, its methods and a status
-source. The log's stream 0 holds the incarnation of this node's journal data, written once.
+It needs the Keyspace and the node's Identity from earlier roles; it offers the Broker, its methods and a
+status source. The log's stream 0 holds the incarnation of this node's journal data, written once.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ class JournalsRole:
     name = "journals"
 
     async def start(self, scope: Scope, ports: Ports, config: JournalsConfig, services: Services) -> None:
-        """Recover the log, take up every journal, and offer the methods.
+        """Recover the log, begin to open every journal, and offer the methods.
 
         Raises:
-            ConfigError: the log is locked, foreign or newer.
+            ConfigError: the log is locked, belongs to another node, or is of a newer version.
             Corrupt: a key is damaged, or the key space is older than the journals.
         """
         identity = services.one(Identity)
@@ -73,7 +73,8 @@ class JournalsRole:
             open_files_max=ports.open_files_max,
         )
         await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
-        await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))  # Those of every journal at once.
+        # Makes the directories of all journals durable in one sync.
+        await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))
         await ports.disk.run(context.staging.clear)
         broker = Broker(context)
         scope.defer(broker.close)
@@ -86,7 +87,7 @@ class JournalsRole:
 
 
 def _offer_refusals(services: Services) -> None:
-    """Say why a node of several serves no journals yet."""
+    """Offer methods that refuse with the reason: a cluster of several nodes does not serve journals yet."""
 
     async def refuse(*_request: object) -> Reply:
         raise Unsupported(
@@ -99,9 +100,10 @@ def _offer_refusals(services: Services) -> None:
 
 
 async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:
-    """Which life of the data this is: read, taken from the keys where its record is damaged, or drawn.
+    """The incarnation of the data: from its record, from the keys if that is damaged, or a new one.
 
-    A log that holds journals had an identity. Where only that record is lost, the newest epoch key names it.
+    A log that holds journals had an identity record. If that record is lost, the newest epoch key names the
+    incarnation.
     """
     found = log.recovered(IDENTITY_STREAM)
     async for record in log.records(IDENTITY_STREAM):
@@ -130,7 +132,7 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
 
 
 def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:
-    """The incarnation that the epoch key names that was put last; None where no journal was ever open."""
+    """The incarnation in the newest epoch key; None if no journal was ever open."""
     pairs = sorted(keyspace.range(EPOCH_PREFIX), key=lambda pair: pair.mod_revision)
     return decode_epoch(pairs[-1]).members[0].incarnation if pairs else None
 

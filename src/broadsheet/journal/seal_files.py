@@ -1,7 +1,7 @@
-"""Seal files: the files beside a journal's spools that keep what its log lost, or what nothing proves.
+"""Seal files: a journal's seal, and the files to which unproven bytes of its spools are moved.
 
-Offsets are bytes. Blocking, for a thread; every function may be cut by a crash and repeated. What nothing
-proves is moved aside, never cut off, where it may have been acknowledged (`repairing` says what is proven).
+Offsets are bytes. Blocking, for a thread; every function may be cut short by a crash and repeated. Unproven
+bytes that may have been acknowledged are moved aside, never deleted (`spool_repair` decides what is proven).
 Source: journals.3; W7.
 """
 
@@ -29,10 +29,10 @@ has room for each."""
 
 
 def read_seal(disk: Disk, directory: str) -> Seal | None:
-    """The seal that stands beside the spools of a journal, or None.
+    """The seal beside the spools of a journal; None if there is none.
 
     Raises:
-        Corrupt: it is damaged, or of a newer version.
+        Corrupt: the seal is damaged, or of a newer version.
     """
     name = f"{directory}/{SEAL_NAME}"
     if not disk.exists(name):
@@ -63,14 +63,14 @@ def write_seal(disk: Disk, directory: str, seal: Seal) -> None:
 
 
 def remove_seal(disk: Disk, directory: str) -> None:
-    """The log holds what it says: it is needed no more."""
+    """Remove the seal, durably, because the log holds everything that it says."""
     if disk.exists(f"{directory}/{SEAL_NAME}"):
         disk.remove(f"{directory}/{SEAL_NAME}")
         disk.sync_dir(directory)
 
 
 def is_kept(name: str) -> bool:
-    """Whether a file beside the spools is no spool: a start never removes it."""
+    """Whether a file is a seal or was moved aside: a start never removes such a file."""
     return name == SEAL_NAME or name.endswith(LOST_SUFFIX)
 
 
@@ -80,7 +80,7 @@ def lost_files(disk: Disk, directory: str) -> list[str]:
 
 
 def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
-    """Rename a spool file that is not what it should be, durably: a start never removes it then."""
+    """Rename a damaged spool file, durably, to a name that a start never removes."""
     file = disk.open(name)
     try:
         size = file.size()
@@ -91,9 +91,10 @@ def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
 
 
 def unused_name(disk: Disk, directory: str, *, begin: int, size: int) -> str:
-    """Where a file of that span goes aside: never in the place of another one.
+    """A free name for a file of that span that is moved aside.
 
-    An attempt that the disk refused half-way leaves one, and the next opening makes the spool file anew.
+    The name may be taken: an earlier attempt that the disk refused half-way leaves a file, and the next
+    opening makes the spool file again.
     """
     span = f"{directory}/{begin:016x}-{begin + size:016x}"
     name, number = f"{span}{LOST_SUFFIX}", 1
@@ -103,7 +104,7 @@ def unused_name(disk: Disk, directory: str, *, begin: int, size: int) -> str:
 
 
 def sync_files(disk: Disk, names: Iterable[str]) -> None:
-    """Make durable what anybody wrote to them."""
+    """Sync the files, through whichever descriptor they were written."""
     for name in names:
         file = disk.open(name)
         try:
@@ -113,17 +114,17 @@ def sync_files(disk: Disk, names: Iterable[str]) -> None:
 
 
 def set_aside(disk: Disk, directory: str, plan: RecoveryPlan) -> list[str]:
-    """Move what stands above the plan's end into files of its own, and cut it off where it stood.
+    """Copy the spool bytes above the plan's end into separate files, then cut them off the spools.
 
     Returns:
-        The names of the files, which a start keeps and `doctor` tells of.
+        The names of the new files, which a start keeps and `doctor` lists.
     """
     made: list[str] = []
     for name, begin, size in spools_in(disk, directory):
         mine = next((each for each in plan.spools if each.begin == begin), None)
         length = mine.end - mine.begin if mine is not None else 0
         if mine is None and begin < plan.end:
-            continue  # A closed one that was stored: a start looks after it.
+            continue  # A closed spool that was stored: `opening` removes it.
         file = disk.open(f"{directory}/{name}")
         try:
             if size > length:
@@ -138,7 +139,7 @@ def set_aside(disk: Disk, directory: str, plan: RecoveryPlan) -> list[str]:
 
 
 def copy_out(disk: Disk, directory: str, file: File, *, begin: int, skip: int, size: int) -> str:
-    """Copy what stands behind `skip` bytes of a spool file into a file of its own, durably; its name."""
+    """Copy the bytes of a spool file after the first `skip` to a new file, durably; returns its name."""
     crc = 0
     partial = f"{directory}/partial{LOST_SUFFIX}"
     target = disk.open(partial, create=True)
@@ -166,11 +167,11 @@ def lost_of(
     reach: ByteOffset,
     length_max: int,
 ) -> tuple[Lost, ...]:
-    """The spans above the plan's end that anything tells of: records, and bytes that stand in spool files.
+    """The spans above the plan's end that records name, or that spool files have bytes of.
 
     Args:
-        reach: how far the records reached that do not decode.
-        length_max: of one append; a damaged record may claim any span.
+        reach: how far the undecodable records reached, as far as their bytes tell.
+        length_max: of one append; it bounds the claims, because a damaged record may name any span.
     """
     most = plan.end + length_max * max(1, len(claims.claims))
     told = {claim.end: claim.sum for claim in claims.claims if plan.end < claim.end <= most}
@@ -183,7 +184,7 @@ def lost_of(
     for name, begin, size in spools_in(disk, directory):
         end = ByteOffset(begin + size)
         if end > plan.end:
-            lost.append(Lost(max(plan.end, begin), end, f"it stands in {name}, and no sum proves it"))
+            lost.append(Lost(max(plan.end, begin), end, f"{name} has bytes of it that no sum proves"))
     return tuple(dict.fromkeys(lost))
 
 

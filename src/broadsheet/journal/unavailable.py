@@ -1,7 +1,7 @@
-"""Journals that this node does not serve: every method is there, and refuses with the reason.
+"""Unavailable: the journal methods of a node that serves no journals; each refuses with the reason.
 
-A cluster of several nodes serves the metastore and its status only, until journals are replicated. A client
-that asks must read why, not that a method is unknown.
+A cluster of several nodes serves only the metastore and its status, until journals are replicated. Without
+these methods a client would read "unknown method" instead of the reason.
 """
 
 from broadsheet.errors import Unsupported
