@@ -1,9 +1,9 @@
-"""Replica: one journal on this node, alive: its pipeline's host, its spool files, its committed end.
+"""Replica: one open journal on this node: the host of its pipeline, its spool files, its committed end.
 
-Offsets are bytes. OPENED --close--> CLOSED; `opening.py` makes one, and nothing here runs before the epoch's
-keys are put. The performers below carry out what the pipeline decides, in its order: log and spool for
-`Persist`, the Keyspace for `PutRegisters`, waiting readers for `Advance`. Uploads and checkpoints are in
-`housekeeping.py`, reads in `committed_reads.py`. Source: journals.6, 8, 9, 11, 14, 20.
+Offsets are bytes. OPENED --close--> CLOSED. `opening.py` puts the epoch's keys before a replica is made. The
+performers below carry out the pipeline's effects in order: `Persist` writes to spool and log, `PutRegisters`
+to the Keyspace, `Advance` wakes readers. Uploads and checkpoints are in `housekeeping.py`, reads in
+`committed_reads.py`. Source: journals.6, 8, 9, 11, 14, 20.
 """
 
 import asyncio
@@ -61,11 +61,11 @@ from broadsheet.wal.record import StreamQuarantined
 NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""The system refuses space, or another open file; nothing changed, and what is there is sound."""
+"""The system refuses disk space or another open file. Nothing changed, and everything written is sound."""
 
 
 class OpenedReplica:
-    """What the opening found and decided: a replica starts from it."""
+    """The result of an opening, from which a replica starts."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class OpenedReplica:
         doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
         log_bytes: int = 0,
     ) -> None:
-        """Gather it.
+        """Keep the fields.
 
         Args:
-            directory: where the spool files are.
-            attempts: whose the last conditional appends were.
+            directory: of the spool files.
+            attempts: of the last conditional appends.
             closed: spools that are not yet known to be stored, by offset.
-            reason: why no content may be appended; empty where it may.
-            awaited: where the store has not told yet what it has, so that `index` is empty: what it must
-                have, for no spool file has it. None where it has told.
-            doubted: begins of the spool files that contradict what is stored.
-            log_bytes: content that the log has since its last checkpoint.
+            reason: why no content may be appended; empty if it may.
+            awaited: None if the store has listed its fragments. Otherwise `index` is empty, and these are the
+                spans that the store must have, because no spool file has them.
+            doubted: begins of the spool files that contradict stored fragments.
+            log_bytes: content in the log since the last checkpoint.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
@@ -109,27 +109,27 @@ class Replica:
     """One open journal."""
 
     def __init__(self, context: Context, opened: OpenedReplica) -> None:
-        """Take up appends in the epoch that `opened` began."""
+        """Start the pipeline in the epoch that the opening began."""
         self.context = context
         self.info, self.name = opened.info, opened.info.name
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
         self._awaited, self.opened_head = opened.awaited, opened.head
-        self.doubted = opened.doubted  # Begins of spool files that contradict what is stored.
+        self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
         self._may_upload = not opened.doubted
-        self.named_end = ByteOffset(0)  # By the stored producer index.
-        self.log_registers = opened.registers  # Behind the last record that the log took.
-        self.log_attempts = opened.attempts.copy()  # The same of attempts.
+        self.named_end = ByteOffset(0)  # The greatest offset of a stored producer index.
+        self.log_registers = opened.registers  # After the last record in the log, durable or not.
+        self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
         self.streamed_appends: dict[int, Upload] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
         self.on_log_damaged: Callable[[], None] = lambda: None
-        self.trouble = ""  # Why the log takes nothing of it, while it is healed, or for good.
-        self.fullness = ""  # Why appends are refused for want of space, with the remedy.
+        self.trouble = ""  # Why nothing may be written to the log: it is being healed, or is sealed.
+        self.fullness = ""  # Why appends are refused on a full disk, with the remedy.
         self.is_closed = False
-        self.refused_for = ""  # Why an append was refused last for want of space or of an open file.
+        self.refused_for = ""  # Why the last append was refused that found no space or no descriptor.
         self._is_refusing = False
         self._awaiting = Awaiting(self.context, perform=self._try, refuse=self._refuse_for_want)
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -168,7 +168,7 @@ class Replica:
 
     @property
     def damage(self) -> str:
-        """What is wrong with the first closed spool file that is damaged; empty where none is known to be."""
+        """The damage of the first damaged closed spool file; empty if none is known."""
         return next((each.damage for each in self.closed if each.damage), "")
 
     @property
@@ -179,16 +179,16 @@ class Replica:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the store has told what it has of this journal since the start."""
+        """Whether the store has listed this journal's fragments since the start."""
         return self._awaited is None
 
     @property
     def may_upload(self) -> bool:
-        """Whether fragments may be stored: nobody adds to what is unknown, or contradicts it (J10)."""
+        """Whether fragments may be stored: not while the store's are unknown or contradict ours (J10)."""
         return self.is_listed and self._may_upload
 
     def require_listed(self) -> None:
-        """Refuse what depends on the stored fragments while nobody knows them.
+        """Refuse a call that depends on the stored fragments while they are not known.
 
         Raises:
             OSError: the store has not answered since the start.
@@ -202,11 +202,11 @@ class Replica:
         contradiction: str,
         doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
     ) -> None:
-        """Take up what the store says that it has. Until then nothing was uploaded.
+        """Index the fragments that the store listed, and judge them. Nothing was uploaded before.
 
         Args:
-            contradiction: why that and the spool files cannot be of one journal; empty where they can.
-            doubted: begins of the spool files that have other bytes.
+            contradiction: why the fragments contradict the spool files; empty if they do not.
+            doubted: begins of the spool files whose bytes differ.
         """
         assert self._awaited is not None, "the store is listed once"
         awaited, self._awaited = self._awaited, None
@@ -229,18 +229,18 @@ class Replica:
         self._may_upload = not reason
 
     def fall_behind(self, reason: str) -> None:
-        """Take no more content, where there is a reason: something names more than the head of the start."""
+        """Accept no more content, if there is a `reason`: a greater offset than the opened head is known."""
         if reason and not self.reason:
             self.reason, self._may_upload = reason, False
             self.deliver(FellBehind())
 
     def deliver(self, event: Input) -> None:
-        """Tell the pipeline what happened."""
+        """Deliver an event to the pipeline."""
         self.host.deliver(event)
 
     @property
     def waiting_count(self) -> int:
-        """Readers that wait for a commit."""
+        """How many readers wait for a commit."""
         return len(self._waiters)
 
     async def wait_beyond(self, offset: ByteOffset) -> None:
@@ -251,10 +251,10 @@ class Replica:
             try:
                 await waiter
             finally:
-                self._waiters.pop(waiter, None)  # A reader that leaves is forgotten, not kept until a commit.
+                self._waiters.pop(waiter, None)  # A cancelled reader must not be kept until the next commit.
 
     def close(self, status: Status) -> None:
-        """Answer everybody, and let go of the files. The log and the files hold what is durable."""
+        """Answer every caller, and close the files."""
         if self.is_closed:
             return
         self.host.deliver(Closed(status=status))
@@ -266,7 +266,7 @@ class Replica:
             spool.close()
 
     def checkpoint(self) -> Checkpoint:
-        """What a checkpoint says now, once the files are synced. Between appends only."""
+        """The checkpoint of the present state, valid once the files are synced. Between appends only."""
         spool = self.spool
         return Checkpoint(
             epoch=self.epoch,
@@ -282,14 +282,14 @@ class Replica:
 
     def _persist(self, effect: Persist) -> None:
         if self._is_refusing:
-            return  # The pipeline takes this one back with the one that was refused.
+            return  # The pipeline takes this one back together with the refused one.
         if effect.stream is None:
             self._awaiting.perform(effect, self.spool.file)
         else:
-            self._write(effect)  # At once: a checkpoint in between would vouch for what the log has not.
+            self._write(effect)  # At once: the spool has it already, and a checkpoint must not name it first.
 
     def _refuse_for_want(self, effect: Persist | Grant | Roll, why: str) -> None:
-        """It waited too long for an open file. Nothing of it was written."""
+        """Refuse an effect that waited too long for a descriptor. Nothing of it was written."""
         self.refused_for = why
         if isinstance(effect, Persist):
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
@@ -297,7 +297,7 @@ class Replica:
             self.host.deliver(StreamFailed(stream=effect.stream, status=Status.STORE_UNHEALTHY))
 
     def _try(self, effect: Persist | Grant | Roll) -> bool:
-        """Perform it; False where no file can be opened for it now, and nothing changed."""
+        """Perform `effect`; False: no descriptor is free now, and nothing changed."""
         match effect:
             case Persist():
                 return self._write(effect)
@@ -307,7 +307,7 @@ class Replica:
                 return self._begin_fragment(effect)
 
     def _write(self, effect: Persist) -> bool:
-        """Stage it in the spool and append it to the log; False where no file can be opened now."""
+        """Stage the content in the spool and log its record; False: no descriptor is free now."""
         if self.trouble:
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
             return True
@@ -334,7 +334,7 @@ class Replica:
         return True
 
     def _log(self, effect: Persist, spool: SpoolFile, parts: list[Buffer]) -> bytes:
-        """Append it to the log; the head of its record."""
+        """Append the record to the log; returns the record's bytes before the content."""
         passed("journal.append.before_log")
         head = encode_proposal(
             epoch=self.epoch,
@@ -355,13 +355,13 @@ class Replica:
         return head
 
     def _refused(self, effect: Persist, error: BroadsheetError | OSError, saved: Saved | None) -> bool:
-        """What becomes of an append that spool or log did not take; False where it may wait."""
+        """Refuse an append after an error of spool or log; False: it may wait for a descriptor instead."""
         if isinstance(error, StreamQuarantined):
             self.on_log_damaged()
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR and effect.stream is None:
-            return False  # The spool could not be opened: nothing was written.
+            return False  # The spool could not be opened, so nothing was written.
         if isinstance(error, OSError) and error.errno not in NO_SPACE:
-            self.context.crash(error)  # EIO: what reached the disk is in doubt (W5).
+            self.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return True
         self.refused_for = want_of(error)
         status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
@@ -369,20 +369,20 @@ class Replica:
         return True
 
     def _refuse(self, effect: Persist, saved: Saved | None, status: Status) -> None:
-        """Nothing of `effect` was written: undo the staging, and take nothing until the pipeline is back."""
+        """Undo the staging of `effect`, and perform nothing until the pipeline has rolled back."""
         self._is_refusing = True
-        dropped = self._awaiting.clear()  # The pipeline takes what was adopted back as well.
+        dropped = self._awaiting.clear()  # The pipeline takes back these later appends as well.
         if saved is not None:
             self.spool.restore(saved)
         elif effect.stream is not None and effect.stream in self.streamed_appends:
             self.streamed_appends[effect.stream].undo()
         self.host.deliver(PersistRefused(token=effect.token, status=status))
         for each in dropped:
-            if isinstance(each, Grant):  # It owns the tail until somebody says that it was not placed.
+            if isinstance(each, Grant):  # Its stream owns the tail until the pipeline hears that it failed.
                 self.host.deliver(StreamFailed(stream=each.stream, status=status))
 
     def _spool_from(self, begin: ByteOffset) -> SpoolFile:
-        """The open spool, after closing the former one where the pipeline has rolled.
+        """The open spool of the fragment from `begin` on; closes the former one if the pipeline has rolled.
 
         Raises:
             OSError: no space for another file, or too many wait for the store. Nothing changed.
@@ -427,7 +427,7 @@ class Replica:
         self.context.scope.spawn(self._put(effect.registers), name=f"registers.{self.name}")
 
     async def _put(self, registers: RegisterState) -> None:
-        """Put the registers key under the compare that the epoch stands; ends as one event."""
+        """Put the registers key if the epoch key is unchanged; reports the outcome as one event."""
         epoch = ModRevisionIs(epoch_key(self.name), self.context.revision_of(self.epoch))
         put = Put(registers_key(self.name), encode_registers(registers))
         passed("journal.registers.before_put")
@@ -455,7 +455,7 @@ class Replica:
             self._awaiting.perform(effect, self.spool.file)
 
     def _give_tail(self, effect: Grant) -> bool:
-        """Give the tail to a stream; False where no file can be opened for it now."""
+        """Give the tail to a stream; False: no descriptor is free now."""
         upload = self.streamed_appends.get(effect.stream)
         try:
             if upload is None or self.trouble:
@@ -487,7 +487,7 @@ class Replica:
         self._awaiting.perform(effect, self.spool.file)
 
     def _begin_fragment(self, effect: Roll) -> bool:
-        """Close the open fragment; False where no file can be opened for the next one now."""
+        """Close the open fragment and begin the next; False: no descriptor is free now."""
         try:
             self._spool_from(effect.fragment_begin)
         except OSError as error:
@@ -495,6 +495,6 @@ class Replica:
                 return False
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
-            return True  # The next append makes the file.
-        self.on_advance()  # What is closed may be committed already.
+            return True  # The next append tries again to create the file.
+        self.on_advance()  # The closed fragment may be committed already, and so ready for its upload.
         return True

@@ -1,8 +1,8 @@
-"""Service: the journal methods of the native door, each over the broker.
+"""Service: the handlers of the journal methods of the native door.
 
-Capabilities stand in the table, in front of the handlers. Offsets are bytes; refusals carry the journal and
-the values. Content on its way in is limited by the wire's frames and windows, and by the pipeline's limits.
-Source: journals.1-30; `docs/protocols/journals.md`.
+The table `ROWS` names each method's capability, which is checked before the handler is called. Offsets are
+bytes; refusals name the journal and the values. Incoming content is bounded by the wire's frames and windows,
+and by the pipeline's limits. Source: journals.1-30; `docs/protocols/journals.md`.
 """
 
 import asyncio
@@ -64,15 +64,15 @@ from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunO
 from broadsheet.wire.run import FrameRun
 
 LIST_MAX: Final = 200
-"""Of one page, so that a page costs the loop less than a millisecond."""
+"""Journals of one page, so that a page costs the loop less than a millisecond."""
 FRAGMENTS_MAX: Final = 4_000
-"""Of one page, which must fit into a frame."""
+"""Fragments of one page, which must fit into a frame."""
 POINTS_MAX: Final = 16_384
-"""The same of index points."""
+"""Index points of one page, which must fit into a frame."""
 READ_HEAD_BYTES: Final = 128
-"""Of a message of a read, beside its bytes."""
+"""Room in a message of a read for everything except the content."""
 STATUS_PATIENCE: Final = Duration(SECOND // 2)
-"""How long a status waits for a journal that is being opened."""
+"""How long `journal.status` waits for a journal that is being opened, before it reports that."""
 
 _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
     CreateRequest: lambda request: request.spec.name,
@@ -92,11 +92,11 @@ _NAME_OF: Final[dict[type[msgspec.Struct], Callable[[Any], str] | None]] = {
         lambda request: request.journal,
     ),
 }
-"""The name that a request is about, for the caller's grant."""
+"""The journal name in a request, which the caller's grant must include; None: the request names none."""
 
 
 class Row(NamedTuple):
-    """A method, before anybody handles it."""
+    """A method without its handler."""
 
     name: str
     number: int
@@ -139,7 +139,7 @@ ROWS: Final = (
 
 
 class UnaryAppend:
-    """One append that came whole with its request."""
+    """One append whose whole content is in its request."""
 
     __slots__ = ("_content", "answered")
 
@@ -148,18 +148,18 @@ class UnaryAppend:
         self.answered: asyncio.Future[tuple[Status, Commit]] = asyncio.get_running_loop().create_future()
 
     def content(self) -> Buffer:
-        """Its bytes."""
+        """The content of the request."""
         return self._content
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """Wake the handler, if it still waits, and let go of the content: the story remembers the run."""
+        """Wake the handler, and drop the content: the pipeline's story keeps this object much longer."""
         self._content = b""
         if not self.answered.done():
             self.answered.set_result((status, Commit(begin=begin, end=end)))
 
 
 class WireAppend:
-    """A run of appends from one read of a run stream."""
+    """A run of appends that arrived in one read of a run stream."""
 
     __slots__ = ("_replica", "_run")
 
@@ -167,12 +167,12 @@ class WireAppend:
         self._run, self._replica = run, replica
 
     def content(self) -> Buffer:
-        """Their bytes back to back."""
+        """The content of all appends of the run, back to back."""
         parts = self._run.parts
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def answer(self, status: Status, begin: ByteOffset, _end: ByteOffset) -> None:
-        """Answer all of them."""
+        """Answer every append of the run."""
         if status is Status.OK:
             self._run.reply(status, begin)
         else:
@@ -180,7 +180,7 @@ class WireAppend:
 
 
 class AppendRunSink:
-    """Takes the runs of one stream for one journal."""
+    """Submits the runs of one run stream to one journal."""
 
     __slots__ = ("_bytes_max", "_replica")
 
@@ -188,7 +188,7 @@ class AppendRunSink:
         self._replica, self._bytes_max = replica, replica.context.config.run_bytes_max
 
     def on_run(self, run: FrameRun) -> None:
-        """Submit them as one."""
+        """Submit the run to the pipeline as one event."""
         if self._replica.is_closed:
             status = self._replica.pipeline.closing_status
             run.reply(status, message=refusal(status, self._replica, self._replica.end))
@@ -207,14 +207,14 @@ class AppendRunSink:
         )
 
     def on_end(self) -> None:
-        """Nothing is kept for a stream."""
+        """Do nothing: the sink keeps no state for the stream."""
 
 
 class Service:
-    """Handlers of the journal methods."""
+    """The handlers of the journal methods."""
 
     def __init__(self, broker: Broker, config: JournalsConfig) -> None:
-        """Serve `broker`'s journals."""
+        """Serve the journals of `broker`."""
         self._broker, self._config = broker, config
         self._streams = 0
 
@@ -228,7 +228,7 @@ class Service:
         return [row.method(getattr(self, row.name.partition(".")[2])) for row in ROWS]
 
     async def create(self, _call: Call, request: CreateRequest, _payload: memoryview) -> Reply:
-        """Make a journal."""
+        """Create a journal."""
         return Reply(await self._broker.create(request.spec))
 
     async def delete(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
@@ -237,11 +237,11 @@ class Service:
         return Reply(EMPTY)
 
     async def reset_head(self, _call: Call, request: LossRequest, _payload: memoryview) -> Reply:
-        """Have appends go on above every offset that is known."""
+        """Let appends go on above every known offset."""
         return await self._accept(request, is_head_only=True)
 
     async def accept_loss(self, _call: Call, request: LossRequest, _payload: memoryview) -> Reply:
-        """Have a journal go on without what is damaged or missing."""
+        """Let a journal go on without its damaged or missing content."""
         return await self._accept(request, is_head_only=False)
 
     async def _accept(self, request: LossRequest, *, is_head_only: bool) -> Reply:
@@ -270,11 +270,11 @@ class Service:
         return Reply(ListReply(journals=[*page.journals], has_more=page.has_more, after=page.after))
 
     def get(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """One journal."""
+        """The spec of one journal."""
         return Reply(self._broker.info(request.journal, request.create_revision))
 
     async def status(self, _call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """Where a journal stands, once it is open or has not opened for a while."""
+        """The state of a journal; waits a short while if it is being opened."""
         with contextlib.suppress(TimeoutError, StoreUnhealthy):
             async with asyncio.timeout(in_seconds(STATUS_PATIENCE)):
                 await self._broker.replica(request.journal, request.create_revision)
@@ -286,8 +286,8 @@ class Service:
             validate_condition(request.condition)
         if len(payload) > self._config.inline_bytes_max:
             raise TooLarge(
-                f"{len(payload)} bytes in one request: above inline_bytes_max"
-                f" {self._config.inline_bytes_max} content is streamed"
+                f"{len(payload)} bytes in one request, above inline_bytes_max"
+                f" {self._config.inline_bytes_max}: stream the content"
             )
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         run = UnaryAppend(payload)
@@ -295,7 +295,7 @@ class Service:
         return Reply(_committed(await run.answered, replica))
 
     async def append_stream(self, call: Call, request: AppendRequest, stream: WireStream) -> Reply:
-        """One append whose content comes in messages, the last of which says so."""
+        """One append whose content comes in messages; the last one says so."""
         if request.condition is not None:
             validate_condition(request.condition)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
@@ -307,7 +307,7 @@ class Service:
         return Reply(_committed(answer, replica))
 
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
-        """Appends without a condition of their own, in runs."""
+        """Open a stream of unconditional appends, which arrive in runs."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         return RunOpened(body=replica.info, sink=AppendRunSink(replica))
 
@@ -320,7 +320,7 @@ class Service:
         at = replica.end if request.offset is None else request.offset
         revision = replica.info.create_revision
         if request.offset is None or request.block:
-            # Until it knows this a reader whose connection breaks would begin again at a newer end.
+            # Without this message a reader whose connection breaks would go on at a newer end.
             await stream.send(ReadMessage(offset=at, committed_end=replica.end, create_revision=revision))
 
         async def room(wanted: int) -> int:
@@ -336,7 +336,7 @@ class Service:
         return Reply(ReadReply(offset=at, committed_end=replica.end))
 
     async def registers(self, call: Call, request: NameRequest, _payload: memoryview) -> Reply:
-        """The registers, behind a barrier: every earlier append is acknowledged (journals.9)."""
+        """The registers, after a barrier: every earlier append is acknowledged (journals.9)."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(Submitted(run=barrier, count=1, length=0))
@@ -347,7 +347,7 @@ class Service:
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
 
     async def settle(self, call: Call, request: SettleRequest, _payload: memoryview) -> Reply:
-        """Whose the last appends were, behind a barrier after which nothing of the attempt takes effect."""
+        """The outcome of an attempt, after a barrier: if it has not taken effect by then, it never will."""
         if len(request.attempt) != ATTEMPT_BYTES:
             raise InvalidArgument(f"an attempt id of {len(request.attempt)} bytes: it has {ATTEMPT_BYTES}")
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
@@ -418,7 +418,7 @@ def _store_down(journal: str, error: OSError) -> StoreUnhealthy:
 
 
 def _committed(answer: tuple[Status, Commit], replica: Replica) -> Commit:
-    """The commit, or its refusal raised.
+    """The commit of an answer; a refusal is raised.
 
     Raises:
         BroadsheetError: as the status says.

@@ -2,11 +2,11 @@
 
     OPENED --begin--> STAGING --finish--> WHOLE --grant--> PLACING --copied, synced--> PLACED --answer--> DONE
 
-In every stage but the last two an abort or the client's end drops what is staged: `StreamFailed`, once. Only
-while it is PLACING does it own the journal's tail, by the pipeline's grant, at the pace of our disk; it gives
-the spool back as it was, or with its content synced at the end. Lengths are bytes. What is committed is not
-decided here.
-Source: journals.14, journals.17, journals.20; papers/gazette-transactional-appends.txt "stateStreamContent".
+Before PLACED, an abort or the end of the client's stream drops the staged content, and reports `StreamFailed`
+once. Only while PLACING, after the pipeline's grant, does the append own the journal's tail; that takes as
+long as the disk needs. It returns the spool either as it was, or with its content at the end, synced. Lengths
+are bytes. The pipeline decides whether the append is committed. Source: journals.14, journals.17,
+journals.20; papers/gazette-transactional-appends.txt "stateStreamContent".
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from broadsheet.journal.staging_area import StagedBy
 from broadsheet.runtime.failpoints import passed
 
 NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
-"""The system refuses another open file: no sync was begun, so none has failed."""
+"""The system refuses another open file. No sync was begun, so none has failed."""
 
 
 class Stage(Enum):
@@ -56,20 +56,20 @@ class StreamedAppend:
     def __init__(
         self, replica: Replica, stream: int, condition: Condition | None, *, by: StagedBy | None = None
     ) -> None:
-        """Ask whether content may come.
+        """Open the append at the pipeline; `granted` tells whether content may come.
 
         Args:
-            by: whose share of what may be staged it uses.
+            by: the caller whose share of the staging area it uses.
 
         Raises:
-            Throttled: too many streams are on their way.
+            Throttled: too many streams are staged.
         """
         loop = asyncio.get_running_loop()
         self.stage = Stage.OPENED
         self.granted: asyncio.Future[None] = loop.create_future()
-        """Done once content may come; raises where it may not."""
+        """Done once content may come; has the refusal as its exception if it may not."""
         self.aborted: asyncio.Future[Status] = loop.create_future()
-        """Done with the reason once no more content is taken."""
+        """Done, with the reason, once no more content is accepted."""
         self.answered: asyncio.Future[tuple[Status, Commit]] = loop.create_future()
         self._replica, self._stream = replica, stream
         self._staged = replica.context.staging.open(by)
@@ -81,59 +81,60 @@ class StreamedAppend:
 
     @property
     def is_placing(self) -> bool:
-        """Whether it owns the tail."""
+        """Whether the append owns the tail."""
         return self.stage is Stage.PLACING
 
     def refused(self, status: Status) -> BroadsheetError:
-        """What its client is told where no content is taken."""
+        """The error that tells the client why no content is accepted."""
         message = refusal(status, self._replica, self._replica.pipeline.adopted_end)
         return BY_STATUS[status](self._throttled or message)
 
     # What the replica calls.
 
     def begin(self) -> None:
-        """Content may come."""
+        """Accept content from now on."""
         assert self.stage is Stage.OPENED, f"begun while {self.stage}"
         self.stage = Stage.STAGING
         self.granted.set_result(None)
 
     def grant(self, spool: SpoolFile) -> None:
-        """The tail is ours."""
+        """Start to copy the content to the end of `spool`: the append owns the tail."""
         assert self.stage is Stage.WHOLE, f"granted while {self.stage}"
         self._spool, self._saved, self.stage = spool, spool.save(), Stage.PLACING
         self._replica.context.scope.spawn(self._place(spool), name=f"place.{self._replica.name}")
 
     def abort(self, status: Status) -> None:
-        """Take no more content, and drop what there is."""
+        """Accept no more content, and drop the staged content."""
         if not self.aborted.done():
             self.aborted.set_result(status)
         if self.stage is not Stage.OPENED:
-            self.fail(status)  # Else the pipeline has refused it, and answers in its turn (journals.9).
+            # A stream that was refused when it was opened is answered in its turn instead (journals.9).
+            self.fail(status)
 
     def expire(self) -> None:
-        """Its client waits no longer: nothing takes effect, unless it is being put at the tail already."""
+        """Give up shortly before the client's deadline, unless the content is being copied to the tail."""
         if self.stage in _UNPLACED:
             self.abort(Status.CANCELLED)
 
     def undo(self) -> None:
-        """Take back what was put at the tail."""
+        """Remove the content from the tail."""
         assert self._spool is not None
         assert self._saved is not None
         self._spool.restore(self._saved)
         self._saved = None
 
     def content(self) -> Buffer:
-        """Never asked for: it stands in the spool."""
-        raise AssertionError("a streamed append has no content at hand")
+        """Never called: the content is in the spool."""
+        raise AssertionError("the content of a streamed append is in the spool")
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """The pipeline's last word."""
+        """Give the pipeline's answer to the waiting tasks."""
         self.stage = Stage.DONE
         self._replica.streamed_appends.pop(self._stream, None)
         self._staged.close()
         if not self.granted.done():
             self.granted.set_exception(self.refused(status))
-            self.granted.exception()  # Somebody may be waiting, or nobody.
+            self.granted.exception()  # Marked as seen: perhaps no task waits for it.
         if not self.answered.done():
             self.answered.set_result((status, Commit(begin=begin, end=end)))
 
@@ -142,7 +143,7 @@ class StreamedAppend:
     def put(self, chunk: Buffer) -> None:
         """Stage one chunk of at most `SLICE_BYTES`.
 
-        After `aborted` is done it changes nothing.
+        Does nothing after `aborted` is done.
         """
         if self.stage is not Stage.STAGING:
             return
@@ -160,13 +161,13 @@ class StreamedAppend:
         self._replica.deliver(ChunkStaged(stream=self._stream, length=len(chunk)))
 
     def finish(self) -> None:
-        """All content has come: it takes its place when the tail is free."""
+        """Tell the pipeline that all content is staged; it grants the tail when that is free."""
         if self.stage is Stage.STAGING:
             self.stage = Stage.WHOLE
             self._replica.deliver(StreamEnded(stream=self._stream, length=self._staged.length))
 
     def fail(self, status: Status) -> None:
-        """Drop what has come, and take it back from the tail. Harmless once the log has it."""
+        """Drop the content, also from the tail, and report the failure. Does nothing once it is PLACED."""
         if self.stage is Stage.PLACING:
             self.undo()
         elif self.stage not in _UNPLACED:
@@ -181,7 +182,7 @@ class StreamedAppend:
         context = self._replica.context
         crc = 0
         if not self.is_placing:
-            return  # It was given up in the very turn in which it got the tail.
+            return  # It was aborted in the turn in which it got the tail, before this task began.
         passed("journal.stream.before_place")
         try:
             for part in self._staged.slices():
@@ -205,7 +206,8 @@ class StreamedAppend:
                 await disk.run(lambda: disk.sync_dir(directory))
                 spool.is_dir_synced = True
         except OSError as error:
-            self._refuse_or_crash(error, NO_FILE)  # A sync that failed proves nothing about the next one.
+            # Any other failed sync ends the process: after it a later sync that succeeds proves nothing.
+            self._refuse_or_crash(error, NO_FILE)
             return
         passed("journal.stream.after_sync")
         if self.stage is Stage.PLACING:
@@ -215,7 +217,7 @@ class StreamedAppend:
 
     def _refuse_or_crash(self, error: OSError, refusals: tuple[int, ...]) -> None:
         if self.stage is Stage.DONE:
-            return  # The journal was closed meanwhile, and so were its files.
+            return  # The journal was closed meanwhile, together with its files.
         if error.errno in refusals:
             self.abort(Status.STORE_UNHEALTHY)
         else:

@@ -1,7 +1,7 @@
-"""Streamed content: the content of a streamed append, from the wire to its stage.
+"""Streamed content: receives the content of a streamed append from the wire and stages it.
 
-Until the content is whole, and while it waits for its place, the append ends with its client, with its
-deadline or with a refusal, and then nothing of it took effect. Source: journals.17; C2.
+Before the content is copied to the tail, the append ends if its client is gone, its deadline passes or it is
+refused. In all three cases nothing of it took effect. Source: journals.17; C2.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from broadsheet.ports import Timer
 from broadsheet.wire.method import Message, WireStream
 
 EXPIRES_AHEAD: Final = Duration(20 * MILLISECOND)
-"""So long before its deadline an append that is not whole is refused: later nobody could say so."""
+"""How long before its deadline an append that is not whole is refused, so that this arrives in time."""
 
 _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 
@@ -27,10 +27,10 @@ _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 async def receive(
     context: Context, append: StreamedAppend, stream: WireStream, deadline: Instant | None
 ) -> tuple[Status, Commit]:
-    """The pipeline's answer to `append`, whose content comes in messages.
+    """Receive the content of `append` in messages; returns the pipeline's answer.
 
     Raises:
-        BroadsheetError: it was refused before it was whole, or the stream broke. Nothing is appended.
+        BroadsheetError: the append was refused before it was whole, or the stream broke. Nothing is appended.
     """
     expiry: Timer | None = None
     if deadline is not None:
@@ -55,8 +55,8 @@ async def _pump(append: StreamedAppend, stream: WireStream) -> None:
     """Stage messages until the last one.
 
     Raises:
-        RemoteProtocolError: the client ended without saying that this was all. Nothing is appended.
-        BroadsheetError: the pipeline aborted it, or the stream broke.
+        RemoteProtocolError: the stream ended without a last message. Nothing is appended.
+        BroadsheetError: the pipeline aborted the append, or the stream broke.
     """
     while True:
         message = await _next(append, stream)
