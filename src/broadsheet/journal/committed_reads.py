@@ -25,6 +25,7 @@ from broadsheet.journal.messages import Chunk
 from broadsheet.journal.remedies import accept_loss, more_files
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
+from broadsheet.journal.spool_file import first_above
 
 LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
 
@@ -122,7 +123,8 @@ def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
     Raises:
         Corrupt: the bytes are damaged, or the store has other bytes there (J10).
     """
-    here = (each for each in (replica.spool, *replica.closed) if each.begin <= offset < each.end)
+    at = first_above(replica.closed, offset)
+    here = (each for each in (replica.spool, *replica.closed[at : at + 1]) if each.begin <= offset < each.end)
     spool = next(here, None)
     if spool is None:
         return None

@@ -23,6 +23,7 @@ from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, Jour
 from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.remedies import reset_head
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
 from broadsheet.message.producer_state import (
     INDEX_BYTES_EVERY,
@@ -244,7 +245,8 @@ class Indexing:
         # If a frame crosses a roll, the index point below the frame serves that roll as well.
         beyond = ByteOffset(self._index.offset + len(self._rest))
         stored = replica.index.next_end(beyond)
-        closed = next((each.end for each in replica.closed if each.end > beyond), None)
+        at = first_above(replica.closed, beyond)
+        closed = replica.closed[at].end if at < len(replica.closed) else None
         target = min(each for each in (stored, closed, limit) if each is not None)
         return target if beyond < target <= replica.end else None
 

@@ -57,6 +57,7 @@ from broadsheet.journal.messages import (
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
+from broadsheet.journal.spool_file import first_above
 from broadsheet.journal.staging_area import StagedBy
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.journal.streamed_content import receive
@@ -393,7 +394,8 @@ class Service:
 
 def _fragments_of(replica: Replica, beyond: ByteOffset, count: int) -> tuple[list[FragmentInfo], bool]:
     """Closed fragments that end above `beyond`, by offset, `count` at most; and whether there are more."""
-    waiting = {each.begin: each for each in replica.closed if each.end > beyond}
+    at = first_above(replica.closed, beyond)
+    waiting = {each.begin: each for each in replica.closed[at : at + count + 1]}
     codec = replica.info.spec.fragment.codec
     found = [
         FragmentInfo(name=each.name, begin=each.begin, end=each.end, is_stored=True)

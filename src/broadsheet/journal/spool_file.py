@@ -9,7 +9,8 @@ It does not decide what is committed, and it is durable only where somebody sync
 Source: journals.6, journals.14; W4.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from typing import Final, Protocol, Self
 
@@ -186,6 +187,11 @@ def create(files: Opener, directory: str, begin: ByteOffset, *, may_cut: bool = 
         file.close()
         raise
     return SpoolFile(file, begin)
+
+
+def first_above(closed: Sequence[SpoolFile], offset: int) -> int:
+    """The place of the first of `closed`, by offset, that ends above `offset`."""
+    return bisect_right(closed, offset, key=lambda each: each.end)
 
 
 def spool_name(directory: str, begin: ByteOffset) -> str:
