@@ -14,10 +14,12 @@ docs/protocols/messages.md. How the owner uses it:
     stored, sum = encode(index, previous=sum)        # index.offset is the end of the last whole frame
 """
 
+from collections.abc import Iterator, Mapping
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 from crc32c import crc32c
 
 from broadsheet.base.time import SECOND, Duration
@@ -26,6 +28,7 @@ from broadsheet.errors import Corrupt, SpanForgotten
 from broadsheet.message.framing import Framing, Kind
 from broadsheet.message.uuid import Clock, ProducerId
 
+T = TypeVar("T")
 NOT_OPEN: Final = ByteOffset(-1)
 PRUNE_HORIZON: Final = Duration(24 * 3600 * SECOND)
 OPEN_HORIZON: Final = Duration(7 * 24 * 3600 * SECOND)
@@ -160,15 +163,20 @@ def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
     ]
     parts += [
         _STATE.pack(producer.to_bytes(6, "big"), state.last_ack, state.last, state.begin, state.seen)
-        for producer, state in sorted(index.states.items())
+        for producer, state in _by_producer(index.states)
     ]
     parts += [
-        _TOMBSTONE.pack(producer.to_bytes(6, "big"), mark)
-        for producer, mark in sorted(index.forgotten.items())
+        _TOMBSTONE.pack(producer.to_bytes(6, "big"), mark) for producer, mark in _by_producer(index.forgotten)
     ]
     body = b"".join(parts)
     total = crc32c(body)
     return body + _SUM.pack(total), total
+
+
+def _by_producer(found: Mapping[ProducerId, T]) -> Iterator[tuple[ProducerId, T]]:
+    """The pairs by producer. To sort a million in Python holds all threads for seconds."""
+    ordered = np.sort(np.fromiter(found, np.int64, len(found)))
+    return ((ProducerId(each), found[ProducerId(each)]) for each in ordered.tolist())
 
 
 def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
