@@ -163,6 +163,24 @@ async def test_one_answer_lets_every_run_go_on_that_now_fits() -> None:
         await client.close()
 
 
+async def test_a_small_run_does_not_overtake_a_large_one_that_waits_for_room() -> None:
+    """Runs are sent in the order of the calls: a producer's messages keep their order in the journal."""
+    async with world(WireLimits(frame_bytes_max=1 << 20, window_bytes=(2 << 20) + 128)) as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        log = w.methods.log
+        log.is_holding = True
+        sends = [asyncio.create_task(run.send([bytes(1_000_000)])) for _ in range(3)]
+        await until(lambda: len(log.held) == 2)
+        sends.append(asyncio.create_task(run.send([b"small enough for the room that is left"])))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        log.release()
+
+        assert [(await each).begin for each in sends] == [0, 1_000_000, 2_000_000, 3_000_000]
+        await client.close()
+
+
 async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
     """The log decides in its own time; a run that nobody waits for is answered into the void."""
     async with world() as w:

@@ -197,6 +197,43 @@ def test_an_attempt_that_was_sent_out_and_not_answered_is_unknown() -> None:
     assert read.version in (1, 2)
 
 
+def test_an_attempt_that_was_sent_out_upon_an_unchosen_value_is_unknown() -> None:
+    """control.5: a value builds on the latest one, chosen or not, and may take effect together with it."""
+    cluster = founded()
+    cluster.change("c", 1, b"x")
+    move(cluster, lambda m: not isinstance(m, Accept) or m.acceptor.node == "c")
+    cluster.flying.clear()
+    cluster["a"].crash()
+    cluster["c"].crash()
+    cluster["c"].start()
+    held = [cluster[name].disk.memory().accepted for name in "abc"]
+    assert [each.value.version if each is not None else 0 for each in held] == [1, 1, 2]
+    request = cluster.change("b", 2, b"y")
+    proposer = cluster["b"].proposer
+    while proposer.state is not State.ACCEPTING:
+        if cluster.flying:
+            cluster.deliver()
+        elif any(node.disk.unsynced for node in cluster.nodes.values()):
+            for node in cluster.nodes.values():
+                node.sync()
+        else:
+            deadline = proposer.deadline()
+            assert deadline is not None
+            cluster.now = deadline
+            cluster.tick("b")
+    assert proposer.known is not None
+    assert proposer.chosen != proposer.known.ballot
+    (at,) = [at for at, (to, m) in enumerate(cluster.flying) if to == "c" and isinstance(m, Accept)]
+    cluster.deliver(at)
+    cluster["c"].sync()
+
+    assert cluster.result(request, without="c").status is Status.UNKNOWN
+    cluster["a"].start()
+    read = cluster.result(cluster.read("c"), without="b")
+    assert read.value is not None
+    assert (read.version, read.value.document) == (3, b"y")
+
+
 def test_an_attempt_is_found_by_its_id_however_often_it_was_sent() -> None:
     """control.5: seeing my number in the document is not seeing my write; seeing my id is."""
     cluster = founded()
