@@ -1,4 +1,4 @@
-"""Every error that crosses a door, with the state it leaves behind (code.16).
+"""Errors: every error that crosses a door, with the state that it leaves behind (code.16).
 
 A class exists only where a caller can sensibly act on it. Each concrete class has one `Status` on the wire,
 and each status one class. Inside a core a refusal is a `Status` in a reply; the client's edge raises.
@@ -46,40 +46,40 @@ class Status(IntEnum):
 
 
 class Retry(Enum):
-    """What a caller whose request was refused may do."""
+    """What a caller may do after a refusal."""
 
     NEVER = "never"
-    """The same request will be refused again: decide yourself."""
+    """The same request will be refused again: the caller must decide."""
     LATER = "later"
     """The same request may succeed after a while."""
     ELSEWHERE = "elsewhere"
-    """The same request may succeed at another node; `hint` names it where known."""
+    """The same request may succeed at another node; `hint` names it, if it is known."""
 
 
 class BroadsheetError(Exception):
-    """Anything that Broadsheet raises on purpose."""
+    """Every error that Broadsheet raises on purpose."""
 
     status: ClassVar[Status]
 
 
 class ProtocolError(BroadsheetError):
-    """Somebody broke the rules of a protocol."""
+    """One side broke the rules of a protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our caller did: a bug, never retried. Nothing changed."""
+    """Our caller broke the rules: a bug, never retried. Nothing changed."""
 
     status = Status.LOCAL_PROTOCOL
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer did: its stream is dropped and counted. Nothing changed."""
+    """The peer broke the rules: its stream is dropped and counted. Nothing changed."""
 
     status = Status.REMOTE_PROTOCOL
 
 
 class Refused(BroadsheetError):  # noqa: N818 - the field's word, and an expected outcome.
-    """The request was understood and not done. State is unchanged, for certain."""
+    """The request was understood and not executed. The state is certainly unchanged."""
 
     retry: ClassVar[Retry] = Retry.NEVER
 
@@ -89,7 +89,7 @@ class Refused(BroadsheetError):  # noqa: N818 - the field's word, and an expecte
 
 
 class Unauthenticated(Refused):
-    """No token, or one that is expired or forged. Get another token."""
+    """The token is missing, expired or forged. Get another token."""
 
     status = Status.UNAUTHENTICATED
 
@@ -101,13 +101,13 @@ class NotAllowed(Refused):
 
 
 class NotFound(Refused):
-    """There is nothing of that name."""
+    """Nothing has that name."""
 
     status = Status.NOT_FOUND
 
 
 class AlreadyExists(Refused):
-    """There is something of that name already."""
+    """The name is taken already."""
 
     status = Status.ALREADY_EXISTS
 
@@ -125,7 +125,7 @@ class RegisterMismatch(Refused):
 
 
 class RegistersUnknown(Refused):
-    """Its registers are lost (journals.12). `broadsheet journals accept-loss` begins them anew, empty."""
+    """The journal's registers are lost (journals.12). `broadsheet journals accept-loss` begins them anew."""
 
     status = Status.REGISTERS_UNKNOWN
 
@@ -137,7 +137,7 @@ class WrongAppendOffset(Refused):
 
 
 class IndexHasGreaterOffset(Refused):
-    """A greater offset is known than can be reached. `broadsheet journals reset-head` shows what is lost."""
+    """A greater offset is known than can be reached. `broadsheet journals reset-head` shows the loss."""
 
     status = Status.INDEX_HAS_GREATER_OFFSET
 
@@ -150,7 +150,7 @@ class OffsetNotYetAvailable(Refused):
 
 
 class Trimmed(Refused):
-    """What was asked for was deleted on purpose."""
+    """The requested data was deleted on purpose."""
 
     status = Status.TRIMMED
 
@@ -184,14 +184,14 @@ class Throttled(Refused):
 
 
 class ShuttingDown(Refused):
-    """The node is on its way out."""
+    """The node is shutting down."""
 
     status = Status.SHUTTING_DOWN
     retry = Retry.LATER
 
 
 class StoreUnhealthy(Refused):
-    """The disk or the fragment store cannot take more (journals.20). Free space, then go on."""
+    """The disk or the fragment store cannot take more (journals.20). Free space, then try again."""
 
     status = Status.STORE_UNHEALTHY
     retry = Retry.LATER
@@ -200,7 +200,7 @@ class StoreUnhealthy(Refused):
 class Unreachable(Refused):
     """No connection to the node could be made, or it was lost before the request was sent.
 
-    Nothing was done.
+    Nothing was executed.
     """
 
     status = Status.UNREACHABLE
@@ -220,7 +220,7 @@ class TooLarge(Refused):
 
 
 class TooSlow(Refused):
-    """A streamed append came more slowly than the node waits for. Nothing was appended: gather it first."""
+    """A streamed append came too slowly. Nothing was appended: collect the bytes first, then append them."""
 
     status = Status.TOO_SLOW
 
@@ -250,19 +250,19 @@ class Fenced(Refused):
 
 
 class Unknown(BroadsheetError):  # noqa: N818 - not a failure.
-    """Undecided: it may have taken effect. Retry only what is idempotent, else look."""
+    """The request may have taken effect. Retry it only if it is idempotent; otherwise read and compare."""
 
     status = Status.UNKNOWN
 
 
 class DeadlineExceeded(Unknown):
-    """Time ran out before the answer came: unknown, never a no."""
+    """Time ran out before the answer came. The outcome is unknown: this is not a refusal."""
 
     status = Status.DEADLINE_EXCEEDED
 
 
 class Corrupt(BroadsheetError):  # noqa: N818 - the field's word.
-    """A checksum or a format is wrong: that object is not served until repaired. Nothing was deleted."""
+    """A checksum or a format is wrong: the object is not served before a repair. Nothing was deleted."""
 
     status = Status.CORRUPT
 
@@ -279,4 +279,4 @@ def _concrete(cls: type[BroadsheetError]) -> list[type[BroadsheetError]]:
 
 
 BY_STATUS: dict[Status, type[BroadsheetError]] = {cls.status: cls for cls in _concrete(BroadsheetError)}
-"""The class that the client's edge raises for a status; every status but OK is here."""
+"""The class that the client's edge raises for a status; it has every status except OK."""

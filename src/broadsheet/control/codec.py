@@ -1,7 +1,7 @@
-"""Codec: the metastore's messages on the native wire. The document is payload, and meets no codec.
+"""Codec: the metastore's messages on the native wire. The document is payload, and is not encoded.
 
-One STREAM method for each kind of request: the opening holds the message without its document; messages in
-both directions carry the document in chunks, since it may be larger than a frame.
+There is one STREAM method for each kind of request. The opening holds the message without its document.
+Stream messages in both directions carry the document in chunks, because it may be larger than a frame.
 Source: node.6; `docs/protocols/metastore.md`.
 """
 
@@ -26,7 +26,7 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
 
 
 def document_of(message: Request | Response) -> bytes:
-    """The document in `message`; empty where it has none."""
+    """The document in `message`; empty if it has none."""
     value = _value_of(message)
     return b"" if value is None else value.document
 
@@ -60,14 +60,15 @@ async def receive_document(stream: WireStream) -> bytes:
     """All chunks that come, joined.
 
     Raises:
-        RemoteProtocolError: more than a document may hold, or a chunk without bytes: they had no bound.
+        RemoteProtocolError: the chunks exceed the largest document, or a chunk is empty. Empty chunks could
+            come without end.
     """
     document = bytearray()
     while (message := await stream.receive()) is not None:
         if not len(message.payload):
             raise RemoteProtocolError("a chunk of a document has no bytes")
         if len(document) + len(message.payload) > DOCUMENT_BYTES_MAX:
-            raise RemoteProtocolError(f"a document has {DOCUMENT_BYTES_MAX} bytes at most")
+            raise RemoteProtocolError(f"the chunks of a document exceed {DOCUMENT_BYTES_MAX} bytes")
         document += message.payload
     return bytes(document)
 

@@ -1,7 +1,7 @@
 """Failpoints: every place of the metastore role at which a test ends the process (kill -9), in one list.
 
-`tests/control/test_kill.py` kills a real node at each of them, and holds that the list is what the code
-passes.
+`tests/control/test_kill.py` kills a real node at each of them, and checks that the code passes all of them
+and no others.
 """
 
 from typing import Final
@@ -13,4 +13,4 @@ LABELS: Final = (
     "metastore.acceptor.append",
     "metastore.acceptor.durable",
 )
-"""What `BROADSHEET_FAILPOINT=label:count` may name of this role."""
+"""The labels of this role for `BROADSHEET_FAILPOINT=label:count`."""

@@ -1,10 +1,10 @@
-"""Provider `file`: the metastore of a node that stands alone, in one file that is replaced whole.
+"""File: the provider for a single node, which keeps the metastore in one file that is replaced whole.
 
-A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes
-to a second file, is synced, renamed over the first, and the directory is synced: a crash leaves the old
-version or the new one. One write at a time, and a cancelled caller waits for its own: a second writer of
-the same files would leave neither. It does not coordinate with other processes: the data directory's lock
-does. Source: design/control.md control.2, control.4.
+A file is a crc32c (4 bytes, little endian), then MessagePack of (format, version, document). A write goes to
+a second file, which is synced and renamed over the first; then the directory is synced. So a crash leaves the
+old version or the new one. There is one write at a time, and a cancelled caller waits until its own is
+complete: two writers of the same files could destroy both versions. It does not coordinate with other
+processes: the data directory's lock does. Source: design/control.md control.2, control.4.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ DIRECTORY: Final = "metastore"
 NAME: Final = "metastore/document"
 FORMAT: Final = 1
 DESCRIPTOR_RETRY: Final = Duration(50 * MILLISECOND)
-"""Pause before another look for a descriptor, where the new document is in its place and not durable yet."""
+"""Pause between attempts to sync the directory while no file descriptor is free."""
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):
@@ -50,13 +50,13 @@ class FileMetastore:
     async def open(
         cls, disk: Disk, founding: bytes, *, crash: Crash, logger: Logger | None = None
     ) -> "FileMetastore":
-        """Read the file, or write `founding` as version 1 where there is none.
+        """Read the file, or write `founding` as version 1 if there is none.
 
-        What is read is written again before it is served: a process that was killed between its rename and
-        the sync of the directory leaves a version that only the page cache has.
+        A version that was read is written again before it is served. A process that was killed between the
+        rename and the sync of the directory leaves a version that only the page cache has.
 
         Raises:
-            Corrupt: it is damaged, or of a newer format. Nothing was changed.
+            Corrupt: the file is damaged, or of another format. Nothing was changed.
         """
         current = await disk.run(lambda: _read(disk))
         if current is None:
@@ -68,11 +68,11 @@ class FileMetastore:
         return cls(disk, current, crash=crash, logger=logger)
 
     async def read(self) -> Versioned:
-        """As `Metastore.read`."""
+        """Like `Metastore.read`."""
         return self._current
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
-        """As `Metastore.compare_and_set`."""
+        """Like `Metastore.compare_and_set`."""
         if len(document) > DOCUMENT_BYTES_MAX:
             raise TooLarge(f"the document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)")
         async with self._writing:
@@ -81,7 +81,7 @@ class FileMetastore:
             return await to_the_end(self._replace(Versioned(bytes(document), version + 1)))
 
     async def _replace(self, following: Versioned) -> Versioned:
-        """Write `following` and serve it. A cancellation must not come in between."""
+        """Write `following` and serve it. The caller makes sure that no cancellation interrupts this."""
         try:
             await self._disk.run(lambda: _replace(self._disk, following))
         except OSError as error:
@@ -90,7 +90,7 @@ class FileMetastore:
                     f"no space, or no descriptor, for the metastore's document: {error}; nothing was changed"
                 )
                 raise StoreUnhealthy(text) from error
-            self._crash(error)  # After a failed sync nothing may be assumed.
+            self._crash(error)  # After a failed sync nobody knows what the disk holds.
             raise
         while True:
             try:
@@ -99,7 +99,7 @@ class FileMetastore:
                 if error.errno in _NO_DESCRIPTOR:  # Nothing was synced, so no sync has failed.
                     await asyncio.sleep(in_seconds(DESCRIPTOR_RETRY))
                     continue
-                self._crash(error)  # It is there, and may not be durable: the next start makes it so.
+                self._crash(error)  # Renamed, and perhaps not durable: the next start writes it again.
                 raise
             break
         self._current = following
@@ -110,7 +110,7 @@ class FileMetastore:
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _REFUSALS: Final = (*_FULL, *_NO_DESCRIPTOR)
-"""What was written went to the second file."""
+"""Errors of writes to the second file that leave the first one, and the process, as they were."""
 
 
 def _read(disk: Disk) -> Versioned | None:
@@ -124,7 +124,7 @@ def _read(disk: Disk) -> Versioned | None:
     if len(content) < 4 or int.from_bytes(content[:4], "little") != crc32c(content[4:]):
         raise Corrupt(
             f"{NAME}: the checksum is wrong: restore this file, and nothing else, from a backup;"
-            " or move it away, and the metastore begins anew"
+            " or move it away, and the metastore begins anew without its content"
         )
     try:
         found = msgspec.msgpack.decode(content[4:], type=_Content)
@@ -139,7 +139,7 @@ def _read(disk: Disk) -> Versioned | None:
 
 
 def _write_again(disk: Disk, found: Versioned) -> None:
-    """Make durable what was read, on a full disk too: there by the same bytes in the same place."""
+    """Make the version that was read durable. On a full disk, write the same bytes in the same place."""
     try:
         _write(disk, found)
     except OSError as error:
@@ -160,7 +160,7 @@ def _write(disk: Disk, versioned: Versioned) -> None:
 
 
 def _replace(disk: Disk, versioned: Versioned) -> None:
-    """Write the second file, durably, and rename it over the first. Where it raises, the first one stands."""
+    """Write and sync the second file, and rename it over the first, which is unchanged if this raises."""
     disk.make_dir(DIRECTORY)
     body = msgspec.msgpack.encode(_Content(FORMAT, versioned.version, versioned.document))
     file = disk.open(f"{NAME}.new", create=True)

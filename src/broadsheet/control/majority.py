@@ -1,9 +1,9 @@
-"""Provider `majority`: the metastore of several nodes, one acceptor and one proposer in each.
+"""Majority: the provider for several nodes, with one acceptor and one proposer in each.
 
-Two hosts drive the machines; messages to other nodes are one STREAM call each, given up by who is asked as
-long after as an operation may take, or with the connection: an answer to a round counts however late. Every
-failure to deliver is a loss, as of a network: only the proposer's deadline ends an operation. It decides
-nothing: see `core`.
+Two hosts drive the machines. Each message to another node is one STREAM call. The called node gives it up
+when the time of an operation has passed, or with the connection, because an answer counts for its round
+however late it comes. Every failure to deliver counts as a lost message: only the proposer's deadline ends an
+operation. This module decides nothing: see `core`.
 Source: design/control.md control.2-7.
 """
 
@@ -71,9 +71,9 @@ from broadsheet.wire.pool import Pool
 BEGIN_PAUSE: Final = Duration(100 * MILLISECOND)
 """How long `begin` waits before it reads again."""
 CALLS_PER_PEER_MAX: Final = 64
-"""Messages on their way to one node; above, new ones are lost."""
+"""Messages on their way to one node; above this, new ones are dropped."""
 STORY_BYTES_MAX: Final = 4096
-"""A step of the machines that holds more is told without its document."""
+"""In a story, steps with more bytes are recorded without their documents."""
 METHOD_OF: Final[Mapping[type[Event], str]] = {
     Prepare: "metastore.prepare",
     Accept: "metastore.accept",
@@ -105,7 +105,7 @@ class MajorityMetastore:
         """Drive the machines of `node`; the acceptor's records go to `stream` of `log`.
 
         Args:
-            call_timeout: how long one message may take, there and back; then it counts as lost.
+            call_timeout: how long one message and its answer may take together; then it counts as lost.
         """
         self.node, self.acceptor, self.proposer = node, acceptor, proposer
         self._peers, self._log, self._stream, self._pool, self._scope = peers, log, stream, pool, scope
@@ -142,7 +142,7 @@ class MajorityMetastore:
         scope.defer(self.close)
 
     async def read(self) -> Versioned:
-        """As `Metastore.read`."""
+        """Like `Metastore.read`."""
         value = await self.read_value()
         return Versioned(value.document, value.version)
 
@@ -154,42 +154,42 @@ class MajorityMetastore:
         return answer.value
 
     async def begin(self) -> None:
-        """Read until there is a value: so the founder founds, and everyone learns the acceptors."""
+        """Read until there is a value: this makes the founder found, and all nodes learn the acceptors."""
         while not self._is_closed:
             try:
                 await self.read_value()
-            except (Refused, Unknown):  # No majority yet, or too many clients ask: nobody's end.
+            except (Refused, Unknown):  # There is no majority yet, or too many clients ask: try again.
                 await asyncio.sleep(in_seconds(BEGIN_PAUSE))
                 continue
             return
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
-        """As `Metastore.compare_and_set`."""
+        """Like `Metastore.compare_and_set`."""
         answer = await self._do(lambda r: ChangeRequest(r, version, bytes(document), self._attempt()))
         self._size.saw(len(document))
         return Versioned(document, answer.version)
 
     async def replace(self, removed: Acceptor | None, added: Acceptor | None, address: str) -> int:
-        """Change the acceptors, by two writes; returns the version of the second.
+        """Change the acceptors by two writes; the version of the second.
 
         Raises:
-            NotFound: `removed` is no acceptor, or `added` is nobody's. Nothing changed.
+            NotFound: `removed` is no acceptor, or no node has the acceptor `added`. Nothing changed.
             Unreachable: the node of `added` does not answer. Nothing changed.
-            Unknown: it may be half done; the same command finishes it.
+            Unknown: the change may be half done; the same command finishes it.
         """
         if added is not None:
             await self._must_live(added, address)
         return (await self._do(lambda r: ReplaceRequest(r, removed, added, address, self._attempt()))).version
 
     async def _must_live(self, added: Acceptor, address: str) -> None:
-        """Refuse an acceptor that nobody is: it would take a place, answer nobody, and be noticed by none."""
+        """Refuse an acceptor that does not exist: it would be a member without a vote, unnoticed."""
         if added in (await self.read_value()).sets.members():
-            return  # It is in already: a change that is half done is finished without it.
+            return  # It is a member already: a change that is half done can be finished without asking it.
         found = self.acceptor.acceptor
         if added.node != self.node:
             where = address or self._address(added.node)
             if not where:
-                raise InvalidArgument(f"nobody knows where {added.node} listens: give its address")
+                raise InvalidArgument(f"the address of {added.node} is not known: give it with the command")
             try:
                 held = await self._carry(where, Read(self.node, (self.proposer.nonce, 0), NO_BALLOT))
             except BroadsheetError as error:
@@ -197,22 +197,23 @@ class MajorityMetastore:
                 raise Unreachable(text) from error
             found = held.acceptor
         if found != added:
-            text = f"no acceptor is {acceptor_text(added)}: who answers is {acceptor_text(found)}"
+            text = f"no acceptor is {acceptor_text(added)}: {added.node} answers as {acceptor_text(found)}"
             raise NotFound(f"{text}; nothing was changed")
 
     async def ask_acceptor(self, request: Request) -> Response:
-        """The answer of this node's acceptor to a request from elsewhere; it may never come.
+        """The answer of this node's acceptor to a request from another node; it may never come.
 
         Raises:
-            AlreadyExists: it is to found a cluster, and this node knows of one. Its acceptor may be blank all
-                the same: the new life of one that was replaced, which the founder's `node.peers` still names.
+            AlreadyExists: the request would found a cluster, and this node knows of one. Its acceptor may be
+                blank nevertheless: it may be the new life of a replaced acceptor, whose node the founder's
+                `node.peers` still names.
         """
         known = self.proposer.known
         is_founding = isinstance(request, Prepare) and not request.sets.members()
         if is_founding and known is not None and self.acceptor.memory.accepted is None:
             raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
         self._count += 1
-        back = NodeId(f"{request.sender}#{self._count}")  # Names this call, so that its answer finds it.
+        back = NodeId(f"{request.sender}#{self._count}")  # Names this call, to find its answer.
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._asked[back] = future
         try:
@@ -222,13 +223,15 @@ class MajorityMetastore:
             self._asked.pop(back, None)
 
     async def close(self) -> None:
-        """Answer Unknown to everyone who waits. Idempotent."""
+        """Answer all waiting callers with Unknown. Idempotent."""
         self._is_closed = True
         self.acceptor_host.close()
         self.proposer_host.close()
         for waiter in self._waiters.values():
             if not waiter.done():
-                waiter.set_exception(Unknown("the node stopped before the outcome was known: read and look"))
+                waiter.set_exception(
+                    Unknown("the node stopped before the outcome was known: read the document and compare")
+                )
         self._waiters.clear()
 
     def _attempt(self) -> AttemptId:
@@ -250,7 +253,7 @@ class MajorityMetastore:
     def _answer(self, effect: Answer) -> None:
         waiter = self._waiters.get(effect.request)
         if waiter is None or waiter.done():
-            return  # Its caller was cancelled, and does not know the outcome.
+            return  # The caller was cancelled.
         if error := BY_STATUS.get(effect.status):
             waiter.set_exception(error(effect.message))
         else:
@@ -258,10 +261,11 @@ class MajorityMetastore:
 
     def _persist(self, effect: Persist) -> None:
         if effect.offset != self._next_offset or buggify("metastore.log_refuses"):
-            self.acceptor_host.deliver(PersistRefused(effect.token))  # It follows one that was refused.
+            # A record before this one was refused, so this one cannot get its offset either.
+            self.acceptor_host.deliver(PersistRefused(effect.token))
             return
         if self._log.is_quarantined(self._stream):
-            self._is_bare = True  # It lost an old record, and the acceptor has it all in memory (W6).
+            self._is_bare = True  # An old record is lost, but the acceptor has its whole memory (W6).
         if self._is_bare and not effect.is_whole:
             self.acceptor_host.deliver(PersistRefused(effect.token))
             self.acceptor_host.deliver(FlushAsked())
@@ -289,9 +293,9 @@ class MajorityMetastore:
         self._log.trim(self._stream, effect.below)
 
     def _send_response(self, effect: Send) -> None:
-        """An answer of our acceptor: to the call that asked, or to our own proposer."""
+        """Pass an answer of our acceptor to the call that asked, or to our own proposer."""
         if isinstance(effect.message, Request):
-            return  # An acceptor asks nobody.
+            return  # An acceptor sends no requests.
         future = self._asked.get(effect.to)
         if future is not None:
             if not future.done():
@@ -300,16 +304,16 @@ class MajorityMetastore:
             self.proposer_host.deliver(effect.message)
 
     def _send_request(self, effect: Send) -> None:
-        """A request of our proposer: to our own acceptor, or over the wire."""
+        """Pass a request of our proposer to our own acceptor, or send it over the wire."""
         message = effect.message
         if not isinstance(message, Request):
-            return  # A proposer answers nobody.
+            return  # A proposer sends no answers.
         if effect.to == self.node:
             self.acceptor_host.deliver(message)
             return
         address = self._address(effect.to)
         if not address or self._calls.get(effect.to, 0) >= CALLS_PER_PEER_MAX or self._scope.is_closed:
-            return  # As a network that loses it. Tasks are cancelled before `close` is called.
+            return  # The message is lost. The scope may be closed already: it cancels tasks before `close`.
         self._calls[effect.to] = self._calls.get(effect.to, 0) + 1
         self._scope.spawn(self._call(effect.to, address, message), name="call")
 
@@ -321,7 +325,7 @@ class MajorityMetastore:
         try:
             response = await self._carry(address, message)
         except BroadsheetError:
-            return  # Lost, one way or the other; the proposer repeats it.
+            return  # Request or answer is lost; the proposer repeats the request.
         finally:
             self._calls[to] -= 1
         self.proposer_host.deliver(response)
@@ -342,7 +346,7 @@ class MajorityMetastore:
 
 
 def _from(request: Request, sender: NodeId) -> Request:
-    """`request` as if `sender` had asked."""
+    """`request` with another sender."""
     match request:
         case Prepare():
             return Prepare(sender, request.ballot, request.acceptor, request.basis, request.sets)

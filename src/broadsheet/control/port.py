@@ -1,6 +1,6 @@
-"""The Metastore port: one document, changed by compare-and-set on its version (control.1).
+"""Port: the metastore, which is one document, changed by compare-and-set on its version (control.1).
 
-Providers: `file` for one node, `majority` for several; `etcd` comes with its part. One conformance suite
+Providers: `file` for one node, `majority` for several. One conformance suite
 (`tests/control/conformance.py`) runs against all. Source: design/control.md control.1, control.2, control.5.
 """
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """The document as of a version."""
+    """The document at one version."""
 
     document: bytes
     version: int
@@ -28,12 +28,12 @@ class Metastore(Protocol):
         ...
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
-        """Make `document` the next version, where `version` is the latest.
+        """Make `document` the next version, if `version` is the latest.
 
         Raises:
-            UnexpectedVersion: it is not: read again and decide. Nothing changed.
-            TooLarge: above 8 MiB. Nothing changed.
+            UnexpectedVersion: `version` is not the latest: read again and decide. Nothing changed.
+            TooLarge: the document is above 8 MiB. Nothing changed.
             InsufficientReplicas, Throttled, StoreUnhealthy: nothing changed.
-            Unknown: it may have taken effect, or may still: read again and look.
+            Unknown: the write may have taken effect, or may still do so: read again and compare.
         """
         ...

@@ -1,7 +1,7 @@
-"""Role: the metastore of a node: a file where it is alone, a majority where its cluster has several nodes.
+"""Role: the metastore of a node: a file if the node is alone, a majority if its cluster has several nodes.
 
-Stream 1 of the role's log is the acceptor's. A quarantined one is set aside, and the acceptor begins a new
-life in the same stream: it is no member until an operator replaces its old self (control.6).
+Stream 1 of the role's log is the acceptor's. If that stream is quarantined, the acceptor begins a new life in
+it. The new life is no member until an operator replaces the old one with it (control.6).
 Source: design/control.md control.1-7.
 """
 
@@ -39,23 +39,23 @@ from broadsheet.wire.pool import Pool
 LOG_DIRECTORY: Final = "metastore/log"
 STREAM: Final = LogStreamId(1)
 RECORD_BYTES_MIN: Final = DOCUMENT_BYTES_MAX + MIB
-"""What the log must take as one record: the largest document, and who decides about it."""
+"""The log must take a record of this size: the largest document, with room for acceptors and attempts."""
 
 
 class MetastoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Section `metastore` of the configuration."""
 
     provider: str = "auto"
-    """file, majority, or auto: file for a node alone, majority otherwise."""
+    """file, majority, or auto: file for a single node, majority otherwise."""
     token_file: Place = ""
-    """A token with the capability REPLICATE, for peers that want one; empty for none."""
+    """File with a token with the capability REPLICATE, for peers that demand tokens; empty for none."""
     wal: WALConfig = WALConfig(segment_bytes=32 * MIB, initial_fill_bytes=4 * MIB)
     """The role's log. A record holds the whole document."""
     proposer: ProposerConfig = ProposerConfig()
-    """Patience of the proposer."""
+    """Times and limits of the proposer."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Check the bounds of the fields."""
         if self.provider not in ("auto", "file", "majority"):
             raise ValueError(f"metastore.provider {self.provider!r} is not auto, file or majority")
 
@@ -160,7 +160,7 @@ async def open_majority(
 
 
 async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -> Memory:
-    """What the acceptor remembers; a new life, durably begun, where it has nothing or lost something."""
+    """What the acceptor remembers; a new life, durably begun, if it has nothing or has lost records."""
     found = log.recovered(STREAM)
     memory = (
         None if found.is_quarantined else remembered([record.payload async for record in log.records(STREAM)])
@@ -168,8 +168,8 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
     log.forget(STREAM)
     if memory is not None:
         if found.tail_cut:
-            log.settle(STREAM)  # Nothing was answered before it was durable (control.4).
-            if logger is not None:  # Unless a disk has damaged the very last record (ADR 0051).
+            log.settle(STREAM)  # The cut record was not durable, so nobody was told of it (control.4).
+            if logger is not None:  # But if the disk damaged a durable last record, it was (ADR 0051): warn.
                 logger.warning("metastore.tail_cut", records=found.end_offset - found.first_offset)
         return memory
     incarnation = Incarnation(ports.random("metastore.incarnation").getrandbits(62) | 1)
@@ -186,17 +186,17 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
 
 
 class _Token:
-    """The token for peers, read at each dial, so that it may be renewed under a running node."""
+    """The token for peers. The file is read at each dial, so that the token can be renewed at any time."""
 
     def __init__(self, path: str, logger: Logger | None) -> None:
         self._path, self._logger = path, logger
         self._trouble = ""
 
     def __call__(self) -> str:
-        """The token; empty where none is named.
+        """The token; empty if no file is configured.
 
         Raises:
-            ConfigError: the file is missing or is no text. The dial fails, and the next one looks again.
+            ConfigError: the file is missing or not ASCII. The dial fails; the next one reads the file again.
         """
         if not self._path:
             return ""
@@ -214,10 +214,10 @@ class _Token:
 
 
 def require_room_for_documents(wal: WALConfig) -> None:
-    """Refuse a log in which a document that `compare_and_set` takes would find no room.
+    """Refuse a log that has no room for the largest document that `compare_and_set` takes.
 
     Raises:
-        ConfigError: which knob, and its least value.
+        ConfigError: a setting is too small; the error names it and its least value.
     """
     for name in ("record_bytes_max", "segment_bytes"):
         least = RECORD_BYTES_MIN if name == "record_bytes_max" else 2 * RECORD_BYTES_MIN

@@ -1,4 +1,4 @@
-"""Service: the metastore's methods for the native door, and what they ask and answer.
+"""Service: the metastore's methods for the native door, with their requests and replies.
 
 Peers use `prepare`, `accept` and `held` (capability REPLICATE); clients `read`, `compare_and_set`,
 `status`, `replace` (ADMIN). Numbers 16-31 are the metastore's. Source: `docs/protocols/metastore.md`.
@@ -43,33 +43,33 @@ class VersionReply(msgspec.Struct, frozen=True):
 
 
 class CompareAndSetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The document follows in chunks."""
+    """A compare-and-set on `version`. The new document follows in chunks."""
 
     version: Count
 
 
 class StatusReply(msgspec.Struct, frozen=True, kw_only=True):
-    """How the metastore stands, as this node sees it."""
+    """The state of the metastore, as this node sees it."""
 
     provider: str
     node: NodeId
     version: int = 0
-    """Of the document; 0 where `is_readable` is false."""
+    """The version of the document; 0 if `is_readable` is false."""
     document_bytes: int = 0
     is_readable: bool = False
     """Whether a majority answered just now."""
     acceptors: tuple[Acceptor, ...] = ()
-    """The set in force."""
+    """The acceptor set in force."""
     pending: tuple[Acceptor, ...] = ()
-    """The set that a pending change leads to."""
+    """The acceptor set after a pending change."""
     own: Acceptor | None = None
-    """This node's acceptor; no member where it lost its state, until it replaces its old self."""
+    """This node's acceptor. If it lost its state, it is no member until it replaces its old life."""
     ballot: int = 0
     """Counter of the greatest ballot that this node's acceptor promised."""
 
 
 class ReplaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Put `added` in the place of `removed`."""
+    """Replace the acceptor `removed` by `added`."""
 
     removed: Acceptor | None
     added: Acceptor | None
@@ -162,7 +162,7 @@ class MetastoreService:
 
 
 async def majority_status(node: NodeId, metastore: MajorityMetastore) -> StatusReply:
-    """Ask for the latest value, and say what is known where no majority answers."""
+    """The status by the latest value; if no majority answers, by what this node knows."""
     own = metastore.acceptor.acceptor
     ballot = metastore.acceptor.memory.promised.counter
     try:
@@ -190,7 +190,7 @@ def parse_acceptor(text: str) -> Acceptor:
     """The acceptor of `node#incarnation`.
 
     Raises:
-        InvalidArgument: it is not of that form.
+        InvalidArgument: `text` is not of that form.
     """
     node, _, incarnation = text.rpartition("#")
     try:

@@ -1,6 +1,6 @@
-"""SizeWarning: says once that the document has passed half of its limit, and again after it was smaller.
+"""Size: a warning when the document passes half of its limit; again only after it was smaller.
 
-Bytes. Used by every provider, since whoever changes the document meets one. It refuses nothing.
+Sizes are in bytes. Every provider warns, because every change of the document passes one. It refuses nothing.
 Source: design/control.md control.1 ("refused above, warned at half").
 """
 
@@ -9,15 +9,15 @@ from broadsheet.observe.logs import Logger
 
 
 class SizeWarning:
-    """What a provider tells of each document that it sees."""
+    """The warning of one provider."""
 
     def __init__(self, logger: Logger | None) -> None:
-        """Write to `logger`; to nobody where it is None, as in a simulation."""
+        """Warn on `logger`; None, as in a simulation, for no warning."""
         self._logger = logger
         self._is_above = False
 
     def saw(self, document_bytes: int) -> None:
-        """The latest document has `document_bytes`."""
+        """Note the size of the latest document."""
         is_above = document_bytes >= DOCUMENT_BYTES_WARN
         if is_above and not self._is_above and self._logger is not None:
             self._logger.warning(

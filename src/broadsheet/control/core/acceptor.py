@@ -1,9 +1,9 @@
-"""Acceptor: one of the few that decide; it promises, accepts and remembers.
+"""Acceptor: one member of the set whose quorums choose values; it promises, accepts and remembers.
 
 Ballots are ordered triples; tokens rise by one per record; offsets are the log stream's, one per record.
-BLANK --Accept durable--> HOLDING, for good. A BLANK acceptor grants a founding, and after that promise
-others; before it, nothing else.
-It does not know what is chosen, who else accepts, or what is in the value.
+BLANK --Accept durable--> HOLDING, for good. A BLANK acceptor must first promise a founding; only then does it
+promise other ballots.
+It does not know which values are chosen, who the other acceptors are, or what the document says.
 Source: CASPaxos; design/control.md control.4 (durable first) and control.6 (lost state, two-set values).
 """
 
@@ -35,7 +35,7 @@ from broadsheet.errors import Corrupt, RemoteProtocolError
 FORMAT: Final = 1
 """Version of the acceptor's records; a greater one is refused."""
 PENDING_MAX: Final = 256
-"""Answers that may wait for the disk; above it requests are dropped, as a network would."""
+"""Answers that may wait for the disk; above this they are dropped, as a network would drop them."""
 
 
 class Persisted(Event, frozen=True):
@@ -45,23 +45,23 @@ class Persisted(Event, frozen=True):
 
 
 class PersistRefused(Event, frozen=True):
-    """The log had no room for the record of `token`: nothing was written of it, or of any later one."""
+    """The log had no room for the record of `token`: neither it nor any later record was written."""
 
     token: Token
 
 
 class FlushAsked(Event, frozen=True):
-    """This stream holds old segments of the log: make them superfluous."""
+    """This stream pins old segments of the log: write a whole record, so that older ones can be trimmed."""
 
 
 class Persist(Effect, frozen=True):
-    """Append `record` at `offset`; refuse it where the log's next offset is another."""
+    """Append `record` at `offset`; refuse it if that is not the log's next offset."""
 
     token: Token
     offset: Offset
     record: bytes
     is_whole: bool
-    """Whether no record before this one is needed."""
+    """Whether the record holds the whole memory, so that no earlier record is needed."""
 
 
 class Send(Effect, frozen=True):
@@ -72,7 +72,7 @@ class Send(Effect, frozen=True):
 
 
 class TrimLog(Effect, frozen=True):
-    """Records below `below` are needed no more."""
+    """Trim records below `below`: they are needed no longer."""
 
     below: Offset
 
@@ -84,7 +84,7 @@ class Promise(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
 
 class Memory(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """A record: all that an acceptor must remember. Makes every record before it superfluous."""
+    """A record: everything that an acceptor must remember. No earlier record is needed after it."""
 
     acceptor: Acceptor
     promised: Ballot
@@ -100,10 +100,10 @@ def encoded(record: Promise | Memory) -> bytes:
 
 
 def remembered(payloads: Iterable[bytes]) -> Memory | None:
-    """What an acceptor's records say; None where there are none.
+    """The memory that an acceptor's records give; None if there are no records.
 
     Raises:
-        Corrupt: a record cannot be read, is of a newer format, or the first one is not whole.
+        Corrupt: a record cannot be read, is of another format, or the first record is not a `Memory`.
     """
     memory: Memory | None = None
     for payload in payloads:
@@ -123,7 +123,7 @@ def remembered(payloads: Iterable[bytes]) -> Memory | None:
 
 
 class _Pending:
-    """A record on its way to the disk: what was before it, and what is answered after it."""
+    """A record that is not durable yet: the memory before it, and the answers that wait for it."""
 
     __slots__ = ("answers", "before", "is_whole", "offset", "token")
 
@@ -140,7 +140,7 @@ class AcceptorMachine:
     """The acceptor of one node."""
 
     def __init__(self, memory: Memory, *, next_offset: Offset) -> None:
-        """Go on from `memory`, durable already; the next record goes to `next_offset`."""
+        """Go on from `memory`, which is durable; the next record goes to `next_offset`."""
         self.memory = memory
         self._pending: deque[_Pending] = deque()
         self._waiting_count = 0
@@ -148,7 +148,7 @@ class AcceptorMachine:
 
     @property
     def acceptor(self) -> Acceptor:
-        """Which life this is."""
+        """The node and the incarnation of this acceptor."""
         return self.memory.acceptor
 
     def step(self, event: AcceptorEvent | Tick, now: Instant) -> list[AcceptorEffect]:
@@ -157,7 +157,7 @@ class AcceptorMachine:
         Raises:
             RemoteProtocolError: a ballot came with two values. Nothing changed.
         """
-        del now  # An acceptor waits for nobody.
+        del now  # An acceptor has no timeouts.
         handler = self._handlers.get(type(event))
         return [] if handler is None else handler(self, event)
 
@@ -236,7 +236,7 @@ class AcceptorMachine:
         return self._remember(self.memory, is_whole=True)
 
     def _refusal(self, event: Prepare | Accept, *, is_accept: bool) -> Why | None:
-        """Why the request is refused, or None where it is not (control.6)."""
+        """Why the request is refused; None if it is granted (control.6)."""
         accepted = self.memory.accepted
         if event.acceptor != self.acceptor:
             return Why.STRANGER
@@ -245,7 +245,9 @@ class AcceptorMachine:
                 if self.acceptor not in event.value.sets.members():
                     return Why.STRANGER
             elif event.sets.members() and self.memory.promised == NO_BALLOT:
-                return Why.BLANK  # A new member. One that promised a founding can only be asked, not told.
+                # A new member that holds nothing must not vote: it might be the new life of an acceptor that
+                # lost its promises. One that has promised a founding may promise further ballots.
+                return Why.BLANK
         elif accepted.value.sets != event.sets and accepted.ballot > event.basis:
             return Why.SETS
         is_told = accepted is None and is_accept  # A new member joins at the ballot of the cluster.
@@ -269,7 +271,7 @@ class AcceptorMachine:
         return [Persist(pending.token, pending.offset, record, is_whole)]
 
     def _answer(self, to: NodeId, message: Response) -> list[AcceptorEffect]:
-        """Answer once everything that the answer shows is durable (control.4)."""
+        """Send an answer when every record that it depends on is durable (control.4)."""
         if not self._pending:
             return [Send(to, message)]
         if self._waiting_count < PENDING_MAX:

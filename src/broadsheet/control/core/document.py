@@ -1,8 +1,8 @@
-"""The cluster's document: nodes, namespaces, shards, chains (control.1).
+"""Document: the content of the metastore: nodes, namespaces, shards, chains (control.1).
 
-No volatile data (offsets, lags, heartbeats): those are asked of the nodes. Names and ids are text,
-revisions and terms integers. The acceptor set stands beside it, in the register's value (`core.value`).
-Plain values: nothing here has state. Source: design/control.md control.1.
+It has no volatile data (offsets, lags, heartbeats): nodes are asked for those. Names and ids are text,
+revisions and terms are integers. The acceptor set is not part of it: it is in the register's value
+(`core.value`). These are plain values without state. Source: design/control.md control.1.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ FORMAT: Final = 1
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """A replica: which life of which node."""
+    """A replica: a node and its incarnation."""
 
     node: NodeId
     incarnation: Incarnation
@@ -35,7 +35,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A key range and who replicates it."""
+    """A key range, and the members that replicate it."""
 
     id: int
     namespace: str
@@ -51,7 +51,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
     pending: tuple[Member, ...] = ()
     """The ensemble that a pending change leads to."""
     tombstones: tuple[tuple[Member, Term], ...] = ()
-    """Members that were removed, and the term as of which."""
+    """Members that were removed, each with the term of its removal."""
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True):
@@ -61,12 +61,12 @@ class Chain(msgspec.Struct, frozen=True, array_like=True):
     mode: str
     policy: str
     version: int
-    """Of `members`."""
+    """The version of `members`."""
     members: tuple[Member, ...]
 
 
 class Document(msgspec.Struct, frozen=True, array_like=True):
-    """All of it."""
+    """The whole document."""
 
     cluster: ClusterId
     nodes: tuple[Node, ...] = ()
@@ -95,7 +95,7 @@ def decoded(content: bytes) -> Document:
     """The document in `content`.
 
     Raises:
-        Corrupt: it cannot be read, or is of a newer format.
+        Corrupt: the content cannot be read, or is of another format.
     """
     try:
         document = _decoder.decode(content)

@@ -1,8 +1,8 @@
-"""Messages between proposers and acceptors. They may be lost, repeated, reordered and late.
+"""Messages: what proposers and acceptors send each other. Messages may be lost, repeated, reordered and late.
 
-Plain frozen structs, the same on the native wire and in the simulators. A request names the acceptor life
-that it is for, and `basis`: the ballot of the accepted value from which the proposer took its acceptor
-sets. Source: CASPaxos; design/control.md control.6.
+They are plain frozen structs, the same on the native wire and in the simulators. A request names the acceptor
+(with its incarnation) that it is for, and `basis`: the ballot of the accepted value from which the proposer
+took its acceptor sets. Source: CASPaxos; design/control.md control.6.
 """
 
 from enum import IntEnum
@@ -13,7 +13,7 @@ from broadsheet.control.core.value import Accepted, Acceptor, AcceptorSets, Ball
 
 
 class Prepare(Event, frozen=True, array_like=True, tag=1):
-    """Promise me `ballot`, and tell me what you accepted. Empty `sets`: join a founding."""
+    """Ask for a promise of `ballot`, and for the accepted value. Empty `sets` ask to join a founding."""
 
     sender: NodeId
     ballot: Ballot
@@ -23,7 +23,7 @@ class Prepare(Event, frozen=True, array_like=True, tag=1):
 
 
 class Accept(Event, frozen=True, array_like=True, tag=2):
-    """Accept `value` under `ballot`. Also repeats an accepted value to a new member that has none."""
+    """Ask to accept `value` under `ballot`. Also repeats an accepted value to a new member that has none."""
 
     sender: NodeId
     ballot: Ballot
@@ -34,17 +34,17 @@ class Accept(Event, frozen=True, array_like=True, tag=2):
 
 
 class Read(Event, frozen=True, array_like=True, tag=3):
-    """Tell me what you hold, without promising anything."""
+    """Ask for the accepted value, without a promise."""
 
     sender: NodeId
     round: tuple[Count, Count]
-    """Names the proposer's round, by boot nonce and count, so that no answer to an earlier boot fits."""
+    """The proposer's round: boot nonce and count, so that no answer to an earlier boot matches."""
     known: Ballot
-    """The sender has the value of this ballot: it need not be sent again."""
+    """The sender has the value of this ballot, so it need not be sent again."""
 
 
 class Promised(Event, frozen=True, array_like=True, tag=4):
-    """The acceptor takes nothing below `ballot` any more."""
+    """The acceptor has promised to grant nothing below `ballot`."""
 
     acceptor: Acceptor
     ballot: Ballot
@@ -59,44 +59,44 @@ class AcceptedBallot(Event, frozen=True, array_like=True, tag=5):
 
 
 class Held(Event, frozen=True, array_like=True, tag=6):
-    """What the acceptor durably holds; the answer to `Read`."""
+    """The value that the acceptor durably holds; the answer to `Read`."""
 
     acceptor: Acceptor
     round: tuple[Count, Count]
     promised: Ballot
     ballot: Ballot
-    """Of its accepted value; NO_BALLOT where it is blank."""
+    """The ballot of the accepted value; NO_BALLOT if the acceptor is blank."""
     value: Value | None
-    """None where it is blank, or where the reader knows the value of `ballot`."""
+    """None if the acceptor is blank, or if the reader knows the value of `ballot`."""
 
 
 class Why(IntEnum):
     """Why an acceptor refuses."""
 
     BALLOT = 1
-    """It promised a greater ballot."""
+    """The acceptor has promised a greater ballot."""
     SETS = 2
-    """It accepted, under a ballot above the proposer's basis, a value with other acceptor sets: here it
-    is."""
+    """The acceptor has accepted a value with other acceptor sets, under a ballot above the proposer's basis.
+    The answer holds that value."""
     BLANK = 3
-    """It has accepted nothing yet, so it answers nothing (control.6)."""
+    """The acceptor has accepted nothing yet, so it promises nothing (control.6)."""
     STRANGER = 4
-    """It is another life than the one that was asked, or no member of the value."""
+    """The request was for another life of this acceptor, or the acceptor is no member of the value's sets."""
     FULL = 5
-    """Its log has no room."""
+    """The acceptor's log has no room."""
     LEAP = 6
-    """The ballot's counter is too far above what it promised (`LEAP_MAX`)."""
+    """The ballot's counter is more than `LEAP_MAX` above the promised one."""
 
 
 class Rejected(Event, frozen=True, array_like=True, tag=7):
-    """The request of `ballot` was refused, and changed nothing."""
+    """The request with `ballot` was refused, and changed nothing."""
 
     acceptor: Acceptor
     ballot: Ballot
     why: Why
     promised: Ballot
     accepted: Accepted | None
-    """With SETS, what it accepted."""
+    """With SETS, the accepted value; otherwise None."""
 
 
 Request = Prepare | Accept | Read

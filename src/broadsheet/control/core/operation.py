@@ -1,9 +1,10 @@
-"""Operations: what a client asks of the metastore, and what the next step of each is, given a value.
+"""Operation: a client's request to the metastore, and its next step, given a value.
 
-Judging is a pure function of (operation, value, whether the value is known chosen): it says propose this,
-choose that value first, or answer. What the answer rests on must be chosen, or a later reader could miss
-it. This module sends nothing and counts no votes (`core.proposer`). Source: design/control.md control.1
-(compare-and-set), control.5 (attempts), control.6 (a change is two writes).
+`next_step` is a pure function of the operation, the value, and whether the value is known to be chosen. It
+says: propose this value, have the present value chosen first, or answer. An answer may depend on chosen
+values only: otherwise a later reader might not see them. This module sends nothing and counts no votes
+(`core.proposer`). Source: design/control.md control.1 (compare-and-set), control.5 (attempts), control.6 (a
+change is two writes).
 """
 
 from typing import assert_never
@@ -30,7 +31,7 @@ class ReadRequest(Event, frozen=True):
 
 
 class ChangeRequest(Event, frozen=True):
-    """A client wants `document` where the version is `expected`."""
+    """A client wants to write `document` if the version is `expected`."""
 
     request: RequestId
     expected: int
@@ -39,13 +40,13 @@ class ChangeRequest(Event, frozen=True):
 
 
 class ReplaceRequest(Event, frozen=True):
-    """An operator wants `added` for `removed`. Either may be None: only add, only remove."""
+    """An operator wants to replace `removed` by `added`. Either may be None, for only adding or removing."""
 
     request: RequestId
     removed: Acceptor | None
     added: Acceptor | None
     address: str
-    """Where `added` is reached."""
+    """The address of `added`'s node."""
     attempt: AttemptId
 
 
@@ -53,7 +54,7 @@ OperationRequest = ReadRequest | ChangeRequest | ReplaceRequest
 
 
 class Answer(Effect, frozen=True):
-    """Answer a request. OK carries the version that it made or, of a read, the value."""
+    """Answer a request. With OK it carries the new version or, for a read, the value."""
 
     request: RequestId
     status: Status
@@ -63,21 +64,21 @@ class Answer(Effect, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True, gc=False):
-    """The next step is to have `value` chosen."""
+    """The next step is to propose `value`."""
 
     value: Value
 
 
 Step = Propose | Answer | None
-"""None: have the value at hand chosen first."""
+"""None: have the present value chosen first."""
 
 
 def next_step(operation: OperationRequest, value: Value, *, is_chosen: bool, was_proposed: bool) -> Step:
-    """What to do for `operation`, where `value` is the latest one that a quorum knows of.
+    """The next step of `operation`, if `value` is the latest one that a quorum knows.
 
     Args:
         is_chosen: whether `value` is known to be chosen.
-        was_proposed: whether a value of this operation was ever sent out, so that it may still take effect.
+        was_proposed: whether a value of this operation was ever sent, so that it may still take effect.
     """
     match operation:
         case ReadRequest():
@@ -99,18 +100,21 @@ def _change(operation: ChangeRequest, value: Value, *, is_chosen: bool, was_prop
     if made is not None:
         return Answer(operation.request, Status.OK, made)
     if was_proposed and not value.remembers(operation.expected + 1):
-        text = f"attempt {operation.attempt}: version {operation.expected + 1} is no longer remembered; look"
+        text = (
+            f"attempt {operation.attempt}: version {operation.expected + 1} is no longer remembered: "
+            "read the document and compare"
+        )
         return Answer(operation.request, Status.UNKNOWN, value.version, message=text)
     text = f"expected version {operation.expected}, it is {value.version}: read it again and decide"
     return Answer(operation.request, Status.UNEXPECTED_VERSION, value.version, message=text)
 
 
 def _replace(operation: ReplaceRequest, value: Value, *, is_chosen: bool) -> Step:
-    """Two writes, each on a chosen value: both sets, then the new one only (control.6)."""
+    """Replace by two writes, each on a chosen value: first both sets, then only the new one (control.6)."""
     if not is_chosen:
         return None
     sets, attempt = value.sets, operation.attempt
-    if sets.is_joint:  # Ours, or one that its operator did not live to finish: it comes first.
+    if sets.is_joint:  # The second write: of this change, or of an earlier one that was left half done.
         return Propose(value.write(f"{attempt}/{value.version}", sets=AcceptorSets(old=sets.new)))
     removed, added = operation.removed, operation.added
     is_gone = removed is None or removed not in sets.old
@@ -122,7 +126,7 @@ def _replace(operation: ReplaceRequest, value: Value, *, is_chosen: bool) -> Ste
     if is_gone and removed is not None:
         text = f"{acceptor_text(removed)} is no acceptor: see `metastore status`"
         return Answer(operation.request, Status.NOT_FOUND, value.version, message=text)
-    if added is not None and added in sets.old:  # To go on would leave one acceptor less than before.
+    if added is not None and added in sets.old:  # The set would become smaller by one.
         text = f"{added.node} is an acceptor already, so it cannot take another's place: name one that is not"
         return Answer(operation.request, Status.ALREADY_EXISTS, value.version, message=text)
     target = tuple(member for member in sets.old if member != removed)

@@ -1,13 +1,12 @@
-"""Proposer: has one value after another chosen by the acceptors, for the clients of one node.
+"""Proposer: it gets one value after another chosen by the acceptors, for the clients of one node.
 
-Versions and ballots as in `core.value`; times in nanoseconds. One operation at a time; reads that wait
-share a round.
-IDLE -> READING | PREPARING -> ACCEPTING -> IDLE; a greater ballot elsewhere: -> WAITING -> PREPARING.
-Other acceptor sets seen: the round starts again with those. A round is repeated to who is silent, and an
-answer to it counts however late; it is given up only where somebody refused (`core.patience` says when).
-Before it knows any value it reads from its seeds; where all of them are blank and it is the founder, it
-founds the cluster by a promise of all of them.
-It does not store anything: all that it knows it may forget. It does not retry beyond an operation's deadline.
+Versions and ballots are as in `core.value`; times are in nanoseconds. It works on one operation at a time;
+waiting reads share a round. IDLE -> READING | PREPARING -> ACCEPTING -> IDLE; a greater ballot elsewhere: ->
+WAITING -> PREPARING. If it learns of other acceptor sets, the round starts again with those. A request is
+repeated to acceptors that are silent, and an answer to a round counts however late it comes. A round is given
+up only if an acceptor refused (`core.proposer_timing` says when). Before it knows any value it reads from its
+seeds. If all of them are blank and it is the founder, it founds the cluster with promises of all of them. It
+stores nothing: it may forget everything that it knows. It does not retry after an operation's deadline.
 Source: CASPaxos; design/control.md control.3, control.5, control.6.
 """
 
@@ -62,7 +61,7 @@ NO_SETS = AcceptorSets()
 
 
 class State(Enum):
-    """What the proposer waits for."""
+    """The state of the proposer."""
 
     IDLE = "idle"
     READING = "reading"
@@ -93,9 +92,9 @@ class ProposerMachine:
 
         Args:
             nonce: new in each boot, below 2**62.
-            seeds: nodes that may hold a value; for a founder, exactly those that shall accept.
+            seeds: nodes that may hold a value; for the founder, exactly the nodes of the first acceptors.
             attempts_kept: how many of the last attempts a value remembers; fewer in simulations.
-            founding: what to write where every seed is blank; None everywhere but at the one founder.
+            founding: what to write if every seed is blank; None at every node except the founder.
         """
         self.node, self.nonce, self.seeds = node, nonce, seeds
         self.state = State.IDLE
@@ -126,13 +125,13 @@ class ProposerMachine:
         return self._handlers[type(event)](self, event, now)
 
     def deadline(self) -> Instant | None:
-        """The first operation's deadline, or the next repetition or end of a pause."""
+        """The earliest of the first operation's deadline, the next repetition, and the end of a pause."""
         wakes = [at for at in (self._wake, self._queue.deadline()) if at is not None]
         return min(wakes, default=None)
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert (self.state is State.IDLE) == (not self._queue), "it works exactly while something is asked"
+        assert (self.state is State.IDLE) == (not self._queue), "it is idle exactly while nothing is queued"
         assert self.ballot.counter <= self._top, "it has seen its own ballot"
         if self.state in (State.PREPARING, State.ACCEPTING):
             assert (self.ballot.node, self.ballot.nonce) == (self.node, self.nonce), "its own ballot"
@@ -144,7 +143,7 @@ class ProposerMachine:
 
     def _on_request(self, event: OperationRequest, now: Instant) -> list[ProposerEffect]:
         if len(self._queue) >= self._config.queue_max:
-            text = f"{len(self._queue)} metastore operations wait (queue_max)"
+            text = f"{len(self._queue)} metastore operations wait, queue_max: try again later"
             return [Answer(event.request, Status.THROTTLED, message=text)]
         if isinstance(event, ChangeRequest) and len(event.document) > DOCUMENT_BYTES_MAX:
             text = f"the document has {len(event.document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
@@ -162,7 +161,8 @@ class ProposerMachine:
         if self._wake is None or self._wake > now:
             return effects
         if self.state is State.READING and self.known is not None:
-            return effects + self._prepare(now)  # Not everyone answers, or not the same: settle it.
+            # Some acceptors are silent, or hold other values: a ballot settles which value is the latest.
+            return effects + self._prepare(now)
         if self.state is State.WAITING:
             return effects + self._begin(now, is_retry=True)
         if self._nays and not self._founders:
@@ -175,7 +175,7 @@ class ProposerMachine:
     def _expired(self, operation: Queued) -> Answer:
         request = operation.request.request
         if operation.was_proposed:
-            text = "time ran out before the outcome was known: read, and look for the attempt"
+            text = "time ran out before the outcome was known: read the document and compare"
             return Answer(request, Status.UNKNOWN, message=text)
         text = "no majority of the metastore's acceptors answered in time: nothing was changed"
         return Answer(request, Status.INSUFFICIENT_REPLICAS, message=text)
@@ -183,7 +183,7 @@ class ProposerMachine:
     # Rounds.
 
     def _begin(self, now: Instant, *, is_retry: bool = False) -> list[ProposerEffect]:
-        """Start on the first operation of the queue, or rest."""
+        """Start the first operation of the queue, or become idle."""
         self._become(State.IDLE)
         if not self._queue:
             return []
@@ -201,8 +201,8 @@ class ProposerMachine:
         self._proposal, self._is_new, self._wake = None, False, None
 
     def _prepare(self, now: Instant, founders: tuple[Acceptor, ...] = ()) -> list[ProposerEffect]:
-        """Ask for promises of a ballot that was never used."""
-        assert founders or self.known is not None, "it knows whom to ask"
+        """Ask for promises of a new ballot."""
+        assert founders or self.known is not None, "it knows the acceptors to ask"
         self._become(State.PREPARING)
         self._founders = founders
         self._sets = NO_SETS if self.known is None else self.known.value.sets
@@ -225,20 +225,20 @@ class ProposerMachine:
         return self._ask(now)
 
     def _lose(self, now: Instant) -> list[ProposerEffect]:
-        """Pause a random while, so that one of us wins."""
+        """Pause for a random time, so that one of the rival proposers wins."""
         hit("proposer.lost")
         self._become(State.WAITING)
         self._wake = after(now, self._patience.pause())
         return []
 
     def _ask(self, now: Instant) -> list[ProposerEffect]:
-        """Send the round's request to everyone who has not answered it; repeat it later."""
+        """Send the round's request to all that have not answered it, and set the time of its repetition."""
         self._wake = after(now, self._patience.wait())
         known = NO_BALLOT if self.known is None else self.known.ballot
         if self.state is State.READING:
             nodes = [member.node for member in self.known.value.sets.members()] if self.known else []
             asked = dict.fromkeys([*nodes, *(self.seeds if self.known is None else ())])
-            told = self._seen if self.known else {}  # A blank one may have got its first value meanwhile.
+            told = self._seen if self.known else {}  # A blank seed may have a value by now: ask again.
             return [Send(to, Read(self.node, self._round, known)) for to in asked if to not in told]
         sends: list[ProposerEffect] = []
         for member in self._electors():
@@ -252,7 +252,7 @@ class ProposerMachine:
         return sends
 
     def _electors(self) -> tuple[Acceptor, ...]:
-        """Everyone whose vote this round may count."""
+        """The acceptors whose votes may count in this round."""
         proposed = NO_SETS if self._proposal is None else self._proposal.sets
         return tuple(dict.fromkeys((*self._sets.members(), *proposed.members(), *self._founders)))
 
@@ -273,7 +273,7 @@ class ProposerMachine:
         effects: list[ProposerEffect] = []
         self._seen[event.acceptor.node] = event
         if event.value is not None and self._learn(Accepted(event.ballot, event.value)):
-            effects += self._ask(now)  # Its members may be others than those asked so far.
+            effects += self._ask(now)  # The value may name other members than those that were asked.
         if self.known is None:
             return effects + self._found(now)
         sets = self.known.value.sets
@@ -286,11 +286,11 @@ class ProposerMachine:
             if event.acceptor == member and event.ballot == NO_BALLOT:
                 effects.append(self._tell(member))
         if all(member.node in self._seen for member in sets.members()):
-            return effects + self._prepare(now)  # They differ: a write is under way, or stopped half-way.
+            return effects + self._prepare(now)  # The members differ: a write is under way, or was abandoned.
         return effects
 
     def _found(self, now: Instant) -> list[ProposerEffect]:
-        """Found the cluster once every seed has said that it is blank."""
+        """Found the cluster, if every seed has answered that it is blank."""
         if self._founding is None or any(seed not in self._seen for seed in self.seeds):
             return []
         hit("proposer.founding")
@@ -300,7 +300,7 @@ class ProposerMachine:
         if self.state is not State.PREPARING or event.ballot != self.ballot:
             return []  # Late, or of another round.
         if event.accepted is not None and event.accepted.ballot > event.ballot:
-            return []  # Nobody accepts above what it promised: a liar's vote is none.
+            return []  # No honest acceptor has accepted above its promise: the vote does not count.
         if event.accepted is not None and self._learn(event.accepted) and self._has_moved():
             return self._prepare(now)
         self._votes[event.acceptor] = NO_BALLOT if event.accepted is None else event.accepted.ballot
@@ -321,7 +321,7 @@ class ProposerMachine:
 
     def _on_accepted(self, event: AcceptedBallot, now: Instant) -> list[ProposerEffect]:
         if self.state is not State.ACCEPTING or event.ballot != self.ballot or self._proposal is None:
-            return []  # Late, or a new member now has what it was told.
+            return []  # Late, or the answer of a new member to `_tell`.
         self._votes[event.acceptor] = event.ballot
         if not self._is_elected(self._votes):
             return []
@@ -347,33 +347,37 @@ class ProposerMachine:
         if event.why is Why.LEAP:
             return [self._climb(event)]
         asked = [member for member in self._electors() if member.node == event.acceptor.node]
-        self._nays.update(dict.fromkeys(asked))  # A stranger answers for another life of its node.
+        # By node, because a STRANGER answer comes from another life of the acceptor that was asked.
+        self._nays.update(dict.fromkeys(asked))
         left = {member: None for member in self._electors() if member not in self._nays}
         if self._is_elected(left):
             return []
         return self._lose(now)
 
     def _saw(self, ballot: Ballot) -> None:
-        """Go above `ballot` with the next one, by a leap at most: one that lies must not use up the range."""
+        """Use a greater counter than `ballot` next time.
+
+        The counter rises by one leap at most, so that a false ballot cannot use up the range of counters.
+        """
         self._top = max(self._top, min(ballot.counter, self._top + LEAP_MAX))
 
     def _learn(self, accepted: Accepted) -> bool:
-        """Know `accepted` where it is later than what is known, and not more than a leap ahead."""
+        """Take `accepted` if it is newer than what is known, and at most a leap ahead; whether so."""
         self._saw(accepted.ballot)
         if accepted.ballot.counter > self._top:
-            return False  # The repetition of our round finds it nearer.
+            return False  # `_saw` has raised our counter: a repetition of the round will be close enough.
         if self.known is not None and accepted.ballot <= self.known.ballot:
             return False
         self.known = accepted
         return True
 
     def _has_moved(self) -> bool:
-        """Whether what was just learnt ends this round: other acceptor sets, or a later ballot."""
+        """Whether the value just learnt ends this round: it has other acceptor sets, or a later ballot."""
         assert self.known is not None, "something was learnt"
         return self.known.value.sets != self._sets or self.known.ballot > self.ballot
 
     def _tell(self, member: Acceptor) -> Send:
-        """Repeat the latest accepted value to a member that is blank, as its proposer would."""
+        """Send the latest accepted value to a blank member, in the form in which its proposer sent it."""
         assert self.known is not None, "there is something to tell"
         known = self.known
         message = Accept(self.node, known.ballot, member, known.value, known.ballot, known.value.sets)
@@ -382,8 +386,8 @@ class ProposerMachine:
     def _climb(self, event: Rejected) -> Send:
         """Raise the promise of an acceptor that is further behind than a leap, by one leap.
 
-        The repetition of our round then finds it nearer. No value ever goes with the ballot of a step, so
-        it may be one that was used before.
+        A repetition of the round then finds the acceptor closer. No value is ever proposed with the ballot of
+        such a step, so the ballot may have been used before.
         """
         hit("proposer.climbed")
         counter = min(event.promised.counter + LEAP_MAX, self.ballot.counter)
@@ -392,7 +396,7 @@ class ProposerMachine:
         return Send(event.acceptor.node, Prepare(self.node, step, event.acceptor, basis, self._sets))
 
     def _decide(self, now: Instant) -> list[ProposerEffect]:
-        """Take the next step of the first operation, now that the latest value is known."""
+        """Take the next step of the first operation; a quorum has told the latest value."""
         assert self.known is not None, "a quorum told the latest value"
         value, is_chosen = self.known.value, self.chosen == self.known.ballot
         effects: list[ProposerEffect] = []
@@ -407,7 +411,8 @@ class ProposerMachine:
 
     def _go_on(self, step: Propose | None, now: Instant) -> list[ProposerEffect]:
         if self.state is not State.PREPARING:
-            return self._prepare(now)  # A read, or a ballot that has had its value: a new ballot first.
+            # After a read there is no ballot, and after an accept the ballot has its value: take a new one.
+            return self._prepare(now)
         if step is None:
             assert self.known is not None, "there is a value to have chosen"
             return self._accept(self.known.value, now, is_new=False)

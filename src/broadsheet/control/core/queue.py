@@ -1,7 +1,8 @@
 """Queue: the operations that a proposer has not answered yet, oldest first.
 
-An operation is *covered* by a round that began after it came: only such a round may answer it, or the
-answer could be older than the question. Not a machine: a noun of `core.proposer`. It knows no ballots.
+An operation is *covered* by a round that began after the operation came. Only such a round may answer it:
+otherwise the answer could be older than the request. This is a part of `core.proposer`, not a machine, and it
+knows no ballots.
 Source: linearizability of reads, control.7.
 """
 
@@ -12,7 +13,7 @@ from broadsheet.control.core.operation import OperationRequest
 
 
 class Queued:
-    """A request, when its client gives up on it, and how far it came."""
+    """A request with its deadline, and whether it is covered and was proposed."""
 
     __slots__ = ("deadline", "is_covered", "request", "was_proposed")
 
@@ -23,7 +24,7 @@ class Queued:
 
 
 class Queue:
-    """Operations in the order in which they came."""
+    """Operations in order of arrival."""
 
     def __init__(self) -> None:
         self._operations: deque[Queued] = deque()
@@ -37,25 +38,25 @@ class Queue:
         return self._operations[0]
 
     def add(self, request: OperationRequest, deadline: Instant) -> None:
-        """Let `request` wait."""
+        """Add `request` at the end."""
         self._operations.append(Queued(request, deadline))
 
     def pop(self) -> None:
-        """The oldest one is answered."""
+        """Remove the oldest operation, which was answered."""
         self._operations.popleft()
 
     def cover(self) -> None:
-        """A round begins now: it may answer everyone who waits."""
+        """Mark all operations as covered: a round begins now, and may answer them."""
         for operation in self._operations:
             operation.is_covered = True
 
     def expire(self, now: Instant) -> list[Queued]:
-        """Take out those whose time is up."""
+        """Remove the operations whose time is up."""
         late = [operation for operation in self._operations if operation.deadline <= now]
         for operation in late:
             self._operations.remove(operation)
         return late
 
     def deadline(self) -> Instant | None:
-        """When the next one gives up. All have the same timeout, so that is the oldest."""
+        """The deadline of the oldest operation, which is the first, because all have the same timeout."""
         return self._operations[0].deadline if self._operations else None

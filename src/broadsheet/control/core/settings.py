@@ -1,7 +1,7 @@
-"""Settings of a proposer: its patience, and what a founder writes first.
+"""Settings: the times and limits of a proposer, and the first value of a founder.
 
-Times in nanoseconds. No behaviour; correctness depends on none of these. Source: design/control.md
-control.3 (jittered back-off).
+Times are in nanoseconds. Correctness depends on none of these. Source: design/control.md control.3 (jittered
+back-off).
 """
 
 import msgspec
@@ -11,23 +11,23 @@ from broadsheet.base.types import NodeId
 
 
 class ProposerConfig(msgspec.Struct, frozen=True):
-    """Knobs of a proposer."""
+    """Times and limits of a proposer."""
 
     operation_timeout: Duration = Duration(5 * SECOND)
-    """How long an operation may take before its client is told what is known of it."""
+    """How long an operation may take; then its client is told whether it may have taken effect."""
     resend_after: Duration = Duration(100 * MILLISECOND)
-    """When a request is first repeated to who has not answered, on a fast link; doubles each time. On a
-    slower one twice the round trip that was seen."""
+    """Time until a request is first repeated to a silent acceptor, or twice the round trip if that is longer.
+    It doubles with each repetition."""
     backoff_min: Duration = Duration(5 * MILLISECOND)
-    """The first random pause after losing to a greater ballot is up to this, or up to a round trip; doubles
-    each time."""
+    """Bound of the first random pause after a loss to a greater ballot, or a round trip if that is longer. It
+    doubles with each loss."""
     backoff_max: Duration = Duration(500 * MILLISECOND)
-    """The longest such pause, or four round trips."""
+    """The longest such pause, or four round trips if that is longer."""
     queue_max: int = 1024
     """Operations that may wait."""
 
     def __post_init__(self) -> None:
-        """Hold the relations between the knobs."""
+        """Check the bounds of the fields and the relations between them."""
         if not 0 < self.backoff_min <= self.backoff_max < self.operation_timeout:
             raise ValueError(
                 "0 < backoff_min <= backoff_max < operation_timeout does not hold: "
@@ -43,7 +43,7 @@ class ProposerConfig(msgspec.Struct, frozen=True):
 
 
 class Founding(msgspec.Struct, frozen=True):
-    """What the founder of a cluster writes first."""
+    """The first document of a cluster, and the addresses of its nodes."""
 
     document: bytes
     addresses: tuple[tuple[NodeId, str], ...]
