@@ -6,7 +6,9 @@ import struct
 
 import pytest
 
+from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.capability import EVERYTHING, Capability
+from broadsheet.access.claims import Principal
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
@@ -328,6 +330,42 @@ async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> N
         assert (await streams[1].receive()) is not None
         await ends.close()
         await renewed.close()
+
+
+class CountingAuthorizer(Authorizer):
+    """Counts how often it was asked."""
+
+    count = 0
+
+    def authorize(self, principal: Principal, capability: Capability, name: str | None) -> None:
+        self.count += 1
+        super().authorize(principal, capability, name)
+
+
+async def test_a_newer_token_judges_each_name_once_however_many_streams_are_about_it() -> None:
+    """With 1,000 streams each token held the loop for 8 ms, so a flood of them held up all others."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+        both = tokens.sign(Capability.APPEND | Capability.READ, now=now, lifetime=Duration(60 * SECOND))
+        counting = w.server.authorizer = CountingAuthorizer(tokens, time=w.ports.time)
+        client = await w.client(token=both)
+        chats = [await client.open("test.chat", Echo(name=name)) for name in ("a/b", "x/y") * 50]
+        await chats[-1].send(None, (b"all are open",))
+        assert (await chats[-1].receive()) is not None
+        counting.count = 0
+        client.refresh_token(both)
+        await client.call("test.echo", Echo(), reply=Echo)
+
+        assert counting.count == 3, "two names, and the call"
+        reader = tokens.sign(Capability.READ, prefixes=["x/"], now=now, lifetime=Duration(60 * SECOND))
+        client.refresh_token(reader)
+        for chat in chats[::2]:
+            with pytest.raises(NotAllowed):
+                await chat.receive()
+        await chats[1].send(None, (b"still here",))
+        assert (await chats[1].receive()) is not None
+        await client.close()
 
 
 async def test_a_narrower_token_ends_the_streams_that_it_does_not_cover() -> None:

@@ -30,9 +30,9 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
 
     def covers(self, name: str) -> bool:
         """Whether `name` is within its grant."""
-        if name in self.excluded_names or any(name.startswith(each) for each in self.excluded_prefixes):
+        if name in self.excluded_names or name.startswith(self.excluded_prefixes):
             return False
-        return name in self.names or any(name.startswith(each) for each in self.prefixes)
+        return name in self.names or name.startswith(self.prefixes)
 
     @property
     def is_control(self) -> bool:

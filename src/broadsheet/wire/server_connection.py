@@ -1283,13 +1283,29 @@ class ServerConnection(ConnectionProtocol):
         self.works.cancel(stream)
 
     def _judge_again(self) -> None:
-        """End the streams that the present token would not be allowed to open."""
+        """End the streams that the present token would not be allowed to open.
+
+        Each name is judged once, however many streams are about it, because a caller may send tokens without
+        end.
+        """
+        refusals: dict[tuple[Capability, str | None], Refused | None] = {}
         for stream, state in list(self.base.streams.items()):
-            try:
-                if state.grant is not None:
-                    self.server.authorizer.authorize(self.principal, *state.grant)
-            except Refused as error:
+            grant = state.grant
+            if grant is None:
+                continue
+            if grant not in refusals:
+                refusals[grant] = self._refusal_of(grant)
+            if (error := refusals[grant]) is not None:
                 self._expel(stream, error)
+        if self.share is not None:
+            self.share.units -= JUDGE_UNITS * len(refusals)
+
+    def _refusal_of(self, grant: tuple[Capability, str | None]) -> Refused | None:
+        try:
+            self.server.authorizer.authorize(self.principal, *grant)
+        except Refused as error:
+            return error
+        return None
 
     def _expel(self, stream: int, error: BroadsheetError) -> None:
         """End a stream that its caller's token no longer covers.
@@ -1308,6 +1324,8 @@ class ServerConnection(ConnectionProtocol):
 
 SLICE_UNITS: Final = 256
 """Frames are decoded in slices of so many units, so that few decoded events wait."""
+JUDGE_UNITS: Final = 4
+"""Units that it costs to judge the streams about one name again, after a newer token."""
 _UNITS: Final[dict[type[Event], int]] = {
     CallReceived: 2, OpenReceived: 2, RecordsReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
 }  # fmt: skip
