@@ -1,14 +1,18 @@
 """Closed fragments that wait for their store are bounded: a checkpoint names each of them in one record."""
 
+import asyncio
+import errno
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import Buffer, JournalName
 from broadsheet.errors import Status
 from broadsheet.journal.config import CLOSED_MIN
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.wal.config import KIB
 from simulator.disk import SimDisk
-from tests.journal.crash_histories import JOURNALS, NAME, Running, running
+from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, running
 from tests.journal.test_damage import append
 from tests.journal.test_store_down import SPEC, Flaky, until_stored
 
@@ -76,7 +80,7 @@ async def test_a_store_that_is_back_costs_few_checkpoints() -> None:
         before = replica.context.log.next_offset(replica.stream)
         shelf.is_down = False
         await until_stored(node, 299)
-        assert replica.context.log.next_offset(replica.stream) - before < 100
+        assert replica.context.log.next_offset(replica.stream) - before < 220
     assert not crashes
 
 
@@ -93,4 +97,34 @@ async def test_a_journal_with_more_fragments_in_the_log_than_files_may_be_open_i
         assert replica.end == 60 * len(CONTENT)
         assert replica.context.spools.open_count <= 32
         assert await append(node, NAME, CONTENT) is Status.OK
+    assert not crashes
+
+
+class Filling(Flaky):
+    """A store that has room for a few fragments."""
+
+    room = 2
+
+    async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
+        if name.startswith(NAME):
+            if not self.room:
+                raise OSError(errno.ENOSPC, "the store is full")
+            self.room -= 1
+        return await super().put_if_absent(name, body)
+
+
+async def test_files_that_are_stored_go_when_the_store_has_no_room_for_more() -> None:
+    """A store on the same disk waits for the room that they take."""
+    disk, shelf, crashes = SimDisk(), Filling(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes, config=WIDE) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        assert await fill(node, 200) == 200
+        directory = (await node.broker.replica(NAME)).directory
+        shelf.is_down = False
+        for _ in range(TURNS_MAX):
+            if len(disk.list(directory)) == 198:
+                break
+            await asyncio.sleep(0.001)
+        assert (len(disk.list(directory)), shelf.room) == (198, 0)
     assert not crashes

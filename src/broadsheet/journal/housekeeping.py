@@ -31,9 +31,9 @@ from broadsheet.wal.record import StreamQuarantined
 
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint is tried again after the log had no room for it."""
-REMOVED_SHARE: Final = 8
+REMOVED_SHARE: Final = 64
 """A checkpoint names every closed fragment. So while many are being uploaded, none is made after each upload,
-but only when the stored ones are more than an eighth of those that are left."""
+but only when the stored ones are more than such a part of those that are left, or when an upload failed."""
 FLUSH_RETRY: Final = Duration(1 * SECOND)
 """Pause before the next try to close a fragment that could not be closed at its interval."""
 
@@ -303,6 +303,8 @@ class Housekeeping:
                 if is_done:
                     backoff.reset()
                     continue
+                if self._stored:
+                    self.checkpoint()  # Their files may have the very room that the store wants.
                 await asyncio.sleep(in_seconds(backoff.next()))
         finally:
             self._is_uploading = False
