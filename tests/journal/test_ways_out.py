@@ -1,4 +1,4 @@
-"""Ways out: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
+"""Remedies: an operator sees what a journal lost, accepts it, and the journal goes on. No byte is deleted."""
 
 import asyncio
 import errno

@@ -1,10 +1,10 @@
 """Spool disk: the spool files of a node's journals, of which only some are open at a time.
 
-Counts are descriptors. A file is OPEN <-> RESTING: it rests while nobody uses it, and is opened again by its
-next use. So ten thousand journals cost as many descriptors as are in use. Only a file that has nothing
-unsynced rests: a write error that the kernel meets while no descriptor is open may be told to nobody. One
-that has is synced first, in the background. Files are used by the loop and by threads; the lock is held for a
-look, and while a file is closed. Source: ADR 0142.
+Counts are descriptors. A file is OPEN <-> RESTING: the descriptor of an idle file is closed, and opened again
+on the next use. So ten thousand journals need only as many descriptors as are in use. Only a file without
+unsynced bytes rests, because the kernel may report a write error to nobody while no descriptor is open; a
+file with unsynced bytes is synced first, in the background. The loop and threads use the files; the lock is
+held only for short looks and while a file is closed. Source: ADR 0142.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from broadsheet.ports import Disk, File
 from broadsheet.runtime.scope import Crash
 
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-"""The process, or the system, may open no more files now: nothing changed, and it passes."""
+"""The process or the system may open no more files now. Nothing changed, and a later try may succeed."""
 FLUSHES_MAX: Final = 4
-"""Files that are synced at a time so that they may rest."""
+"""Files that are synced at a time, so that they may rest."""
 GROWS_AFTER: Final = 64
-"""Files that are opened without a refusal before one more may stay open again."""
+"""After this many opens without a refusal, one more idle file may stay open."""
 WAIT_STEP: Final = Duration(5 * MILLISECOND)
-"""Pause before those who wait try again, where no file came to rest meanwhile."""
+"""The longest pause before waiting callers try again."""
 
 
 class Opener(Protocol):
-    """What makes open files: a disk, or a `SpoolDisk`."""
+    """Opens files: a disk, or a `SpoolDisk`."""
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
-        """As `Disk.open`."""
+        """See `Disk.open`."""
         ...
 
 
 class SpoolDisk:
-    """Spool files, `open_max` of them open."""
+    """Opens spool files, and keeps at most `open_max` idle ones open."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class SpoolDisk:
         """Open files of `disk`.
 
         Args:
-            open_max: how many stay open while they are idle.
-            busy_max: how many may be open at all; above, opening one is refused as by the system (EMFILE).
-            spawn: runs what syncs files in the background.
-            crash: ends the process after a sync that failed.
+            open_max: how many idle files stay open.
+            busy_max: how many files may be open at all; one more is refused with EMFILE, as by the system.
+            spawn: runs a background task that syncs files.
+            crash: ends the process after a failed sync.
         """
-        assert 1 <= open_max <= busy_max, "somebody must be able to write"
+        assert 1 <= open_max <= busy_max, "at least one file can be open"
         self.disk, self.open_max, self.busy_max = disk, open_max, busy_max
         self._open_max_wanted, self._opened_count = open_max, 0
         self._spawn, self._crash = spawn, crash
@@ -70,16 +70,18 @@ class SpoolDisk:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more files are open than stay so while they are idle."""
+        """Whether more files are open than `open_max`."""
         return len(self._open) > self.open_max
 
     @property
     def open_count(self) -> int:
-        """Files that are open."""
+        """How many files are open."""
         return len(self._open)
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> "SpoolHandle":
-        """As `Disk.open`; the file that it gives may rest.
+        """Like `Disk.open`, but the file may rest.
+
+        Its descriptor is closed while it is idle and opened again on the next use.
 
         Raises:
             OSError: as `Disk.open`. EMFILE, ENFILE: no file can rest now.
@@ -87,11 +89,11 @@ class SpoolDisk:
         return SpoolHandle(self, name, self._opened(name, create=create, exclusive=exclusive))
 
     def must_wait(self, file: File) -> bool:
-        """Whether others wait for a descriptor, and `file` would take one before them."""
+        """Whether callers wait for a descriptor, and a use of `file` would take one before them."""
         return bool(self._waiting) and not (isinstance(file, SpoolHandle) and file.is_open)
 
     def wait(self, try_again: Callable[[], bool]) -> None:
-        """Have `try_again` called when a file may be open again, in turn, until it returns True."""
+        """Call `try_again` when a descriptor may be free, until it returns True; callers wait in line."""
         self._waiting.append(try_again)
         self._flush_some()
         if not self._is_serving:
@@ -130,10 +132,10 @@ class SpoolDisk:
         return file
 
     def relieve(self) -> bool:
-        """Somebody found no descriptor: let half of the files rest, and keep fewer until it goes well again.
+        """Let half of the files rest, because no descriptor was free, and keep fewer open for a while.
 
         Returns:
-            Whether a descriptor is free now. Else some may be soon: what is unsynced is being synced.
+            Whether a descriptor is free now. Otherwise some may be soon: unsynced files are being synced.
         """
         self._opened_count = 0
         self.open_max = max(1, min(self.open_max, len(self._open) // 2))
@@ -142,23 +144,23 @@ class SpoolDisk:
         return has_room
 
     def used(self, handle: "SpoolHandle") -> None:
-        """`handle` is open and was used just now. Under the lock."""
+        """Note that `handle` is open and was used just now. Under the lock."""
         self._open.pop(handle, None)
         self._open[handle] = None
 
     def forget(self, handle: "SpoolHandle") -> None:
-        """`handle` is open no more. Under the lock."""
+        """Note that `handle` is no longer open. Under the lock."""
         self._open.pop(handle, None)
 
     def make_room(self) -> None:
-        """Let the files that were used longest ago rest, as many as are too many; sync what must be first."""
+        """Let files above `open_max` rest, those used longest ago first; begin to sync unsynced ones."""
         if len(self._open) > self.open_max:
             self._rest(down_to=self.open_max)
             if len(self._open) > self.open_max:
                 self._flush_some()
 
     def _rest(self, *, down_to: int) -> bool:
-        """Close idle, synced files, the oldest first; whether any was closed."""
+        """Close idle, synced files, those used longest ago first; returns whether any was closed."""
         closed = 0
         with self.lock:
             for handle in list(self._open):
@@ -171,7 +173,7 @@ class SpoolDisk:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return  # In a thread: the loop's next use looks again.
+            return  # In a thread, which cannot spawn tasks: the loop's next use tries again.
         with self.lock:
             unsynced = [each for each in self._open if each.is_unsynced and each not in self._flushing]
         for handle in unsynced[: FLUSHES_MAX - len(self._flushing)]:
@@ -179,7 +181,7 @@ class SpoolDisk:
             self._spawn(self._flush(handle))
 
     async def _flush(self, handle: "SpoolHandle") -> None:
-        """Sync one, so that it may rest."""
+        """Sync a file, so that it may rest."""
         try:
             await handle.flush()
         except OSError as error:
@@ -193,7 +195,7 @@ class SpoolDisk:
 
 
 class SpoolHandle:
-    """A file that may rest. The `File` port."""
+    """A file that may rest; implements the `File` port."""
 
     def __init__(self, pool: SpoolDisk, name: str, file: File) -> None:
         self._pool, self._name = pool, name
@@ -206,21 +208,21 @@ class SpoolHandle:
 
     @property
     def name(self) -> str:
-        """The name that it was opened by."""
+        """The name by which the file was opened."""
         return self._name
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a descriptor now."""
+        """Whether the file has a descriptor now."""
         return self._file is not None
 
     @property
     def is_unsynced(self) -> bool:
-        """Whether something was written since the last sync began."""
+        """Whether bytes were written since the last sync began."""
         return self._written != self._synced
 
     def rest(self) -> bool:
-        """Close the descriptor where nothing needs it; whether that is so. Under the pool's lock."""
+        """Close the descriptor if the file is idle and synced; returns whether it did. Under the lock."""
         file = self._file
         if file is None or self._use_count or self.is_unsynced:
             return False
@@ -230,35 +232,35 @@ class SpoolHandle:
         return True
 
     def size(self) -> int:
-        """As `File.size`."""
+        """See `File.size`."""
         with self._using() as file:
             return file.size()
 
     def read_at(self, at: int, length: int) -> bytes:
-        """As `File.read_at`."""
+        """See `File.read_at`."""
         with self._using() as file:
             return file.read_at(at, length)
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
-        """As `File.write_at`."""
+        """See `File.write_at`."""
         with self._using() as file:
             self._written += 1
             file.write_at(at, parts)
 
     def truncate(self, length: int) -> None:
-        """As `File.truncate`."""
+        """See `File.truncate`."""
         with self._using() as file:
             self._written += 1
             file.truncate(length)
 
     def allocate(self, length: int) -> None:
-        """As `File.allocate`."""
+        """See `File.allocate`."""
         with self._using() as file:
             self._written += 1
             file.allocate(length)
 
     def sync(self) -> None:
-        """As `File.sync`; nothing where all is synced."""
+        """Like `File.sync`, but does nothing if everything is synced."""
         if self.is_unsynced:
             with self._using() as file:
                 written = self._written
@@ -266,7 +268,7 @@ class SpoolHandle:
                 self._synced = max(self._synced, written)
 
     async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
-        """As `File.persist`."""
+        """See `File.persist`."""
         with self._using() as file:
             self._written += 1
             written = self._written
@@ -274,7 +276,7 @@ class SpoolHandle:
             self._synced = max(self._synced, written)
 
     async def flush(self) -> None:
-        """As `File.flush`; nothing where all is synced."""
+        """Like `File.flush`, but does nothing if everything is synced."""
         if self.is_unsynced:
             with self._using() as file:
                 written = self._written
@@ -282,7 +284,7 @@ class SpoolHandle:
                 self._synced = max(self._synced, written)
 
     async def uncache(self, begin: int, end: int) -> None:
-        """As `File.uncache`; nothing where it rests."""
+        """Like `File.uncache`, but does nothing if the file rests."""
         with self._pool.lock:
             self._use_count += 1
             file = self._file
@@ -294,7 +296,7 @@ class SpoolHandle:
                 self._use_count -= 1
 
     def close(self) -> None:
-        """As `File.close`."""
+        """See `File.close`."""
         with self._pool.lock:
             self._is_closed = True
             file, self._file = self._file, None
@@ -304,10 +306,10 @@ class SpoolHandle:
 
     @contextmanager
     def _using(self) -> Iterator[File]:
-        """The open file, which does not rest meanwhile.
+        """The open file; it does not rest during the block.
 
         Raises:
-            OSError: EMFILE, ENFILE: it rested, and cannot be opened now. Nothing changed.
+            OSError: EMFILE, ENFILE: the file rested, and cannot be opened now. Nothing changed.
         """
         with self._pool.lock:
             self._use_count += 1
@@ -332,7 +334,7 @@ class SpoolHandle:
             else:
                 mine = self._file
         if mine is not file:
-            file.close()  # A thread was first, or it was closed meanwhile.
+            file.close()  # Another thread opened it first, or it was closed meanwhile.
         if mine is None:
             raise OSError(errno.EBADF, "the file was closed meanwhile", self._name)
         self._pool.make_room()

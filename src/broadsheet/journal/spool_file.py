@@ -1,12 +1,12 @@
 """Spool file: one fragment while it is being built, and until the store has it.
 
-Offsets are journal bytes; the byte at `begin` stands at 0 of the file. EMPTY -> open -> closed -> removed, by
-its owner. Content is staged at `end` as it is adopted, or before that by a streaming append, which is undone
-by `restore`. Two sums are kept on the way: SHA-1 of the whole, which names the fragment, and crc32c of each
-block, by which every read is checked, so that a damaged page is refused and not served (W4).
+Offsets are journal bytes; the byte at `begin` is byte 0 of the file. The owner moves it EMPTY -> open ->
+closed -> removed. Content is staged at `end` when it is adopted; a streaming append stages it before, and
+`restore` undoes that. Two kinds of sums are kept: the SHA-1 of the whole, which names the fragment, and the
+crc32c of each block, which is checked on every read, so that a damaged page is refused and not served (W4).
 
-It does not decide what is committed, and it is durable only where somebody synced it and the log says so.
-Source: journals.6, journals.14; W4.
+The spool file does not decide what is committed. Its content is durable only if it was synced and the log
+says so. Source: journals.6, journals.14; W4.
 """
 
 from bisect import bisect_right
@@ -24,30 +24,30 @@ from broadsheet.ports import File
 from broadsheet.wal.segments import read_around
 
 BLOCK_BYTES: Final = 64 << 10
-"""The unit of reading checksums."""
+"""Length of a block, the unit of the checksums for reads."""
 SPOOL_SUFFIX: Final = ".spool"
 REBUILD_BYTES: Final = 1 << 20
 """How much a rebuild reads at a time."""
 
 
 class Hash(Protocol):
-    """What we use of `hashlib`."""
+    """The part of a `hashlib` object that is used here."""
 
     def update(self, content: Buffer, /) -> None:
-        """Take up `content`."""
+        """Add `content`."""
         ...
 
     def digest(self) -> bytes:
-        """The sum of everything taken up."""
+        """The sum of all added content."""
         ...
 
     def copy(self) -> Self:
-        """Another one in the same state."""
+        """A copy in the same state."""
         ...
 
 
 class Saved:
-    """A spool's state at one end, to go back to (journals.6)."""
+    """The state of a spool at one end, for `restore` (journals.6)."""
 
     __slots__ = ("block_count", "end", "first_append", "sha", "tail_crc")
 
@@ -59,20 +59,20 @@ class Saved:
 
 
 class SpoolFile:
-    """A fragment's file."""
+    """The file of one fragment, with its sums."""
 
     def __init__(self, file: File, begin: ByteOffset) -> None:
-        """Take over `file`, which holds nothing yet that counts."""
+        """Take over `file`; bytes that it already has do not count."""
         self.file = file
         self.begin = self.end = begin
         self.first_append = 0
         self.is_dir_synced = False
         self.uncached_bytes = 0
-        """What memory need not hold any more, from `begin` on."""
+        """How many first bytes were freed from the page cache."""
         self.damage = ""
-        """Why nothing of it may be served."""
+        """Why the content may not be served; empty if it may."""
         self.trouble = ""
-        """Why the store does not have it, though it took it: it stays, and is served from here."""
+        """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
         self._sha: Hash = sha1(usedforsecurity=False)
         self._block_crcs: list[int] = []
         self._tail_crc = 0
@@ -92,11 +92,11 @@ class SpoolFile:
         return self._sha.digest() if self.end > self.begin else EMPTY_SUM
 
     def fragment(self, codec: Codec) -> Fragment:
-        """The fragment that the content is, stored by `codec`."""
+        """The fragment of this content, if it is stored with `codec`."""
         return Fragment(begin=self.begin, end=self.end, sum=self.digest(), codec=codec)
 
     def save(self) -> Saved:
-        """The state now."""
+        """The present state."""
         return Saved(
             self.end,
             self._sha.copy(),
@@ -106,23 +106,23 @@ class SpoolFile:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Forget what was staged since. `saved` is used up."""
+        """Forget content that was staged after `saved`, which must not be used again."""
         assert saved.end <= self.end, "a spool goes back, not forth"
         self.end, self._sha, self._tail_crc = saved.end, saved.sha, saved.tail_crc
         self.first_append = saved.first_append
         del self._block_crcs[saved.block_count :]
 
     def stage(self, content: Buffer, *, wall: int) -> None:
-        """Write `content` at the end, and take it up in the sums.
+        """Write `content` at the end, and add it to the sums.
 
         Raises:
-            OSError: ENOSPC and EDQUOT: nothing changed. Else the process must end.
+            OSError: after ENOSPC and EDQUOT nothing changed; after any other the process must end.
         """
         self.file.write_at(self.end - self.begin, (content,))
         self.absorb(content, wall=wall)
 
     def absorb(self, content: Buffer, *, wall: int) -> None:
-        """Take up content that stands in the file already."""
+        """Add content to the sums that is in the file already."""
         if self.end == self.begin:
             self.first_append = wall
         self._sha.update(content)
@@ -141,7 +141,7 @@ class SpoolFile:
         """The bytes of `[offset, offset + length)`, all of which are staged.
 
         Raises:
-            Corrupt: they are not what was staged. Nothing is served.
+            Corrupt: the bytes are not those that were staged. Nothing is served.
         """
         assert self.begin <= offset, f"offset {offset} is below the spool's begin {self.begin}"
         assert offset + length <= self.end, f"[{offset}, +{length}) is above the spool's end {self.end}"
@@ -170,19 +170,19 @@ class SpoolFile:
 
 
 def create(files: Opener, directory: str, begin: ByteOffset, *, may_cut: bool = True) -> SpoolFile:
-    """A new, empty spool file of the fragment from `begin` on; what an earlier attempt left is cut off.
+    """Make an empty spool file of the fragment that begins at `begin`; cut off bytes of an earlier attempt.
 
     Args:
-        may_cut: whether nothing that stands there can have been acknowledged. Else it stays, and nothing may
-            be written to the file.
+        may_cut: False: bytes in the file may have been acknowledged, so they stay; nothing may be written to
+            the file then.
 
     Raises:
-        OSError: ENOSPC: nothing was made.
+        OSError: ENOSPC: nothing was created.
     """
     file = files.open(spool_name(directory, begin), create=True)
     try:
         if may_cut and file.size():
-            file.truncate(0)  # Bytes that were never adopted: nothing in the log names them.
+            file.truncate(0)  # These bytes were never adopted: no record of the log names them.
     except BaseException:
         file.close()
         raise
@@ -200,15 +200,15 @@ def spool_name(directory: str, begin: ByteOffset) -> str:
 
 
 def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
-    """Make the file that `plan` says, from what stands there and what the log has. Blocking.
+    """Make the file that `plan` describes, from the bytes in the file and the content in the log. Blocking.
 
-    It is not synced: what was not known to be synced is in the log until a checkpoint has synced it.
+    The file is not synced: content that may not be synced stays in the log until a checkpoint has synced it.
 
-    Bytes above what was known synced are written again in place: reading them proves nothing (log.15).
-    A file that does not come out with the plan's sum is kept as it is and marked damaged.
+    Content that is in the log is written again: a read of the page cache does not prove that the disk has it
+    (log.15). A file whose content does not have the plan's sum is kept as it is and marked as damaged.
 
     Args:
-        may_cut: whether nothing above the plan's end can have been acknowledged. Else it stays.
+        may_cut: False: bytes above the plan's end may have been acknowledged, so they stay.
 
     Raises:
         OSError: the disk failed.
@@ -221,7 +221,7 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
         length = plan.end - plan.begin
         for at in range(0, length, REBUILD_BYTES):
             wanted = min(REBUILD_BYTES, length - at)
-            found = read_around(file, at, wanted)  # A sector that cannot be read is a damaged one.
+            found = read_around(file, at, wanted)  # An unreadable sector is damage: it reads as zeros.
             spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
         if spool.digest() != plan.sum:
             spool.damage = (
@@ -237,6 +237,6 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
 
 
 def contents(spool: SpoolFile, size: int) -> Iterator[bytes]:
-    """The whole checked content in pieces of `size` bytes, as they are asked for. Blocking."""
+    """The whole checked content in pieces of `size` bytes, read as it is iterated. Blocking."""
     for at in range(spool.begin, spool.end, size):
         yield spool.read(ByteOffset(at), min(size, spool.end - at))

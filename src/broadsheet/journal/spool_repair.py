@@ -1,12 +1,12 @@
-"""Spool repair: a journal's content from its spool files, where its log lost the records that name it.
+"""Spool repair: recovers a journal's content from its spool files after the log lost records of it.
 
-Offsets are bytes. Blocking, for a thread; it may be cut by a crash and repeated. A file's bytes are believed
-where a sum proves them that some record names (`core/claims.py`), be that record itself damaged or not; what
-is proven is written anew, because reading it proves nothing about the disk. The plan that comes of it is
-whole where it reaches the end that the stream's very last record tells.
+Offsets are bytes. Blocking, for a thread; a crash may cut it short, and it is repeated. Bytes of a file are
+believed if they have a sum that some record names (`core/spool_claims.py`), even if that record is damaged.
+Proven bytes are written again, because a read of the page cache does not prove that the disk has them. The
+repair is complete if the plan reaches the end that the stream's very last record names.
 
-Where no record is left before the damage, the first spool file may begin anywhere: what lies below is stored.
-Source: journals.3; W7; ADR 0120, ADR 0125.
+If no record before the damage is left, the first spool file may begin anywhere: the bytes below it are
+stored. Source: journals.3; W7; ADR 0120, ADR 0125.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,34 +38,33 @@ from broadsheet.wal.segments import read_around
 
 
 class SpoolFound(NamedTuple):
-    """A spool file as it stands."""
+    """A spool file as it was found."""
 
     begin: ByteOffset
     size: int
 
     @property
     def end(self) -> ByteOffset:
-        """Where its bytes end, adopted or not."""
+        """The end of its bytes, adopted or not."""
         return ByteOffset(self.begin + self.size)
 
 
 class Witnesses(NamedTuple):
-    """Who says what the spool files hold, beside the records that the log vouches for."""
+    """Evidence about the content of spool files, beside the sound records of the log."""
 
     claims: Claims
     registers: RegisterState | None
-    """Of the registers key. An append that set later ones was never acknowledged: nothing is taken from there
-    on."""
+    """The registers key. An append that set later ones was never acknowledged: the repair ends before it."""
     is_based: bool = True
-    """Whether the log vouches for any record: else the plan begins at 0 for want of a better one."""
+    """Whether the log has any sound record. If not, the begin of the plan is not known."""
     stored: Sequence[Fragment] = ()
-    """What the fragment store has."""
+    """The fragments in the store."""
 
 
 def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses) -> bool:
-    """Extend `plan` by what the spool files have and the witnesses prove; whether that is all there was."""
+    """Extend `plan` by the proven content of the spool files; returns whether nothing is missing."""
     claims = witnesses.claims
-    # A checkpoint may be of an end that appends before it in the log have passed already.
+    # A checkpoint may name an end that appends before it in the log have passed already.
     last_end = None if claims.last_end is None else max(claims.last_end, plan.end)
     later = (at for at, each in enumerate(claims.claims) if not is_put(each, witnesses.registers))
     taken = [*claims.claims[: next(later, None)]]
@@ -119,7 +118,7 @@ def _extend(disk: Disk, directory: str, plan: RecoveryPlan, taken: Sequence[Clai
 
 
 def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
-    """Whether the stream's last record, decodable or not, tells of the plan's end."""
+    """Whether the stream's last record, decodable or not, names the plan's end."""
     spool = next((each for each in reversed(plan.spools) if each.end > each.begin), None)
     return tells(last, spool.sum) if spool is not None else tells_begin(last, plan.end)
 
@@ -140,7 +139,7 @@ def _claimed_by_bytes(
 
 
 def _is_stored(disk: Disk, directory: str, found: SpoolFound, stored: Sequence[Fragment]) -> bool:
-    """Whether the store has exactly this content: its file was about to be removed."""
+    """Whether the store has exactly this content, so that the file was about to be removed."""
     named = [each.sum for each in stored if (each.begin, each.end) == (found.begin, found.end)]
     return bool(named) and _sum(disk, directory, found) in named
 
@@ -169,7 +168,7 @@ def _sums(
 
 
 def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim]) -> Claim | None:
-    """The furthest claim that the file's content proves; that content is written anew."""
+    """The furthest claim that the file's content proves, after that content was written again."""
     wanted: dict[int, list[Claim]] = {}
     for claim in claims:
         if claim.begin == spool.begin and claim.end > spool.end:
@@ -190,7 +189,7 @@ def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim
 
 
 def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> Claim | None:
-    """Read the file once, up to the last end that is claimed."""
+    """The furthest proven claim; reads the file once, up to the last claimed end."""
     digest, at, best = sha1(usedforsecurity=False), spool.begin, None
     for end in sorted({*wanted, spool.end}):
         while at < end:
@@ -201,16 +200,17 @@ def _furthest(file: File, spool: SpoolPlan, wanted: dict[int, list[Claim]]) -> C
             at = ByteOffset(at + len(piece))
         found = digest.digest() if at > spool.begin else EMPTY_SUM
         if end == spool.end and found != spool.sum:
-            return None  # What stands before it is damaged already.
+            return None  # The content before the claims is damaged itself.
         proven = next((claim for claim in wanted.get(end, ()) if agrees(found, claim.sum)), None)
         best = best if proven is None else replace(proven, sum=found)
     return best
 
 
 def _write_anew(file: File, begin: int, end: int) -> None:
-    """Write [begin, end) again, in place: reading it proves nothing about the disk.
+    """Write [begin, end) again in place, because a read of the page cache proves nothing about the disk.
 
-    Only what is proven: what stands behind it may be a sector that reads as zeros, and comes back some day.
+    Only proven bytes are written: after them may be an unreadable sector, which reads as zeros now and may be
+    readable again later.
     """
     for at in range(begin, end, PIECE_BYTES):
         file.write_at(at, (file.read_at(at, min(PIECE_BYTES, end - at)),))

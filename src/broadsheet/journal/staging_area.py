@@ -1,12 +1,12 @@
-"""Staging area: the content of streaming appends, beside the tail of their journal until it is whole.
+"""Staging area: holds the content of streaming appends until it is whole and copied to the journal's tail.
 
-Lengths are bytes. Small content is kept in memory, more in a file of its own, which is never synced: what is
-staged is acknowledged to nobody, and a start removes what a former life left. A checksum of all of it is kept
-on the way in and compared on the way out. What all streams of a node may stage is bounded (`JournalsConfig`).
-A caller may stage as much as all together leave free, and each of its connections as much as that leaves of
-it: nobody takes all from the others (ADR 0154).
+Lengths are bytes. Small content is kept in memory, larger content in a file of its own. The files are never
+synced, because staged content is not acknowledged; a start removes the files of an earlier process. A
+checksum of the content is computed as it is staged and compared when it is copied. The staged content of a
+node is bounded (`JournalsConfig`). A caller may use as much of the bound as all callers together leave free,
+and each of its connections as much of that as the caller leaves free: so nobody takes everything (ADR 0154).
 
-It decides nothing about places and outcomes. Source: journals.17, journals.20.
+The staging area does not decide the order or the outcome of appends. Source: journals.17, journals.20.
 """
 
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ from broadsheet.ports import Disk, File
 
 DIRECTORY: Final = "journals/staged"
 SLICE_BYTES: Final = 1 << 20
-"""Copied and summed on the loop at a time: about a millisecond."""
+"""Bytes that are copied and summed on the loop at a time: about a millisecond."""
 
 
 class StagedBy(NamedTuple):
-    """Whose share a stream uses."""
+    """The caller, and its connection, whose share a stream uses."""
 
     caller: str
     connection: int
 
 
 class Used:
-    """What one caller, or one of its connections, has staged."""
+    """How many streams and bytes one caller, or one of its connections, has staged."""
 
     __slots__ = ("count", "length")
 
@@ -40,7 +40,7 @@ class Used:
 
 
 class StagingArea:
-    """What the streams of one node have staged."""
+    """The staged content of all streams of one node."""
 
     def __init__(self, disk: Disk, config: JournalsConfig) -> None:
         """Stage on `disk`, within the bounds of `config`."""
@@ -50,22 +50,22 @@ class StagingArea:
         self._number = self.count = self.length = 0
         self._left: list[str] = []  # Files that could not be removed yet.
         self._used: dict[str | StagedBy, Used] = {}
-        """By caller and by connection; whoever has staged nothing is not there."""
+        """By caller and by connection; only those that have staged something."""
 
     def clear(self) -> None:
-        """Remove what a former life left. Blocking; before the first `open`."""
+        """Remove the files of an earlier process. Blocking; call it before the first `open`."""
         self.disk.make_dir(DIRECTORY)
         for name in self.disk.list(DIRECTORY):
             self.disk.remove(f"{DIRECTORY}/{name}")
 
     def open(self, by: StagedBy | None = None) -> "Staged":
-        """Room for one stream.
+        """Make room for one stream.
 
         Args:
-            by: whose share it uses; None: nobody's.
+            by: whose share it uses; None: no share, only the bound of the node.
 
         Raises:
-            Throttled: there are too many, of all or of this caller.
+            Throttled: too many streams are staged, of all callers or of this one.
         """
         if self.count >= self._count_max:
             raise Throttled(
@@ -91,7 +91,7 @@ class StagingArea:
         """Count `length` more bytes.
 
         Raises:
-            Throttled: there are too many, of all or of this caller.
+            Throttled: too many bytes are staged, of all callers or of this one.
         """
         if self.length + length > self._bytes_max:
             raise Throttled(
@@ -111,12 +111,12 @@ class StagingArea:
         self._count(by, 0, length)
 
     def unreserve(self, length: int, by: StagedBy | None) -> None:
-        """They were not written."""
+        """Take back a `reserve`, because the bytes were not written."""
         self.length -= length
         self._count(by, 0, -length)
 
     def release(self, length: int, by: StagedBy | None) -> None:
-        """A stream of `length` bytes has been dropped."""
+        """Free the room of a stream of `length` bytes."""
         self.count -= 1
         self.length -= length
         self._count(by, -1, -length)
@@ -135,7 +135,7 @@ class StagingArea:
                 del self._used[key]
 
     def remove(self, name: str) -> None:
-        """Remove a file; where no descriptor is left for that, when the next stream opens, or at a start."""
+        """Remove a file; if the system refuses, again when the next stream opens, or at the next start."""
         try:
             self.disk.remove(name)
         except FileNotFoundError:
@@ -156,11 +156,11 @@ class Staged:
         self._is_closed = False
 
     def put(self, chunk: Buffer) -> None:
-        """Take up one chunk.
+        """Stage one chunk.
 
         Raises:
             Throttled: too much is staged.
-            OSError: there is no space, or no file may be opened. The chunk does not count then.
+            OSError: there is no space, or no descriptor. The chunk is not staged.
         """
         assert not self._is_closed, "nothing is staged after the end"
         length = len(chunk)
@@ -188,7 +188,7 @@ class Staged:
         """The content, up to `SLICE_BYTES` at a time.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the content cannot be read.
         """
         if self._file is None:
             yield b"".join(self._parts)
@@ -202,7 +202,7 @@ class Staged:
         return self._crc
 
     def close(self) -> None:
-        """Drop it. Idempotent."""
+        """Drop the content. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,10 +1,9 @@
 """Stored fragment: its content, fetched by ranges, decoded in pieces, checked by block.
 
-Offsets are bytes of the fragment's content. A fragment's name has one sum, of the whole. So the first who
-wants any of it has the whole fetched and summed once, a range at a time, and the crc32c of each block kept;
-each block that is fetched later is compared with its own. A compressed fragment is decoded from its begin on:
-a `Decoding` that has come some way is kept, and goes on for whoever reads on. Source: W4; access.7;
-ADR 0141.
+Offsets are bytes of the fragment's content. A fragment's name has one sum, of the whole. So before the first
+read the whole is fetched and summed once, a range at a time, and the crc32c of each block is kept; each block
+that is fetched later is compared with its crc32c. A compressed fragment can be decoded only from its begin
+on: a `Decoding` is kept at its position, and later reads continue it. Source: W4; access.7; ADR 0141.
 """
 
 from array import array
@@ -21,26 +20,26 @@ from broadsheet.ports import ObjectStore
 
 T = TypeVar("T")
 Run = Callable[[Callable[[], object]], Awaitable[object]]
-"""Does blocking work off the loop."""
+"""Does blocking work in a thread."""
 
 BLOCK_BYTES: Final = 256 << 10
-"""The unit of fetching, of checking and of keeping."""
+"""Length of a block: blocks are fetched, checked and kept as a whole."""
 
 RESTORE: Final = (
     "it is not served: restore it from a copy of the store, or move it away and start the node again, and"
     " reads go on behind it; `broadsheet doctor --fragments` finds all that are damaged"
 )
-"""What an operator does about a stored fragment that is damaged."""
+"""The remedy for a damaged stored fragment."""
 
 Sums = array
 """The crc32c of each block, by number."""
 
 
 class Decoding:
-    """One way through a stored fragment, from its begin to wherever it has come."""
+    """Decodes a stored fragment block by block, from its begin on."""
 
     def __init__(self, objects: ObjectStore, run: Run, name: str, fragment: Fragment) -> None:
-        """Begin at the begin."""
+        """Start at the fragment's begin."""
         self.size = DECODER_BYTES[fragment.codec]
         self.number = 0
         """The block that comes next."""
@@ -50,11 +49,11 @@ class Decoding:
         self._rest = b""
 
     async def next_block(self) -> bytes:
-        """The next block; nothing behind the last one.
+        """The next block; empty after the last one.
 
         Raises:
-            OSError: the store does not answer. Corrupt: it is not what its name says. Either way this one
-                is of no use any more.
+            OSError: the store does not answer. Corrupt: the content is not what the name says. After either
+                error this object must not be used again.
         """
         while len(self._rest) < BLOCK_BYTES:
             while self._fed.is_hungry:
@@ -71,7 +70,7 @@ class Decoding:
         return block
 
     def _gather(self) -> bytes | None:
-        """Some content; None at the end. Blocking."""
+        """Decode up to a block of content; None at the end. Blocking."""
         found: list[bytes] = []
         wanted = BLOCK_BYTES - len(self._rest)
         while wanted > 0:
@@ -86,7 +85,7 @@ class Decoding:
 
 
 async def fetched(objects: ObjectStore, name: str, begin: int, end: int) -> bytes:
-    """The stored bytes of `[begin, end)`, fewer at their end.
+    """The stored bytes of `[begin, end)`, or fewer if the object ends before.
 
     Raises:
         Corrupt: the object is gone. OSError: the store does not answer.
@@ -98,10 +97,10 @@ async def fetched(objects: ObjectStore, name: str, begin: int, end: int) -> byte
 
 
 async def summed(objects: ObjectStore, run: Run, name: str, fragment: Fragment) -> "Sums[int]":
-    """Fetch all of it, a range at a time, and compare the whole with its name; the sum of each block.
+    """Fetch the fragment, a range at a time, and compare it with its name; returns the sum of each block.
 
     Raises:
-        Corrupt: it is not what its name says. Nothing of it may be served.
+        Corrupt: the content is not what the name says. Nothing of it may be served.
         OSError: the store does not answer.
     """
     digest, sums = sha1(usedforsecurity=False), array("I")
@@ -112,7 +111,7 @@ async def summed(objects: ObjectStore, run: Run, name: str, fragment: Fragment) 
         sums.extend(crc32c(view[at : at + BLOCK_BYTES]) for at in range(0, len(content), BLOCK_BYTES))
 
     if fragment.codec is Codec.NONE:
-        # One byte more: an object that is longer than its name says has another content.
+        # Ask for one byte more: an object that is longer than its name says has other content.
         for at in range(0, fragment.length + 1, FED_BYTES_MIN):
             end = min(at + FED_BYTES_MIN, fragment.length + 1)
             stored = await fetched(objects, name, at, end)
@@ -129,16 +128,16 @@ async def summed(objects: ObjectStore, run: Run, name: str, fragment: Fragment) 
 
 
 async def raw_block(objects: ObjectStore, name: str, fragment: Fragment, number: int) -> bytes:
-    """A block of a fragment that is stored as it is.
+    """A block of a fragment that is stored uncompressed.
 
     Raises:
         Corrupt: the object is gone. OSError: the store does not answer.
     """
-    assert fragment.codec is Codec.NONE, "a range of what is compressed is no content"
+    assert fragment.codec is Codec.NONE, "compressed bytes are not content"
     begin = number * BLOCK_BYTES
     return await fetched(objects, name, begin, min(begin + BLOCK_BYTES, fragment.length))
 
 
 def block_bytes(fragment: Fragment, number: int) -> int:
-    """How long a block is: the last one is shorter."""
+    """The length of a block; the last one may be shorter."""
     return min(BLOCK_BYTES, fragment.length - number * BLOCK_BYTES)
