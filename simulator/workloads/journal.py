@@ -285,7 +285,8 @@ class _Histories:
         aside = b"\0".join(bytes(i.view) for n, i in it.state.files.items() if n.endswith(LOST_SUFFIX))
 
         def may_lack(append: Append) -> bool:
-            return it.damage.may_lack or (it.damage.may_be_aside and append.content in aside)
+            is_told = LOST_SUFFIX in node.broker.status(name).reason
+            return it.damage.may_lack or (it.damage.may_be_aside and append.content in aside and is_told)
 
         judged = self.model.judge(name, found, it.promised, may_lack=may_lack)
         if judged is not None:

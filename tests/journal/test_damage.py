@@ -137,6 +137,7 @@ async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
                 states.append("repaired")
             else:
                 assert not is_vouched, f"{what}: {len(found)} of {len(CONTENT)} bytes are left in silence"
+                assert ".lost" in node.broker.status(NAME).reason, f"{what}: nobody is told"
                 states.append("set aside")
             other = await append(node, OTHER, b"on")
             is_told = "`broadsheet journals " in (await node.broker.replica(OTHER)).reason
@@ -189,6 +190,13 @@ async def test_one_flipped_bit_before_the_newest_content_is_repaired_whatever_is
         damaged = copy_of(disk)
         flip(damaged, name, place, 1 << place % 8)
         assert await judge(damaged, f"{place - at} of the newest", is_vouched=False) == "repaired"
+
+
+async def test_an_append_that_nothing_proves_is_told_by_status_where_it_went() -> None:
+    """W7: a lost sector took the newest record's sum. Only `doctor`, of a node that is stopped, said so."""
+    disk = await lived(is_vouched=False)
+    wipe_sum(disk, PARTS[-1])
+    assert await judge(disk, "no sum", is_vouched=False) == "set aside"
 
 
 @pytest.mark.parametrize("part", range(4))

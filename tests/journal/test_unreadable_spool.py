@@ -78,7 +78,8 @@ async def accept(node: Running) -> None:
     told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
     assert told.is_done
     assert await append(node, NAME, b"and on") is Status.OK
-    assert node.broker.status(NAME).reason == ""
+    status = node.broker.status(NAME)
+    assert (status.state, ".lost" in status.reason) == ("open", True), "it tells what was moved aside"
 
 
 @pytest.mark.parametrize("which", ["closed", "open"])

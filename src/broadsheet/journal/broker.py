@@ -359,7 +359,7 @@ class Broker:
             registers_version=registers.version if registers is not None else -1,
             fragment_count=len(replica.index) + len(replica.closed),
             spool_bytes=replica.spool.length,
-            reason=reason,
+            reason=reason or replica.notice,
         )
 
     async def accept_loss(

@@ -37,9 +37,9 @@ from broadsheet.journal.keys import (
 )
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.recovered_state import Standing, begin_log, name_stream, stand
-from broadsheet.journal.remedies import accept_loss, reset_head
+from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.seal_files import is_kept, move_aside, sync_files
+from broadsheet.journal.seal_files import is_kept, lost_files, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
@@ -105,9 +105,10 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         reason = f"journal {info.name}: {plan.gap}: {accept_loss(info.name)}"
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
-    spools = await context.disk.run(
-        lambda: _rebuild(
-            context, directory, plan, index, is_doubtful=bool(reason), is_listed=listed is not None
+    aside, spools = await context.disk.run(
+        lambda: (
+            lost_files(context.disk, directory),
+            _rebuild(context, directory, plan, index, is_doubtful=bool(reason), is_listed=listed is not None),
         )
     )
     passed("journal.open.after_rebuild")
@@ -141,6 +142,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         reason=reason,
         awaited=None if listed is not None else _awaited(plan, spools),
         doubted=contradicted.spools,
+        notice=unproven(directory, aside),
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
 

@@ -1,6 +1,7 @@
 """Remedies: the commands and settings that error texts about journals recommend."""
 
 import errno
+from collections.abc import Sequence
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
@@ -33,6 +34,16 @@ def want_of(error: Exception) -> str:
     if isinstance(error, TooManyClosed):
         return str(error.strerror)
     return f"there was no space for it: {error}: free some"
+
+
+def unproven(directory: str, names: Sequence[str]) -> str:
+    """What `status` says of a journal that takes appends and has files aside; empty if it has none."""
+    if not names:
+        return ""
+    return (
+        f"{len(names)} files in {directory} keep bytes that nothing proves, {names[0]} first: an append among"
+        " them may have been acknowledged. Look at them, then move them away"
+    )
 
 
 def accept_loss(name: JournalName) -> str:

@@ -85,6 +85,7 @@ class OpenedReplica:
         awaited: list[Fragment] | None = None,
         doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
         log_bytes: int = 0,
+        notice: str = "",
     ) -> None:
         """Keep the fields.
 
@@ -97,12 +98,13 @@ class OpenedReplica:
                 spans that the store must have, because no spool file has them.
             doubted: begins of the spool files that contradict stored fragments.
             log_bytes: content in the log since the last checkpoint.
+            notice: what an operator should look at although the journal takes appends; empty if nothing.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
         self.attempts = attempts
         self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
-        self.doubted, self.log_bytes = doubted, log_bytes
+        self.doubted, self.log_bytes, self.notice = doubted, log_bytes, notice
 
 
 class Replica:
@@ -115,9 +117,9 @@ class Replica:
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
-        self._awaited, self.opened_head = opened.awaited, opened.head
+        self._awaited, self.opened_head, self.notice = opened.awaited, opened.head, opened.notice
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
-        self._may_upload = not opened.doubted
+        self._may_upload, self.is_closed, self._is_refusing = not opened.doubted, False, False
         self.named_end = ByteOffset(0)  # The greatest offset of a stored producer index.
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
@@ -128,9 +130,7 @@ class Replica:
         self.on_log_damaged: Callable[[], None] = lambda: None
         self.trouble = ""  # Why nothing may be written to the log: it is being healed, or is sealed.
         self.fullness = ""  # Why appends are refused on a full disk, with the remedy.
-        self.is_closed = False
         self.refused_for = ""  # Why the last append was refused that found no space or no descriptor.
-        self._is_refusing = False
         self._awaiting = Awaiting(self.context, perform=self._try, refuse=self._refuse_for_want)
         self._waiters: dict[asyncio.Future[None], None] = {}
         self.pipeline = Pipeline(
