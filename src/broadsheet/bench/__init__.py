@@ -1,7 +1,7 @@
-"""Benchmarks: scripts that each measure one ratio within one run, and say what it is of.
+"""Bench: finds the benchmarks, which are scripts that each measure ratios within one run.
 
-They stand in `benchmarks/` of a checkout and in `runs/` here of an installed wheel; `broadsheet bench` runs
-them. A script takes `--json` and then prints one object; without it, a table.
+In a checkout the scripts are in `benchmarks/`, in an installed wheel in `runs/` beside this file;
+`broadsheet bench` runs them. A script prints a table, or one JSON object with `--json`.
 """
 
 import ast
@@ -20,6 +20,6 @@ def scripts() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """What a benchmark measures: the first line of its docstring."""
+    """The first line of a benchmark's docstring, which says what it measures."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]

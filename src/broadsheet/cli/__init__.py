@@ -1,4 +1,4 @@
-"""The command line: one module for each command, loaded when it is used; `main` has the table.
+"""Command line: one module for each command, imported when the command is used. `main` has the table.
 
-Whether a node runs is told by the lock of its data directory alone (ADR 0002).
+Only the lock of a data directory tells whether its node runs (ADR 0002).
 """

@@ -1,9 +1,10 @@
-"""`broadsheet journals append`: input of any size, slow or fast, in pieces, and how to go on.
+"""Append: `broadsheet journals append`, which appends input of any size in pieces.
 
-Each piece is an append of its own, up to `PIECE_BYTES`, and ends at a line end where there is one. The whole
-lines of a pipe that is silent are appended after `IDLE_SECONDS`, and of one that is never silent after
-`LINGER_SECONDS`. Lengths and offsets are bytes. Nothing is kept of a call: its error says what is in and what
-may be, and `--skip-bytes` takes that up.
+Each piece is an append of its own, of up to `PIECE_BYTES`, and ends at a line end if it contains one. If a
+pipe is silent for `IDLE_SECONDS`, the whole lines received so far are appended. If a pipe is never silent,
+they are appended after `LINGER_SECONDS`. Lengths and offsets are bytes. No state outlives a call: its error
+says how many bytes are in the journal and how many may be, and a second call with `--skip-bytes` goes on from
+there.
 """
 
 import asyncio
@@ -23,31 +24,32 @@ from broadsheet.journal.client import INLINE_BYTES_MAX
 
 PIECE_BYTES: Final = 1 << 20
 LINES_MAX: Final = 10_000
-"""Lines that are sent together; each is an append of its own all the same."""
+"""How many lines are sent together. Each of them is still an append of its own."""
 LINE_BYTES_MAX: Final = 16 << 20
 IDLE_SECONDS: Final = 0.2
-"""A source that is silent for so long has its whole lines appended."""
+"""After this silence of the input the whole lines received so far are appended."""
 LINGER_SECONDS: Final = 1.0
-"""A whole line waits so long, at most, for others to be appended with."""
+"""The longest time that a whole line waits for more lines to be appended with it."""
 PIECE_SECONDS: Final = 120.0
-"""How long a piece is tried."""
+"""How long the append of one piece is tried."""
 WHOLE_SECONDS: Final = 3600.0
+"""How long an append with `--atomic` is tried."""
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
-"""As a shell has it of a process that the signal ended."""
+"""The exit status that a shell shows for a process ended by SIGTERM."""
 
 Advance = Callable[[int], None]
 
 
 class Input:
-    """A descriptor, read beside the loop."""
+    """A file descriptor that is read in a thread beside the loop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._reading: asyncio.Future[bytes] | None = None
 
     async def read(self, *, within: float | None = None) -> bytes | None:
-        """What has come, up to a piece; empty at the end, None where nothing came `within` seconds."""
+        """The next bytes, up to a piece; empty at the end of the input; None if none came in time."""
         if self._reading is None:
             self._reading = _read_beside(self._descriptor, PIECE_BYTES)
         await asyncio.wait((self._reading,), timeout=within)
@@ -57,10 +59,10 @@ class Input:
         return reading.result()
 
     async def skip(self, length: int) -> bytes:
-        """Leave out `length` bytes; returns what was read beyond them.
+        """Leave out the next `length` bytes. Returns the bytes that were read beyond them.
 
         Raises:
-            BadParameter: there are fewer.
+            BadParameter: the input has fewer bytes.
         """
         left, beyond = length, b""
         while left > 0:
@@ -72,25 +74,25 @@ class Input:
 
 
 class Appended:
-    """What is in, and how to go on."""
+    """How much of the input is in the journal, and with which options another call would go on."""
 
     def __init__(self, name: str, *, offset: int | None, skipped: int, advance: Advance) -> None:
         self.begin = self.end = 0
         self.count = 0
         self.in_flight = 0
-        """Bytes of the input that were sent, and whose answer has not come."""
+        """Bytes of the input that were sent and are not answered."""
         self.advance = advance
-        """Called with the bytes that are done."""
+        """Called with the number of bytes that were appended."""
         self._name, self._skipped, self._offset = name, skipped, offset
         self._length = self._line_count = 0
 
     @property
     def offset(self) -> int | None:
-        """Where the next piece must begin; None: wherever the head is."""
+        """The offset at which the next piece must begin; None for the journal's head."""
         return self._offset
 
     def add(self, begin: int, end: int, *, count: int, length: int, line_count: int) -> None:
-        """`count` appends of `length` input bytes got `[begin, end)`."""
+        """Note that `count` appends of `length` input bytes got the span `[begin, end)`."""
         self.begin = self.begin if self.count else begin
         self.end, self.count, self.in_flight = end, self.count + count, 0
         self._length, self._line_count = self._length + length, self._line_count + line_count
@@ -99,7 +101,7 @@ class Appended:
         self.advance(length)
 
     def report(self) -> str:
-        """What is in and what may be, and the options that go on behind it."""
+        """The bytes that are in the journal, those that may be, and the options to go on with."""
         report = f"{self._told()}; go on with {self._options(0)}"
         if not self.in_flight:
             return report
@@ -110,7 +112,7 @@ class Appended:
         )
 
     def explain(self, error: BroadsheetError) -> BroadsheetError:
-        """`error` of what was sent, with the way to go on."""
+        """`error` with a report of how to go on."""
         if not isinstance(error, Unknown):
             self.in_flight = 0
         if isinstance(error, WrongAppendOffset):
@@ -123,7 +125,7 @@ class Appended:
 
     @property
     def _looked_at(self) -> int:
-        """Where what was sent may begin."""
+        """The offset at which the unanswered bytes may begin."""
         return self.end if self.count else self._offset or 0
 
     def _told(self) -> str:
@@ -136,15 +138,15 @@ class Appended:
 
 
 async def append_pieces(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
-    """Append what comes, piece by piece; `rest` has come already.
+    """Append the input piece by piece. `rest` was read from it already.
 
     Raises:
-        BroadsheetError: says what is in, and how to go on.
+        BroadsheetError: an append failed; the text says how much is in the journal, and how to go on.
     """
     buffer = bytearray(rest)
     is_end = False
     clock = asyncio.get_running_loop().time
-    since: float | None = None  # When the oldest whole line came that is not appended.
+    since: float | None = None  # When the oldest whole line in the buffer came.
     while not is_end:
         if b"\n" not in buffer:
             since = None
@@ -165,11 +167,11 @@ async def append_pieces(client: Client, name: str, source: Input, appended: Appe
             await _append_piece(client, name, appended, _cut(buffer, 0 if is_last else line_end))
             since = None
     if not appended.count:
-        await _append_piece(client, name, appended, b"")  # Nothing is appended, which tells the end.
+        await _append_piece(client, name, appended, b"")  # An empty append returns the journal's end.
 
 
 def _cut(buffer: bytearray, at: int) -> bytes:
-    """Take `[0, at)` out of `buffer`; 0: up to a piece."""
+    """Take `[0, at)` out of `buffer`; if `at` is 0, take up to a piece."""
     piece = bytes(buffer[: at or PIECE_BYTES])
     del buffer[: len(piece)]
     return piece
@@ -185,10 +187,11 @@ async def _append_piece(client: Client, name: str, appended: Appended, piece: by
 
 
 async def append_lines(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
-    """Append line by line, as they come; `rest` has come already.
+    """Append the input line by line, as lines come. `rest` was read from it already.
 
     Raises:
-        BadParameter: a line is too long. BroadsheetError: it says what is in, and how to go on.
+        BadParameter: a line is too long.
+        BroadsheetError: an append failed; the text says how much is in the journal, and how to go on.
     """
     is_end = False
     while not is_end:
@@ -220,7 +223,10 @@ async def _append_group(client: Client, name: str, appended: Appended, group: Se
 
 
 def _groups(lines: Iterable[bytes]) -> Iterable[Sequence[bytes]]:
-    """Lines that make one frame: it is taken whole or not at all. A long line is a group of its own."""
+    """Groups of lines that fit into one frame, which the node takes whole or not at all.
+
+    A line that is too long for that is a group of its own.
+    """
     group: list[bytes] = []
     size = 0
     for line in lines:
@@ -238,10 +244,10 @@ def _groups(lines: Iterable[bytes]) -> Iterable[Sequence[bytes]]:
 
 
 async def append_whole(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
-    """Append everything as one append, or nothing.
+    """Append the whole input as one append.
 
     Raises:
-        BroadsheetError: it was refused, or may be in.
+        Refused: nothing was appended. Unknown: all of it may be in the journal.
     """
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -252,7 +258,7 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
             appended.advance(len(found))
             sent += len(found)
             found = await source.read()
-        appended.in_flight = sent  # Before its end nothing is appended, for certain.
+        appended.in_flight = sent  # Until the end is sent, the node certainly appends nothing.
 
     commit = await client.journals.append(name, pieces(), offset=appended.offset, timeout=WHOLE_SECONDS)
     appended.add(commit.begin, commit.end, count=1, length=0, line_count=0)
@@ -260,7 +266,7 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
 
 @contextmanager
 def telling(appended: Appended) -> Iterator[None]:
-    """Where Ctrl-C or SIGTERM ends the work, say what is in, and what may be."""
+    """If Ctrl-C or SIGTERM ends the work, print how much is in the journal, and how much may be."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     is_terminated = False
@@ -284,9 +290,9 @@ def telling(appended: Appended) -> Iterator[None]:
 
 
 def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
-    """Read in a thread, for a pipe may be silent for as long as it likes: the connection goes on meanwhile.
+    """Read in a thread, so that the connection is served while a pipe is silent.
 
-    The thread is nobody's to wait for: Ctrl-C ends the process while it still reads.
+    Nothing waits for the thread: Ctrl-C ends the process while the thread still reads.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[bytes] = loop.create_future()
@@ -305,7 +311,7 @@ def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
             piece = os.read(descriptor, count)
         except OSError as error:
             failed = error
-        with suppress(RuntimeError):  # The loop is closed: nobody wants it any more.
+        with suppress(RuntimeError):  # The loop is closed, so the bytes are no longer needed.
             loop.call_soon_threadsafe(settle, piece, failed)
 
     Thread(target=work, daemon=True).start()

@@ -1,4 +1,4 @@
-"""`broadsheet bench`: run a benchmark, or all, each in a process of its own."""
+"""Bench: `broadsheet bench`, which runs one benchmark or all, each in a process of its own."""
 
 import json
 import subprocess
@@ -18,9 +18,9 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @app.command(context_settings=PASSED_ON)
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A benchmark's name, or `list`, `all`.")] = "list",
+    name: Annotated[str, typer.Argument(help="A benchmark's name, `list` or `all`.")] = "list",
 ) -> None:
-    """Measure ratios within one run; further options go to the benchmark, such as --json."""
+    """Run benchmarks, which measure ratios. Further options, such as --json, are passed to the benchmark."""
     found = scripts()
     if name == "list":
         if "--json" in context.args:

@@ -1,4 +1,4 @@
-"""Calling a node from the command line."""
+"""Calling: how a command calls a node."""
 
 import os
 from typing import Final
@@ -11,15 +11,16 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
 
 TOKEN_VARIABLE: Final = "BROADSHEET_TOKEN"  # noqa: S105 - the name of a variable.
-"""Where a token comes from: never a flag, for the process list shows those (access.5)."""
+"""The variable that holds the token. There is no flag for it, because the process list shows flags
+(access.5)."""
 
 
 async def ask_status(address: str) -> StatusReply:
-    """What the node at `address` says of itself.
+    """The status of the node at `address`.
 
     Raises:
-        Unreachable: nobody answers there.
-        Unauthenticated: it wants a token, or another one.
+        Unreachable: no node answers at this address.
+        Unauthenticated: the node asks for a token, or refuses the given one.
     """
     connection = await dial(
         CallerPorts(crash=end_process), address, token=os.environ.get(TOKEN_VARIABLE, ""), limits=WireLimits()

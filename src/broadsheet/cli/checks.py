@@ -1,6 +1,7 @@
-"""Checks of `broadsheet doctor`: each looks at one thing and says what to do about it.
+"""Checks: the checks of `broadsheet doctor`. Each looks at one thing, and names the remedy if it is wrong.
 
-A check reads and measures; it changes nothing that matters and needs no running node. One that runs is asked.
+A check only reads and measures (one writes a temporary file). No check needs a running node; nodes that run
+are asked for their journals.
 """
 
 import os
@@ -34,16 +35,16 @@ from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.loop import run
 
 FREE_BYTES_MIN: Final = 2 << 30
-"""Four segments for each log, and room to append."""
+"""Enough for four segments of each log, and for appends."""
 OPEN_FILES_MIN: Final = 4096
 FILES_SHOWN: Final = 8
 JOURNALS_SHOWN: Final = 8
 WORDS: Final = "broadsheet: "
-"""How the command line begins an error."""
+"""The text with which the command line begins an error."""
 LOG_BYTES_READ: Final = 16 << 10
-"""Of the end of a node's log file."""
+"""How many bytes at the end of a node's log file are searched for its last error."""
 TAKES_NONE: Final = ("behind-index", "damaged")
-"""States of journals that take no appends, by `journals status`."""
+"""States, as `journals status` shows them, of journals that refuse all appends."""
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -51,17 +52,17 @@ NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "9p", "fuse.sshfs")
 
 
 class Verdict(Enum):
-    """How bad it is."""
+    """The result of a check."""
 
     GOOD = "good"
     WARNING = "warning"
-    """It works, and not as well or as safely as it could."""
+    """A node works, but not as fast or as safely as it could."""
     BAD = "bad"
     """A node will not start, or will not keep its promises."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check found."""
+    """The result of one check, with its reason and the remedy."""
 
     check: str
     verdict: Verdict
@@ -70,11 +71,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 Check = Callable[[Path], Finding]
-"""From the data directory of `up` to a finding."""
+"""Takes the data directory of `up`, and returns a finding."""
 
 
 def platform_check(_root: Path) -> Finding:
-    """Linux and a Python that we test with."""
+    """The system is Linux, and the version of Python is a tested one."""
     found = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
         return Finding("platform", Verdict.BAD, found, "run on Linux, x86-64 or aarch64")
@@ -84,7 +85,7 @@ def platform_check(_root: Path) -> Finding:
 
 
 def event_loop_check(_root: Path) -> Finding:
-    """Uvloop: it is what the figures were measured with."""
+    """The event loop is uvloop, with which the published figures were measured."""
     try:
         found = version("uvloop")
     except PackageNotFoundError:
@@ -94,7 +95,7 @@ def event_loop_check(_root: Path) -> Finding:
 
 
 def directory_check(root: Path) -> Finding:
-    """Ours, readable, and whether its nodes run."""
+    """The directory is Broadsheet's, and this user can read it; counts the nodes that run."""
     name = "data directory"
     try:
         if not (root / CLUSTER_FILE).exists():
@@ -114,7 +115,7 @@ def directory_check(root: Path) -> Finding:
 
 
 def _without_cluster(root: Path, name: str) -> Finding:
-    """A directory that `up` did not make, or none."""
+    """The finding for a directory that `up` did not make, or that does not exist."""
     if (root / FORMAT_FILE).exists():
         text = f"{root} is the data directory of one node: `broadsheet serve` runs it"
         return Finding(name, Verdict.GOOD, f"{text} ({'it does' if is_running(root) else 'it does not now'})")
@@ -126,7 +127,7 @@ def _without_cluster(root: Path, name: str) -> Finding:
 
 
 def configuration_check(root: Path) -> Finding:
-    """Every node's file and the environment make a configuration."""
+    """Each node's file, together with the environment, is a valid configuration."""
     files = sorted(root.glob("*.toml"))
     sources: list[Path | None] = [*files]
     for path in sources or [None]:
@@ -138,7 +139,7 @@ def configuration_check(root: Path) -> Finding:
 
 
 def disk_check(root: Path) -> Finding:
-    """Room, and a file system that keeps what it has synced."""
+    """The disk has room, and its file system keeps what was synced."""
     place = _existing(root)
     kind = _file_system(place)
     free = shutil.disk_usage(place).free
@@ -155,7 +156,7 @@ def disk_check(root: Path) -> Finding:
 
 
 def sync_check(root: Path) -> Finding:
-    """How long a small write takes to be durable: every acknowledgement waits for one."""
+    """How long a small write takes to become durable. Every acknowledgement waits for such a write."""
     place = _existing(root)
     took = []
     try:
@@ -176,7 +177,7 @@ def sync_check(root: Path) -> Finding:
 
 
 def limits_check(_root: Path) -> Finding:
-    """Open files: journals, segments and connections each need one."""
+    """The process may open enough files. Journals, segments and connections each need one."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -188,7 +189,7 @@ def limits_check(_root: Path) -> Finding:
 
 
 def ports_check(root: Path) -> Finding:
-    """The ports of nodes that do not run are free."""
+    """No other process listens at the ports of nodes that do not run."""
     if not (root / CLUSTER_FILE).exists():
         return Finding("ports", Verdict.GOOD, "chosen when the directory is made")
     taken = []
@@ -202,13 +203,13 @@ def ports_check(root: Path) -> Finding:
     except (ConfigError, OSError):
         return Finding("ports", Verdict.WARNING, "unknown: see above", "mend the directory first")
     if taken:
-        remedy = "end whoever listens there, or change the address in the node's toml file"
+        remedy = "end the process that listens there, or change the address in the node's toml file"
         return Finding("ports", Verdict.BAD, f"taken by another process: {', '.join(taken)}", remedy)
     return Finding("ports", Verdict.GOOD, "free, or ours")
 
 
 def java_check(_root: Path) -> Finding:
-    """A JVM for pipelines; nodes need none."""
+    """There is a JVM for pipelines. Nodes need none."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:
@@ -224,7 +225,7 @@ def java_check(_root: Path) -> Finding:
 
 
 def damage_check(root: Path) -> Finding:
-    """What was damaged on the disk, what waits for an operator, and what was moved aside."""
+    """Damage that waits for an operator, and files that were moved aside."""
     waiting: list[str] = []
     aside: list[str] = []
     try:
@@ -240,13 +241,13 @@ def damage_check(root: Path) -> Finding:
         return Finding("damage", Verdict.BAD, "; ".join(waiting), "run the command that the reason names")
     if aside:
         shown = ", ".join(aside[:FILES_SHOWN])
-        text = f"{len(aside)} files of what was damaged, cut off or given up stand aside: {shown}"
-        return Finding("damage", Verdict.WARNING, text, "look at them, then delete them")
+        text = f"{len(aside)} files with damaged or given up content were moved aside: {shown}"
+        return Finding("damage", Verdict.WARNING, text, "delete them when nobody needs them any more")
     return Finding("damage", Verdict.GOOD, "none was found by any start")
 
 
 def keyspace_check(root: Path) -> Finding:
-    """Whether a key space that is stopped would start, and what is kept because it lost records."""
+    """The key space of each stopped node would start; names the journals that no key names any more."""
     name = "key space"
     kept: list[int] = []
     try:
@@ -269,7 +270,7 @@ def keyspace_check(root: Path) -> Finding:
 
 
 def end_check(root: Path) -> Finding:
-    """Whether a node that does not run ended, or did not start, for a reason: its last words."""
+    """No stopped node ended with an error; shows the last error in its log file."""
     name = "nodes"
     try:
         nodes = Cluster.open(root).nodes if (root / CLUSTER_FILE).exists() else ()
@@ -284,7 +285,7 @@ def end_check(root: Path) -> Finding:
 
 
 def _last_words(log: Path) -> str:
-    """The error that a node's log file ends with; empty where it ends otherwise."""
+    """The error in the last line of a node's log file; empty if that line is no error."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
@@ -294,7 +295,7 @@ def _last_words(log: Path) -> str:
 
 
 def journals_check(root: Path) -> Finding:
-    """Whether the nodes that run have journals that take no appends, with the reason of each."""
+    """No journal of a running node refuses all appends; shows the reasons of those that do."""
     name = "journals"
     try:
         found = [running for path in data_dirs(root) if (running := Running.read(path)) is not None]
@@ -310,7 +311,7 @@ def journals_check(root: Path) -> Finding:
 
 
 async def _stopped(address: str) -> list[str]:
-    """Why journals of the node at `address` take no appends; the first of them."""
+    """The reasons why journals of the node at `address` refuse appends; `JOURNALS_SHOWN` at most."""
     reply = await ask_status(address)
     count = min(int(reply.roles.get("journals", {}).get("stopped") or 0), JOURNALS_SHOWN)
     reasons: list[str] = []
@@ -328,7 +329,7 @@ async def _stopped(address: str) -> list[str]:
 
 
 def _lost_of(path: Path) -> str:
-    """Why the key space of a stopped node does not start; empty where it does."""
+    """The reason why the key space of a stopped node would not start; empty if it would."""
     if not (path / "keyspace").is_dir():
         return ""
     disk = LocalDisk(path)
@@ -364,13 +365,13 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def _existing(root: Path) -> Path:
-    """The directory itself, or the nearest one above it that is there."""
+    """The directory itself, or the nearest directory above it that exists."""
     root = root.absolute()
     return next(path for path in (root, *root.parents) if path.is_dir())
 
 
 def _file_system(path: Path) -> str:
-    """The kind of the mount that holds `path`."""
+    """The kind of file system that holds `path`."""
     best, kind = "", "unknown"
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, found, *_ = line.split()

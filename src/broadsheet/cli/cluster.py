@@ -1,12 +1,12 @@
 """Cluster: the directory that `broadsheet up` makes, and the processes of its nodes.
 
     DIR/cluster.json     the nodes, in order
-    DIR/n1.toml          the configuration of one, to be edited at will
-    DIR/n1/              its data
-    DIR/n1.log           what it printed
+    DIR/n1.toml          the configuration of node n1, which the user may edit
+    DIR/n1/              the data of n1
+    DIR/n1.log           the output of n1
 
-Node i listens at the default ports plus 100 * i plus the offset (node.4). This module imports no node:
-`up` starts processes that do, and must not wait for the same imports twice.
+Node i listens at the default ports plus 100 * i plus the offset (node.4). This module does not import
+`broadsheet.node`, so that `up` does not wait for imports that the processes it starts make anyway.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ from broadsheet.runtime.data_dir import FORMAT_FILE, LOCKED, prepare, sync_direc
 
 CLUSTER_FILE: Final = "cluster.json"
 UNFINISHED_FILE: Final = "cluster.json.new"
-"""The first file of a new cluster; it becomes `CLUSTER_FILE` when all the others are there."""
+"""The first file of a new cluster. It is renamed to `CLUSTER_FILE` when all other files exist."""
 NODE_FILES: Final = ("n[1-9].toml", "n[1-9].toml.new")
 CLUSTER_FORMAT: Final = 1
 NODES_MAX: Final = 9
@@ -54,16 +54,16 @@ class ClusterFile(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A node's process that we started."""
+    """A node's process that this command started."""
 
     node: str
     popen: subprocess.Popen[bytes]
     ready: int
-    """Read end of the pipe on which it says that it is ready."""
+    """The read end of the pipe on which the node reports that it is ready."""
     lifeline: int | None
-    """Write end of the pipe by which it lives; None where it is detached."""
+    """The write end of a pipe: the node ends when it is closed. None if the node is detached."""
     log_begin: int
-    """Bytes that its log file held before."""
+    """The size of the node's log file when the process was started."""
 
 
 class Cluster:
@@ -72,21 +72,22 @@ class Cluster:
     def __init__(self, root: Path, nodes: Sequence[str]) -> None:
         self.root, self.nodes = root, tuple(nodes)
         self._told: dict[str, Running] = {}
-        """What the nodes said that we started: a full disk may have no room for what they leave there."""
+        """The reports of the nodes that this command started. On a full disk a node cannot write its file."""
 
     @classmethod
     def open(cls, root: Path) -> "Cluster":
-        """The cluster that stands there.
+        """The cluster in the directory `root`.
 
         Raises:
-            ConfigError: there is none, or it is damaged or newer.
+            ConfigError: there is none, or its file is damaged or of a newer version.
         """
         try:
             found = msgspec.json.decode((root / CLUSTER_FILE).read_bytes(), type=ClusterFile)
         except OSError as error:
             _must_not_be_of_one_node(root)
             raise ConfigError(
-                f"{root} is no data directory of `broadsheet up`: no {CLUSTER_FILE} there"
+                f"{root} is no data directory of `broadsheet up`: no {CLUSTER_FILE} there. Name the right "
+                "one with --data-dir"
             ) from error
         except msgspec.DecodeError as error:
             raise ConfigError(f"{root / CLUSTER_FILE} is damaged: {error}") from error
@@ -99,10 +100,10 @@ class Cluster:
 
     @classmethod
     def make(cls, root: Path, *, count: int, port_offset: int, has_any_port: bool) -> "Cluster":
-        """A new cluster in a new or empty directory, or in one where somebody was killed who made one.
+        """Make a cluster in a new or empty directory, or in one where an earlier `up` was killed halfway.
 
-        Where another command makes one there at the same time, it is that one: of two that mix their files no
-        node would ever find the others.
+        If another `up` makes a cluster there at the same time, that cluster is returned: if two mixed their
+        files, their nodes would never find each other.
 
         Raises:
             ConfigError: the directory holds something else, or a port is out of range or taken.
@@ -118,7 +119,7 @@ class Cluster:
             for doors in addresses.values():
                 _must_be_free(doors)
         except ConfigError:
-            if not (root / CLUSTER_FILE).exists():  # Else its nodes have them already.
+            if not (root / CLUSTER_FILE).exists():  # If it exists, its own nodes may have the ports.
                 raise
         prepare(root)
         peers = {node: found["native"] for node, found in addresses.items()} if count > 1 else {}
@@ -128,13 +129,14 @@ class Cluster:
                 return cls.open(root)
             _must_be_ours_or_empty(root)
             try:
-                # First: what is beside it is nobody's but a maker's, who may be killed before the end.
+                # This file comes first. Files beside it then belong to an `up` that may have been killed, and
+                # the next `up` may delete them.
                 _write_durably(root / UNFINISHED_FILE, msgspec.json.encode(content) + b"\n")
                 for left in _unfinished(root):
                     left.unlink()
                 for node in nodes:
                     _write(root / f"{node}.toml", _configuration(node, addresses[node], peers).encode())
-                (root / UNFINISHED_FILE).replace(root / CLUSTER_FILE)  # Without it nothing was made.
+                (root / UNFINISHED_FILE).replace(root / CLUSTER_FILE)  # The cluster exists from here on.
                 sync_directory(root)
             except OSError as error:
                 raise ConfigError(
@@ -143,11 +145,11 @@ class Cluster:
         return cls(root, nodes)
 
     def data_dir(self, node: str) -> Path:
-        """Where a node keeps its data."""
+        """The data directory of a node."""
         return self.root / self._setting(node, "node", "data_dir")
 
     def has_offset(self, port_offset: int) -> bool:
-        """Whether its nodes listen where `port_offset` would have them."""
+        """Whether the nodes' addresses are those that `port_offset` gives."""
         return all(
             self._setting(node, door, "address") == address
             for number, node in enumerate(self.nodes)
@@ -163,7 +165,7 @@ class Cluster:
             raise ConfigError(f"{path} names no {section}.{field}: {error}") from error
 
     def running(self) -> dict[str, Running | None]:
-        """Every node with its process; None where there is none."""
+        """Every node with its process, or None if it does not run."""
         return {node: self._running(node) for node in self.nodes}
 
     def _running(self, node: str) -> Running | None:
@@ -172,16 +174,17 @@ class Cluster:
         return self._told.get(node) if is_running(self.data_dir(node)) else None
 
     def start(self, *, is_detached: bool, stop: Event | None = None) -> list[Process]:
-        """Start every node that does not run, and wait until all are ready, also those that run already.
+        """Start every node that does not run, and wait until all nodes are ready.
 
-        Returns those that we started. A node that somebody else starts meanwhile is theirs.
+        Returns the processes that this call started. A node that another command starts meanwhile is not
+        among them.
 
         Args:
-            stop: set by somebody who has thought better of it.
+            stop: set by a signal to give up.
 
         Raises:
-            ConfigError: one ended, or took too long.
-            KeyboardInterrupt: `stop` was set before all were ready; those that were started have ended.
+            ConfigError: a node ended, or took too long.
+            KeyboardInterrupt: `stop` was set before all were ready. The started nodes have ended.
         """
         started: list[Process] = []
         others: list[str] = []
@@ -231,10 +234,10 @@ class Cluster:
         return Process(node, popen, ready_read, lifeline_write, log_begin)
 
     def _is_ready(self, process: Process, until: float, stop: Event | None) -> bool:
-        """Wait until it is ready; False where it has ended because another process has its data directory.
+        """Wait until a node is ready. False if it ended because another process has its data directory.
 
         Raises:
-            ConfigError: it has ended for another reason, or takes too long.
+            ConfigError: the node ended for another reason, or takes too long.
             KeyboardInterrupt: `stop` was set.
         """
         with os.fdopen(process.ready, "rb") as pipe:
@@ -246,20 +249,20 @@ class Cluster:
         if line:
             self._told[process.node] = msgspec.json.decode(line, type=Running)
             return True
-        # It closes the pipe at its end, or a moment before it.
+        # The pipe is closed, so the process has ended or is about to.
         why = f"ended with status {process.popen.wait()}" if readable else f"took over {READY_SECONDS_MAX} s"
         log = self.root / f"{process.node}.log"
         printed = log.read_bytes()[process.log_begin :].decode(errors="replace").splitlines()
         if readable and any(LOCKED in line for line in printed):
-            return False  # Two `up`s at a time: who came first has it, and must not be ended by us.
+            return False  # Another `up` has started this node: it is not ours to end.
         said = [line for line in printed if line.startswith("broadsheet: ")] or printed[-LOG_LINES_SHOWN:]
         raise ConfigError("\n".join([f"node {process.node} {why}; {log} says:", *(said or ["nothing"])]))
 
     def _wait_other(self, node: str, until: float, stop: Event | None) -> None:
-        """Wait until a node that somebody else has started is ready.
+        """Wait until a node that another command started is ready.
 
         Raises:
-            ConfigError: it has ended, or takes too long.
+            ConfigError: the node has ended, or takes too long.
             KeyboardInterrupt: `stop` was set.
         """
         data_dir, log = self.data_dir(node), self.root / f"{node}.log"
@@ -291,10 +294,10 @@ def data_dirs(root: Path) -> list[Path]:
 
 
 def running_below(root: Path) -> dict[str, Running | None]:
-    """Every node below `root`, or the one whose own directory it is, with its process.
+    """Every node below `root` with its process. If `root` is the data directory of one node, that node.
 
     Raises:
-        ConfigError: there is none, or `cluster.json` is damaged or newer.
+        ConfigError: there is no node, or `cluster.json` is damaged or of a newer version.
     """
     if is_of_one_node(root):
         running = Running.read(root)
@@ -303,7 +306,7 @@ def running_below(root: Path) -> dict[str, Running | None]:
 
 
 def is_of_one_node(root: Path) -> bool:
-    """Whether `broadsheet serve` made it, without `up`."""
+    """Whether `root` is the data directory of a node that `up` did not make."""
     return (root / FORMAT_FILE).exists() and not (root / CLUSTER_FILE).exists()
 
 
@@ -316,7 +319,7 @@ def _must_be_ours_or_empty(root: Path) -> None:
 
 
 def _unfinished(root: Path) -> list[Path]:
-    """What somebody left who was killed while they made a cluster: no node has ever read it."""
+    """The files of an `up` that was killed while it made the cluster. No node has ever read them."""
     if not (root / UNFINISHED_FILE).exists():
         return []
     return [path for pattern in NODE_FILES for path in root.glob(pattern)]
@@ -324,7 +327,7 @@ def _unfinished(root: Path) -> list[Path]:
 
 @contextmanager
 def _alone_in(root: Path) -> Iterator[None]:
-    """Hold off others who would make a cluster there; where directories cannot be locked, nobody."""
+    """Keep other commands from making a cluster in `root`, if its file system can lock directories."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):
@@ -388,7 +391,7 @@ def _free_port() -> int:
 
 
 def _clients_port_min() -> int:
-    """The lowest port that the kernel gives to clients; Linux's default where it does not say."""
+    """The lowest port that the kernel gives to clients; Linux's default if that cannot be read."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -396,7 +399,7 @@ def _clients_port_min() -> int:
 
 
 def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) -> str:
-    """The file of one node: what differs from the defaults, and nothing else."""
+    """The content of a node's file: only what differs from the defaults."""
     lines = ["[node]", f'id = "{node}"', f'data_dir = "{node}"']
     if peers:
         lines += ["", "[node.peers]", *(f'{name} = "{address}"' for name, address in peers.items())]
@@ -406,7 +409,7 @@ def _configuration(node: str, addresses: dict[str, str], peers: dict[str, str]) 
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and durable: without it the data of a node find no node after a power cut."""
+    """Write a file durably, whole or not at all: after a power cut a node's data are useless without it."""
     new = path.with_name(f"{path.name}.new")
     _write_durably(new, content)
     new.replace(path)

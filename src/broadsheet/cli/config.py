@@ -1,4 +1,4 @@
-"""`broadsheet config`: what a node would run with, and where each value comes from."""
+"""Config: `broadsheet config`, which shows the settings of a node and where each value comes from."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Look at a co
 
 @app.callback()
 def _group() -> None:
-    """A group, even of one command."""
+    """Make this a group, although it has one command."""
 
 
 @app.command()
@@ -25,7 +25,7 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
-    """Print every value that `serve` would use here, as a file that `--config` takes."""
+    """Print every setting that `serve` would use, as a file that `--config` takes."""
     found = load(Settings, path=config, environment=os.environ, flags={}).settings()
     if json:
         rows = {each.name: {"value": each.value, "origin": each.origin} for each in found}

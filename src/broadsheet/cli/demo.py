@@ -1,4 +1,4 @@
-"""`broadsheet demo`: real data, exactly once, while the node and the driver are killed."""
+"""Demo: `broadsheet demo`, which moves real data exactly once while the node and the driver are killed."""
 
 import json as json_module
 import os
@@ -34,8 +34,10 @@ _PHASE_S_MAX = 900
 @app.command()
 def demo(
     *,
-    rows: Annotated[int | None, typer.Option(min=1, help="Only so many flights; else all 336,776.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Keep everything here; else a temporary one.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="How many flights; all 336,776 by default.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keep everything here; a temporary directory by default.")
+    ] = None,
     plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("broadsheet-demo.png"),
     json: Annotated[bool, typer.Option("--json", help="Print the result as an object.")] = False,
 ) -> None:
@@ -58,7 +60,7 @@ def demo(
 
 
 def _refuse_early(data_dir: Path | None, plot: Path) -> None:
-    """What would fail after minutes fails at once."""
+    """Check at once what would otherwise fail after minutes."""
     if missing := [name for name in NEEDED if not find_spec(name)]:
         raise ConfigError(f"{', '.join(missing)} not installed: pip install 'broadsheet[demo]'")
     if data_dir is not None and data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
@@ -76,7 +78,7 @@ def _end(number: int, _frame: object) -> None:
 
 
 class Stage:
-    """One run of the demo: a node, producers, a driver, and who kills them when."""
+    """Runs the demo: a node, producers and a driver, two of which it kills."""
 
     def __init__(self, root: Path, row_count: int | None, console: Console) -> None:
         from broadsheet.demo.flights import totals
@@ -97,7 +99,7 @@ class Stage:
         self.restarts_left = 2
 
     def run(self) -> None:
-        """Append, then route."""
+        """Append the flights, then route them with Spark."""
         self._start_node()
         with Progress(
             TextColumn("{task.description:<36}"),
@@ -110,7 +112,7 @@ class Stage:
             self._route(progress)
 
     def prove(self, picture: Path, *, is_json: bool) -> bool:
-        """Print the table and write the picture; whether everything is there once."""
+        """Print the table and write the picture. Returns whether every flight is there exactly once."""
         from broadsheet.client_sync import connect_sync
         from broadsheet.demo import proof
         from broadsheet.demo.producers import BROKEN_EACH, PRODUCERS
@@ -158,7 +160,7 @@ class Stage:
         return is_right
 
     def close(self) -> None:
-        """End what is still running, and wait for it."""
+        """End all processes that still run, and wait for them."""
         if self.driver is not None and self.driver.poll() is None:
             self._kill_driver()
         for producer in self.producers:
@@ -175,10 +177,10 @@ class Stage:
     def _start_node(self) -> None:
         for tries_left in reversed(range(_NODE_STARTS_MAX)):
             try:
-                # Not detached: it ends with this process, however this one ends.
+                # Not detached, so that the node ends with this process, even if this one is killed.
                 (self.node,) = self.cluster.start(is_detached=False)
             except ConfigError as error:
-                # Its port was free when it was chosen, or until a moment ago; others choose ports too.
+                # Another process may have taken the port since it was chosen: choose again.
                 if "cannot listen" not in str(error) or not tries_left:
                     raise
                 if not self.address:
@@ -239,7 +241,7 @@ class Stage:
                 self._kill_driver()
                 self._start_driver()
             elif ended and self.restarts_left and time.monotonic() < give_up:
-                # Spark gives a Python process ten seconds to come up, which a busy machine may not keep.
+                # Spark gives a Python process ten seconds to start, which a busy machine may exceed.
                 self.restarts_left -= 1
                 self._start_driver()
             elif ended is not None:
@@ -273,7 +275,7 @@ class Stage:
         self.kills.setdefault("driver", time.monotonic() - self.began)
 
     def _routed(self) -> float:
-        """Which part of the source's bytes committed batches have read."""
+        """The share of the source's bytes that committed batches have read, from 0 to 1."""
         from broadsheet.client_sync import connect_sync
         from broadsheet.demo.job import COMMIT_JOURNAL
 

@@ -1,4 +1,4 @@
-"""`broadsheet doctor`: what is wrong here, and what to do about it."""
+"""Doctor: `broadsheet doctor`, which finds what is wrong on this machine and names the remedies."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,13 +17,15 @@ SIGNS: Final = {Verdict.GOOD: "ok  ", Verdict.WARNING: "warn", Verdict.BAD: "BAD
 @app.command()
 def doctor(
     *,
-    data_dir: Annotated[Path, typer.Option(help="What `up` is given.")] = Path(".broadsheet"),
+    data_dir: Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")] = Path(
+        ".broadsheet"
+    ),
     fragments: Annotated[
-        bool, typer.Option("--fragments", help="Also read and sum every stored fragment: it may take long.")
+        bool, typer.Option("--fragments", help="Also verify every stored fragment, which may take long.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Look for what would keep a node from starting or from keeping its promises."""
+    """Find problems that would keep a node from starting or from keeping its promises."""
     found = [check(data_dir) for check in (*CHECKS, *((fragments_check,) if fragments else ()))]
     if json:
         print(msgspec.json.encode({"findings": found}).decode())

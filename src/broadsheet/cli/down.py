@@ -1,4 +1,4 @@
-"""`broadsheet down`: stop the nodes of a data directory."""
+"""Down: `broadsheet down`, which stops the nodes of a data directory."""
 
 import signal
 from pathlib import Path
@@ -23,10 +23,10 @@ LOST: Final = (
 @app.command()
 def down(
     *,
-    data_dir: Annotated[Path, typer.Option(help="What `up` was given.")] = Path(".broadsheet"),
+    data_dir: Annotated[Path, typer.Option(help="The data directory of `up`.")] = Path(".broadsheet"),
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Ask every node to end, wait until it has, and kill it where it does not."""
+    """Ask every node to end, and wait. A node that does not end in time is killed."""
     cluster = Cluster.open(data_dir)
     asked = cluster.running()
     for running in asked.values():

@@ -1,7 +1,7 @@
-"""The check of stored fragments: each one in the nodes' own stores has the content that its name says.
+"""Fragment check: the check that each fragment in the nodes' own stores has the content that its name says.
 
-It reads every byte, so it is made only where somebody asks for it. It changes nothing, and needs no running
-node. Stores elsewhere are not looked at.
+The check reads every byte, so `doctor` makes it only with `--fragments`. It changes nothing, and needs no
+running node. It does not look at stores outside the data directories.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SHOWN: Final = 8
 
 
 def fragments_check(root: Path) -> Finding:
-    """Read and sum each stored fragment."""
+    """Read each stored fragment, and compare its sum with its name."""
     count, damaged = 0, list[str]()
     try:
         for path in data_dirs(root):
@@ -33,12 +33,12 @@ def fragments_check(root: Path) -> Finding:
         return Finding(NAME, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
     if damaged:
         text = f"{len(damaged)} of {count} are damaged: {'; '.join(damaged[:SHOWN])}"
-        return Finding(NAME, Verdict.BAD, text, "do what that says")
-    return Finding(NAME, Verdict.GOOD, f"{count} are what their names say")
+        return Finding(NAME, Verdict.BAD, text, "follow these texts, or docs/operations/damage.md")
+    return Finding(NAME, Verdict.GOOD, f"{count} have the content that their names say")
 
 
 async def _looked_at(store: Path) -> tuple[int, list[str]]:
-    """How many there are, and what is wrong with any."""
+    """The number of fragments in `store`, and an error text for each damaged one."""
 
     async def at_once(work: Callable[[], object]) -> object:
         return work()

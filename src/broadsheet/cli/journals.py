@@ -1,7 +1,7 @@
-"""`broadsheet journals`: make, list, fill, read and delete journals of a node.
+"""Journals: `broadsheet journals`, which creates, lists, appends to, reads and deletes journals of a node.
 
-Progress goes to standard error, and only where that is a terminal; content and JSON go to standard output.
-The token comes from the environment, never from a flag (access.5).
+Content and JSON go to standard output. Progress is shown on standard error if that is a terminal. The token
+comes from the environment, and there is no flag for it (access.5).
 """
 
 import os
@@ -32,7 +32,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Name = Annotated[str, typer.Argument(help="The journal.")]
 DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
 EXIT_DRY_RUN: Final = 4
-"""Nothing was changed, because nobody said `--yes`."""
+"""The exit status of a command that needs `--yes` and did not get it. Nothing was changed."""
 
 
 @app.command()
@@ -44,15 +44,17 @@ def create(
         int | None, typer.Option(help="Bytes after which a fragment is closed (64 MiB).")
     ] = None,
     codec: Annotated[str | None, typer.Option(help="none, gzip, zstandard or snappy.")] = None,
-    store: Annotated[str | None, typer.Option(help="URL of the fragment store; the node's own.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="URL of the fragment store; the node's own by default.")
+    ] = None,
     flush_interval: Annotated[
-        float | None, typer.Option(help="Seconds; a fragment is closed at its multiples too.")
+        float | None, typer.Option(help="Seconds; a fragment is also closed at each multiple of it.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    if_absent: Annotated[bool, typer.Option(help="Succeed where it exists.")] = False,
+    if_absent: Annotated[bool, typer.Option(help="Succeed if the journal exists.")] = False,
     json: AsJSON = False,
 ) -> None:
-    """Make a journal."""
+    """Create a journal."""
     labels = dict(_label(text) for text in label or [])
 
     async def work(client: Client) -> None:
@@ -72,7 +74,7 @@ def create(
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "",
+    prefix: Annotated[str, typer.Argument(help="Only names that begin with this.")] = "",
     *,
     selector: Annotated[
         str, typer.Option(help="Only with these labels: `topic=clicks,env in (eu, us),!draft`.")
@@ -80,7 +82,7 @@ def list_(
     address: Address = DEFAULT_ADDRESS,
     json: AsJSON = False,
 ) -> None:
-    """List journals, by name."""
+    """List journals in the order of their names."""
 
     async def work(client: Client) -> None:
         infos = await client.journals.list(prefix, selector=selector)
@@ -91,7 +93,7 @@ def list_(
 
 @app.command()
 def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = False) -> None:
-    """Show where a journal stands."""
+    """Show the state of a journal."""
 
     async def work(client: Client) -> None:
         found = await client.journals.status(name)
@@ -106,24 +108,28 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
 def append(
     name: Name,
     file: Annotated[
-        Path | None, typer.Argument(help="The content; - or none: standard input.", dir_okay=False)
+        Path | None,
+        typer.Argument(help="The file to append; - or nothing for standard input.", dir_okay=False),
     ] = None,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int | None, typer.Option(min=0, help="Append exactly here, or not at all.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Append each line by itself, as it comes.")] = False,
+    offset: Annotated[int | None, typer.Option(min=0, help="Append at this offset, or not at all.")] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Append each line by itself, as lines come.")
+    ] = False,
     atomic: Annotated[
-        bool, typer.Option("--atomic", help="All of it as one append, or nothing; up to 256 MiB.")
+        bool, typer.Option("--atomic", help="Append everything as one append, of up to 256 MiB.")
     ] = False,
     skip_bytes: Annotated[
-        int, typer.Option(min=0, help="Leave out so much of the input: where an earlier call ended.")
+        int,
+        typer.Option(min=0, help="Leave out the first bytes of the input, which an earlier call appended."),
     ] = 0,
     json: AsJSON = False,
 ) -> None:
-    """Append a file or standard input, of any size, as it comes.
+    """Append a file or standard input of any size.
 
-    Up to 1 MiB is one append. More is appended in pieces, which end at line ends where there are such; after
-    a failure it says how much is in, and how to go on.
+    Input of up to 1 MiB is one append. Longer input is appended in pieces, which end at line ends if there
+    are any. After a failure the command says how much is in the journal, and how to go on.
     """
     if lines and offset is not None:
         raise typer.BadParameter("--lines makes many appends, and --offset is for one")
@@ -152,15 +158,17 @@ def read(
     name: Name,
     *,
     address: Address = DEFAULT_ADDRESS,
-    offset: Annotated[int, typer.Option(min=-1, help="From here on; -1: from the committed end on.")] = 0,
-    end: Annotated[int | None, typer.Option(min=0, help="Up to here.")] = None,
-    block: Annotated[bool, typer.Option("--block", help="Wait for more.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write there; standard output.", dir_okay=False)] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was read; needs --output.")] = False,
+    offset: Annotated[int, typer.Option(min=-1, help="Where to begin; -1 for the committed end.")] = 0,
+    end: Annotated[int | None, typer.Option(min=0, help="Where to stop (exclusive).")] = None,
+    block: Annotated[bool, typer.Option("--block", help="Wait for more at the end.")] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write; standard output by default.", dir_okay=False)
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print which span was read; needs --output.")] = False,
 ) -> None:
     """Read committed bytes."""
     if json and output is None:
-        raise typer.BadParameter("--json prints what was read: the content needs --output then")
+        raise typer.BadParameter("--json uses standard output, so the content needs --output")
 
     async def work(client: Client) -> None:
         first = at = offset if offset >= 0 else await client.journals.end(name)
@@ -172,7 +180,7 @@ def read(
         sink = None if output is not None else sys.stdout.buffer
         with _Progress(f"read {name}", total) if output is not None else _Progress("", 0) as progress:
             async for chunk in client.journals.read(name, first, end=end, block=block):
-                # Not before: a file that is there already outlives a read that is refused.
+                # The file is opened only now, so that a refused read leaves an existing file as it is.
                 sink = sink or _opened(cast(Path, output), "wb")
                 sink.write(chunk.data)
                 if block:
@@ -197,7 +205,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: AsJSON = False,
 ) -> None:
-    """Delete a journal with all that it holds."""
+    """Delete a journal with all its content."""
     if not yes:
         typer.confirm(f"Delete journal {name} and everything in it?", abort=True, err=True)
 
@@ -208,20 +216,25 @@ def delete(
     _run(address, work)
 
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this nothing changes.")]
-Head = Annotated[int | None, typer.Option(min=0, help="Appends go on here; the lowest safe offset.")]
-DRY_RUN: Final = "Without --yes it shows what is lost, changes nothing, and ends with the exit status 4."
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
+Head = Annotated[
+    int | None, typer.Option(min=0, help="Where appends go on; the lowest safe offset by default.")
+]
+DRY_RUN: Final = "Without --yes it shows what is lost, changes nothing, and exits with status 4."
 WAYS_OUT: Final = (
-    ("reset-head", "Have a journal go on above an offset that is known and that its log does not reach."),
+    (
+        "reset-head",
+        "Let appends go on above the greatest known offset, which the journal's log does not reach.",
+    ),
     (
         "accept-loss",
-        "Have a journal go on without the bytes that are damaged or missing. No file is deleted.",
+        "Let a journal go on without the bytes that are damaged or missing. No file is deleted.",
     ),
 )
 
 
 def _way_out(command: str, what: str) -> None:
-    """Make the command: both ask and tell alike."""
+    """Make one of the two commands, which have the same options and output."""
 
     @app.command(command, help=f"{what}\n\n{DRY_RUN}")
     def _act(
@@ -269,10 +282,10 @@ def _accept(address: str, work: Callable[[Client], Awaitable[LossReply]], *, is_
 
 
 def _opened(path: Path, mode: str) -> BinaryIO:
-    """The file.
+    """Open a file that the user named.
 
     Raises:
-        BadParameter: it cannot be opened so.
+        BadParameter: it cannot be opened.
     """
     try:
         return cast(BinaryIO, path.open(mode))
@@ -281,7 +294,7 @@ def _opened(path: Path, mode: str) -> BinaryIO:
 
 
 class _Progress:
-    """A bar on standard error, where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
 
     def __init__(self, title: str, total_bytes: int | None) -> None:
         self._title, self._total = title, total_bytes
@@ -289,7 +302,7 @@ class _Progress:
         self._task: Any = None
 
     def advance(self, count: int) -> None:
-        """`count` more bytes are done."""
+        """Move the bar by `count` bytes."""
         if self._bar is not None:
             self._bar.advance(self._task, count)
 
@@ -332,6 +345,6 @@ def _run(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
         run(main())
     except Unreachable as error:
         raise Unreachable(
-            f"{error}; `broadsheet status` tells where your nodes listen: --address or BROADSHEET_ADDRESS "
-            "names one, `broadsheet up` starts one"
+            f"{error}; `broadsheet status` shows where your nodes listen: name one with --address or "
+            "BROADSHEET_ADDRESS, or start one with `broadsheet up`"
         ) from error

@@ -1,6 +1,6 @@
-"""`broadsheet keyspace`: the ways out of a key space that lost records, while its node is stopped.
+"""Keyspace: `broadsheet keyspace`, which lets a key space that lost records go on. Its node must be stopped.
 
-Both commands show first and act with `--yes` only, as those of journals. What they decide stands in
+Both commands only show the loss, and act with `--yes`, like those of journals. They write their decision into
 `keyspace/seal`, which the next start believes. Source: `docs/protocols/keyspace.md`; ADR 0124.
 """
 
@@ -38,35 +38,35 @@ from broadsheet.runtime.disk import LocalDisk
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The key space of a node that is stopped.")
 
 CHUNK_BYTES: Final = 16 << 10
-"""Of the snapshot in a seal: whatever the configuration says, a transaction's record is larger."""
+"""The size of a chunk of the snapshot in a seal. A record may be at least this long in any configuration."""
 SHOWN_MAX: Final = 32
 
-DataDir = Annotated[Path, typer.Option(help="What `up` or `serve` is given.")]
+DataDir = Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")]
 
 
 class KeyspaceLoss(msgspec.Struct, frozen=True):
-    """What `accept-loss` tells."""
+    """The report of `accept-loss`."""
 
     reason: str
     sound: Revision
-    """Up to here nothing is missing."""
+    """The revision up to which nothing is missing."""
     revision: Revision
-    """The map goes on here."""
+    """The revision at which the map goes on."""
     keys: int
     journals: int
     behind: int
-    """Transactions behind the gap that are whole, and applied."""
+    """How many transactions after the gap are whole; they are applied."""
     lost: tuple[LostRevisions, ...]
     hints: tuple[str, ...]
     """Keys that damaged records seem to name."""
     orphans: tuple[OnDisk, ...]
-    """Journals that are here and that no key names: kept."""
+    """Journals on the disk that no key names. They are kept."""
     adopted: tuple[str, ...]
     is_done: bool
 
 
 class DroppedOrphans(msgspec.Struct, frozen=True):
-    """What `drop-orphans` tells."""
+    """The report of `drop-orphans`."""
 
     orphans: tuple[OnDisk, ...]
     is_done: bool
@@ -82,9 +82,9 @@ def accept_loss(
     yes: Yes = False,
     json: AsJSON = False,
 ) -> None:
-    """Have the key space of a stopped node go on with what is left of it. No file is deleted.
+    """Let the key space of a stopped node go on without the lost records. No file is deleted.
 
-    Without --yes it shows what is lost, changes nothing, and ends with the exit status 4.
+    Without --yes it shows what is lost, changes nothing, and exits with status 4.
     """
     with _stopped(data_dir) as disk:
         told = accept(disk, _wanted(adopt or []), may_act=yes)
@@ -98,9 +98,9 @@ def accept_loss(
 
 @app.command("drop-orphans")
 def drop_orphans(*, data_dir: DataDir = Path(".broadsheet"), yes: Yes = False, json: AsJSON = False) -> None:
-    """Delete what the disk of a stopped node has of journals that its key space does not name.
+    """Delete the files of journals that the key space of a stopped node does not name.
 
-    Without --yes it shows them, changes nothing, and ends with the exit status 4.
+    Without --yes it shows them, changes nothing, and exits with status 4.
     """
     with _stopped(data_dir) as disk:
         told = drop(disk, may_act=yes)
@@ -116,13 +116,13 @@ def drop_orphans(*, data_dir: DataDir = Path(".broadsheet"), yes: Yes = False, j
 
 
 def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> KeyspaceLoss:
-    """Tell what the key space lost, or have it go on without that.
+    """Report what the key space lost; with `may_act`, let it go on without the lost records.
 
     Args:
         wanted: names for orphans, by their revision.
 
     Raises:
-        InvalidArgument: nothing is lost, or an orphan or a name is not there to be taken.
+        InvalidArgument: nothing is lost, a revision is not that of an orphan, or a name cannot be used.
         Corrupt, ConfigError: records are of a newer version.
     """
     standing, found = look(disk, is_creation=is_creation), on_disk(disk)
@@ -170,10 +170,10 @@ def _adopted(
 
 
 def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
-    """Tell which orphans there are, or delete them.
+    """Report the orphans; with `may_act`, delete them.
 
     Raises:
-        InvalidArgument: the key space lost records, and nobody has accepted that.
+        InvalidArgument: the key space lost records, and the loss is not accepted yet.
     """
     standing, found = look(disk, is_creation=is_creation), on_disk(disk)
     if standing.reason or found.newest > standing.found.revision:
@@ -182,7 +182,7 @@ def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
         )
     left = tuple(orphans(found.journals, standing.found.pairs)) if standing.accepted is not None else ()
     if may_act and standing.accepted is not None:
-        # Spools first: once the map says that nothing is missing, nobody would look for them.
+        # Remove the spools first: once the seal says that nothing is missing, no start looks for them.
         remove_spools(disk, left)
         revision = floor(standing, [found.newest])
         now = time.time_ns()
@@ -192,10 +192,10 @@ def drop(disk: Disk, *, may_act: bool) -> DroppedOrphans:
 
 @contextmanager
 def _stopped(root: Path) -> Iterator[Disk]:
-    """The disk of the node below `root`, which nobody else uses meanwhile.
+    """The disk of the one node of `root`, locked so that the node cannot start meanwhile.
 
     Raises:
-        ConfigError: it runs, or `root` is no such directory.
+        ConfigError: the node runs, or `root` is not the data directory of exactly one node.
     """
     paths = data_dirs(root)
     if len(paths) != 1:

@@ -1,9 +1,8 @@
-"""The command `broadsheet`: a table of commands, each loaded when it is used.
+"""Main: the command `broadsheet`, as a table of commands that are imported when they are used.
 
-`COMMANDS` is the only place that knows of every command. A command's module is imported for its own
-help or run, not for another's: `broadsheet serve` must not wait for what only `broadsheet bench` needs.
-Errors of ours are printed as one line, with what to do next, and end with an exit status that tells failed
-from unknown.
+Only `COMMANDS` lists all commands. `broadsheet serve` must not wait for imports that only `broadsheet bench`
+needs, so a command's module is imported only for that command. An error of this package is printed as one
+line with its remedy. The exit status distinguishes a failure from an unknown outcome.
 """
 
 import gc
@@ -42,7 +41,7 @@ It is a group, or, with one command and no callback, that command.
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3
-"""The outcome is undecided: look before you repeat it."""
+"""The command may have taken effect: find out before you repeat it."""
 
 
 class Commands(TyperGroup):
@@ -53,7 +52,7 @@ class Commands(TyperGroup):
         return [name for name, module in COMMANDS.items() if find_spec(module) is not None]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
-        """Load one command, or None where there is none."""
+        """Import one command; None if there is no such command."""
         if cmd_name not in self.list_commands(ctx):
             return None
         command = get_command(_loaded(COMMANDS[cmd_name]).app)
@@ -62,7 +61,7 @@ class Commands(TyperGroup):
 
 
 def _loaded(module: str) -> Any:  # noqa: ANN401 - a module.
-    """Import a command's module. What it makes stays: to look for garbage in it took an eighth longer."""
+    """Import a command's module without garbage collection, which makes an import an eighth longer."""
     gc.disable()
     try:
         return import_module(module)
@@ -111,15 +110,16 @@ def main(commands: typer.Typer = app) -> None:
 
 
 def _hold_standard_streams() -> None:
-    """Put nothing in the place of standard streams that are closed.
+    """Open the null device for standard streams that are closed.
 
-    A file that got such a number would be written to as standard output; uvloop ends the process over one.
+    Otherwise the next file that is opened would get the number of standard output, and be written to. uvloop
+    ends the process if one of them is closed.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_WRONLY)  # Takes the lowest free number: this one.
+            os.open(os.devnull, os.O_WRONLY)  # `open` takes the lowest free number, which is this one.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process.

@@ -1,7 +1,7 @@
-"""`broadsheet metastore`: how the metastore stands, and putting one acceptor in the place of another.
+"""Metastore: `broadsheet metastore`, which shows the metastore and replaces an acceptor by another.
 
-Asks one node by its native door. `status` is exit 0 where a majority answers. `replace` may be repeated:
-what it left half done it finishes.
+Both commands ask one node through its native door. `status` exits with 0 if a majority answers. `replace` may
+be repeated: it then finishes a change that was left half done.
 """
 
 import os
@@ -38,8 +38,10 @@ app = typer.Typer(
 CALL_TIMEOUT = Duration(15 * SECOND)
 
 R = TypeVar("R", bound=msgspec.Struct)
-DataDir = Annotated[Path, typer.Option(help="What `up` or `serve` was given.")]
-Address = Annotated[str | None, typer.Option(help="The native door of a node; else one of --data-dir.")]
+DataDir = Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")]
+Address = Annotated[
+    str | None, typer.Option(help="The native door of a node; by default one of --data-dir is asked.")
+]
 
 
 @app.command()
@@ -49,7 +51,7 @@ def status(
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Show version, acceptors and a pending change, as one node sees them: the first that answers."""
+    """Show version, acceptors and a pending change, as the first node that answers sees them."""
     found = _seen_by_one([address] if address else _doors(data_dir))
     if json:
         print(msgspec.json.encode(_object(found)).decode())
@@ -69,7 +71,7 @@ def replace(
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
-    """Put acceptor ADDED in the place of REMOVED, which may be dead, wiped or only cut off."""
+    """Replace acceptor REMOVED, which may be dead, wiped or only cut off, by ADDED."""
     door = address or _door(data_dir, other_than=removed.partition("#")[0])
     out = _member(door, removed)
     if "#" in added:
@@ -89,7 +91,7 @@ def replace(
 
 
 def _seen_by_one(doors: list[str]) -> StatusReply:
-    """What the first of them says that can be reached: one that hangs hides no other."""
+    """The answer of the first of `doors` that can be reached."""
     for door in doors[:-1]:
         with suppress(Unreachable):
             return run(_call(door, "metastore.status", EMPTY, StatusReply))
@@ -97,7 +99,7 @@ def _seen_by_one(doors: list[str]) -> StatusReply:
 
 
 def _member(door: str, text: str) -> Acceptor:
-    """The acceptor that `text` names: whole, or by the node of a member."""
+    """The acceptor that `text` names, as NODE#INCARNATION, or as the NODE of a member."""
     if "#" in text:
         return parse_acceptor(text)
     found = run(_call(door, "metastore.status", EMPTY, StatusReply))
@@ -114,30 +116,30 @@ def _own(found: StatusReply, node: str) -> Acceptor:
 
 
 def _door(data_dir: Path, node: str | None = None, *, other_than: str = "") -> str:
-    """The native door of a running node of `data_dir`; rather not that of `other_than`, which may be ill."""
+    """The native door of a running node of `data_dir`; that of `other_than` only if there is no other."""
     return _doors(data_dir, node, other_than=other_than)[0]
 
 
 def _door_of_added(data_dir: Path, node: str) -> str:
-    """The native door of the node that is asked for the life that it has now.
+    """The native door of `node`, which is asked for its present incarnation.
 
     Raises:
-        ConfigError: it is not in `data_dir`, with the ways to name it all the same.
+        ConfigError: `node` does not run in `data_dir`; the error says how else to name it.
     """
     try:
         return _door(data_dir, node)
     except ConfigError as error:
         raise ConfigError(
-            f"{error}; or say who {node} is now: --added-address with its native door, or {node}#INCARNATION"
+            f"{error}; or name {node} otherwise: --added-address with its native door, or {node}#INCARNATION"
             " as `broadsheet metastore status --address` of that door shows it"
         ) from error
 
 
 def _doors(data_dir: Path, node: str | None = None, *, other_than: str = "") -> list[str]:
-    """The native doors of running nodes of `data_dir`; that of `other_than` is the last.
+    """The native doors of the running nodes of `data_dir`, that of `other_than` last.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no node runs there.
     """
     running = {
         name: str(found.addresses["native"])
@@ -166,7 +168,7 @@ def _lines(found: StatusReply) -> list[str]:
 
 
 def _object(found: StatusReply) -> dict[str, object]:
-    """The status as JSON: acceptors as `replace` takes them, for 62 bits are too many for its numbers."""
+    """The status as JSON. Acceptors are texts as `replace` takes them: JSON numbers cannot hold 62 bits."""
     told: dict[str, object] = msgspec.to_builtins(found)
     for field in ("acceptors", "pending"):
         told[field] = [acceptor_text(member) for member in getattr(found, field)]

@@ -1,6 +1,6 @@
-"""Running: what a node's process says of itself beside its data, for `up`, `down` and `status`.
+"""Running: the file in which a node's process names itself, for `up`, `down` and `status`.
 
-The file is a hint, never a proof: whether a node runs is told by the lock of its data directory alone.
+The file is only a hint: the lock of the data directory alone tells whether the node runs.
 """
 
 import errno
@@ -27,12 +27,12 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     pid: int
     addresses: dict[str, str]
-    """Door to `host:port`; empty until it is ready."""
+    """The address (`host:port`) of each door; empty until the node is ready."""
 
     def write(self, root: Path) -> bool:
-        """Leave it in the data directory; whether there was room for it.
+        """Write the file into the data directory. Returns whether there was room for it.
 
-        On a full disk it takes the place of the one that is there, whose bytes are as many or a few more.
+        On a full disk it overwrites the former file, which has about as many bytes.
         """
         content, new = msgspec.json.encode(self) + b"\n", root / f"{FILE}.new"
         try:
@@ -57,12 +57,12 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def forget(root: Path) -> None:
-        """Take it away, at a clean end."""
+        """Remove the file, when the node ends."""
         (root / FILE).unlink(missing_ok=True)
 
     @classmethod
     def read(cls, root: Path) -> Self | None:
-        """What the process that holds the data directory wrote; None where none holds it, or none wrote."""
+        """The file of the process that holds the data directory; None if there is no such file."""
         if not is_running(root):
             return None
         try:
@@ -71,19 +71,19 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
             return None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it is a node's and still there."""
+        """Send a signal to the process, if it still exists and is a node's."""
         try:
             command = Path(f"/proc/{self.pid}/cmdline").read_bytes()
-            if b"serve" in command.split(b"\0"):  # A process id may be someone else's by now.
+            if b"serve" in command.split(b"\0"):  # The process id may have been given to another program.
                 os.kill(self.pid, number)
         except (FileNotFoundError, ProcessLookupError):
             return
 
 
 def ending_signals() -> list[signal.Signals]:
-    """What ends a node, or who started it, in good order.
+    """The signals that end a node, or the command that started it, in good order.
 
-    A terminal that goes away sends SIGHUP; under `nohup` that is ignored, and stays so.
+    A terminal that is closed sends SIGHUP. `nohup` has it ignored, and then it is left so.
     """
     is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if is_nohup else [signal.SIGHUP])]
@@ -101,7 +101,7 @@ def is_running(root: Path) -> bool:
 
 
 def wait_until_ended(root: Path, *, seconds: float) -> bool:
-    """Wait for the data directory's lock to be free; whether it is."""
+    """Wait until no process holds the data directory. Returns whether that happened within `seconds`."""
     until = time.monotonic() + seconds
     while is_running(root):
         if time.monotonic() > until:

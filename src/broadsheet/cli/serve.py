@@ -1,4 +1,4 @@
-"""`broadsheet serve`: one node in this process, until a signal."""
+"""Serve: `broadsheet serve`, which runs one node in this process until a signal comes."""
 
 import asyncio
 import os
@@ -27,14 +27,14 @@ app = typer.Typer(add_completion=False)
 
 UMASK: Final = 0o077
 CLOSE_SECONDS_MAX: Final = 30
-"""A node that has not closed by then ends anyway: what it acknowledged is durable."""
+"""A node that has not closed within this time ends anyway. Everything it acknowledged is durable."""
 
 
 @app.command()
 def serve(
     *,
     config: Annotated[Path | None, typer.Option(help="A TOML file.", dir_okay=False)] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Where everything is kept.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where the node keeps its data.")] = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Allow doors beyond loopback without TLS.")
     ] = None,
@@ -86,7 +86,8 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
                 pipe.write(msgspec.json.encode(running) + b"\n")
         await stop.wait()
     finally:
-        # Also where whoever started it is gone once it is ready: the lock goes behind the last write.
+        # The lock is released last, after the last write. This also runs if writing to `ready_fd` fails,
+        # because the process that started this node is gone.
         await close_within(CLOSE_SECONDS_MAX, node.close, forget=lambda: Running.forget(root))
         heap.close()
         Running.forget(root)
@@ -97,9 +98,9 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
 async def _started(
     node: Node, stop: asyncio.Event, *, forget: Callable[[], None]
 ) -> Mapping[str, str] | None:
-    """Start `node`; where each door listens, or None where it was asked to stop before it was ready.
+    """Start `node`. Returns the address of each door, or None if `stop` was set before the node was ready.
 
-    A start of ten thousand journals takes a while, and nobody who wants it to end waits for that.
+    A start with ten thousand journals takes a while; an operator who stops the node must not wait for it.
     """
     starting, stopping = asyncio.ensure_future(node.start()), asyncio.ensure_future(stop.wait())
     try:
@@ -108,7 +109,7 @@ async def _started(
             return starting.result()
     finally:
         stopping.cancel()
-    starting.cancel()  # It closes what it has started, as after a failure.
+    starting.cancel()  # The cancelled start closes what it has started, as after a failure.
 
     async def ended() -> None:
         await asyncio.wait([starting])
@@ -120,10 +121,12 @@ async def _started(
 async def close_within(
     seconds: float, close: Callable[[], Coroutine[Any, Any, None]], *, forget: Callable[[], None]
 ) -> None:
-    """Close a node, or end the process where something hangs: a close that is cancelled waits all the same.
+    """Close a node; end the process if that takes longer than `seconds`.
+
+    Cancelling `close` would not help, because a cancelled close still waits for what hangs.
 
     Args:
-        forget: what is done before such an end.
+        forget: called before the process is ended.
     """
     closing = asyncio.ensure_future(close())
     await asyncio.wait([closing], timeout=seconds)
@@ -135,10 +138,10 @@ async def close_within(
 
 @contextmanager
 def _usable(root: Path) -> Iterator[None]:
-    """What the disk refuses while a node starts is the directory's fault, and nothing was started.
+    """Report an error of the disk during the start as one of the data directory.
 
     Raises:
-        ConfigError: with the disk's reason.
+        ConfigError: the disk refused something; the text has its reason.
     """
     try:
         yield
@@ -151,7 +154,7 @@ def _usable(root: Path) -> Iterator[None]:
 
 
 def _stop_requested(lifeline_fd: int | None) -> asyncio.Event:
-    """Set by SIGTERM, SIGINT, SIGHUP but under nohup, or the end of the lifeline."""
+    """An event that is set by an ending signal, or when the other end of the lifeline is closed."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in ending_signals():

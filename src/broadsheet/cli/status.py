@@ -1,4 +1,4 @@
-"""`broadsheet status`: how the nodes of a data directory, or one address, do."""
+"""Status: `broadsheet status`, which shows the state of the nodes of a data directory, or of one address."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,24 +18,26 @@ app = typer.Typer(add_completion=False)
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, as far as we could learn."""
+    """What the command found out about one node."""
 
     node: str
     state: str
-    """What it says, or `down`, or `unreachable`."""
+    """The state that the node reports, or `down`, `starting` or `unreachable`."""
     reason: str = ""
-    """Why it is unreachable."""
+    """Why the node is unreachable."""
     status: StatusReply | None = None
 
 
 @app.command()
 def status(
     *,
-    data_dir: Annotated[Path, typer.Option(help="What `up` or `serve` was given.")] = Path(".broadsheet"),
+    data_dir: Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")] = Path(
+        ".broadsheet"
+    ),
     address: Annotated[str | None, typer.Option(help="Ask this native door instead.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Ask every node how it does. The exit status is 0 where all are ready."""
+    """Show the state of every node. The exit status is 0 if all are ready."""
     found = run(_ask(address, address)) if address else run(_ask_all(running_below(data_dir)))
     if json:
         print(msgspec.json.encode({"nodes": found}).decode())

@@ -1,4 +1,4 @@
-"""`broadsheet up`: one node or a small cluster on this machine, ready in a moment."""
+"""Up: `broadsheet up`, which starts one node or a small cluster on this machine."""
 
 import signal
 import threading
@@ -19,9 +19,9 @@ app = typer.Typer(add_completion=False)
 def up(
     *,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=NODES_MAX, help="How many; 1 where it is new.")
+        int | None, typer.Option(min=1, max=NODES_MAX, help="How many; 1 for a new directory.")
     ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(".broadsheet"),
+    data_dir: Annotated[Path, typer.Option(help="Where the nodes keep their data.")] = Path(".broadsheet"),
     port_offset: Annotated[int, typer.Option(help="Added to every port of a new directory.")] = 0,
     any_port: Annotated[
         bool, typer.Option("--any-port", help="Take free ports for a new directory.")
@@ -29,7 +29,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once ready; stop with `down`.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
-    """Start the nodes of a data directory, new or not; those that run already are left alone."""
+    """Start the nodes of a data directory that do not run yet; make the directory if it is new."""
     is_new = not (data_dir / CLUSTER_FILE).exists()
     if is_new:
         cluster = Cluster.make(data_dir, count=nodes or 1, port_offset=port_offset, has_any_port=any_port)

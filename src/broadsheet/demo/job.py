@@ -1,10 +1,8 @@
-"""The job: clean the flights and route them to a journal for each carrier, exactly once.
+"""Job: cleans the flights, and routes them to one journal for each carrier, exactly once.
 
-It is a process of its own, to be killed.
-
-Cleaning normalises types (numbers are numbers, times are ISO 8601 in UTC) and nulls (`NA` and the empty
-text), and drops nothing: what does not parse goes to the journal `flights/unparsable`, with the place where
-it came from. Started as `python -m broadsheet.demo.job JSON`.
+The job is a process of its own, so that the demo can kill it: `python -m broadsheet.demo.job JSON`. Cleaning
+turns numbers into numbers, times into ISO 8601 in UTC, and `NA` and the empty text into null. No row is
+dropped: a message that does not parse goes to the journal `flights/unparsable`, with its journal and offset.
 """
 
 import sys
@@ -24,7 +22,7 @@ BY_CARRIER: Final = "flights/carrier/"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a run is told."""
+    """The arguments of the job."""
 
     address: str
     checkpoint: str
@@ -32,7 +30,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    """Run until all that is there now has been routed."""
+    """Route all flights that are in the source journals now."""
     from broadsheet.spark import session, start
 
     job = msgspec.json.decode(sys.argv[1], type=Job)
@@ -62,7 +60,7 @@ def main() -> None:
 
 
 def routed(raw: "DataFrame") -> "DataFrame":
-    """Each row as columns journal and value."""
+    """Turn each row into the columns journal and value."""
     from pyspark.sql import functions as f
 
     def known(name: str) -> "Column":

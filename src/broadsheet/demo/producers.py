@@ -1,9 +1,10 @@
-"""The producers: processes that append their part of the flights to one journal each.
+"""Producers: processes that each append a part of the flights to a journal of their own.
 
-A producer knows where its journal must end, so every append names its offset: an append whose answer was
-lost is tried there again, and where the journal has moved on its bytes are compared (journals.21). Killing
-the node therefore neither loses nor repeats a message. Besides flights each producer sends a few messages
-that are broken on purpose. Started with `spawn`; progress is a shared count.
+A producer is the only writer of its journal, so it knows the journal's end, and names the offset in every
+append. If the answer is lost, it repeats the append at the same offset; if that offset is taken, the bytes
+there are compared (journals.21). Therefore no message is lost or repeated when the node is killed. Each
+producer also sends a few messages that are broken on purpose. Processes are started with `spawn`, and report
+progress in a shared count.
 """
 
 import multiprocessing
@@ -33,16 +34,16 @@ BROKEN_EACH: Final = 3
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one producer does."""
+    """The work of one producer."""
 
     address: str
     number: int
     row_count: int | None
-    """Rows of the file that all producers together send; None: all."""
+    """How many rows of the file all producers together send; None for all."""
 
     @property
     def journal(self) -> str:
-        """Where it appends."""
+        """The journal that the producer appends to."""
         return source_journal(self.number)
 
 
@@ -52,7 +53,7 @@ def source_journal(number: int) -> str:
 
 
 def started(address: str, row_count: int | None) -> tuple[list[BaseProcess], Any]:
-    """Processes that append, and the shared count of acknowledged rows of each."""
+    """Start the producers. Returns their processes, and a shared array that counts acknowledged rows."""
     context = multiprocessing.get_context("spawn")
     counts = context.Array("q", PRODUCERS)
     processes: list[BaseProcess] = []
@@ -66,7 +67,7 @@ def started(address: str, row_count: int | None) -> tuple[list[BaseProcess], Any
 
 def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared array has no public type.
     """Append one producer's messages."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal's Ctrl-C comes to us too; the demo ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C the demo's own process ends this one.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     part = msgspec.json.decode(encoded, type=Part)
     publisher = Publisher(producer_from(os.urandom(PRODUCER_BYTES)))
@@ -84,11 +85,11 @@ def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared arr
 def _end_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
-        os._exit(1)  # Else it would be patient with a node that has ended too.
+        os._exit(1)  # Otherwise this process would wait for a node that has ended, too.
 
 
 def batches(part: Part, publisher: Publisher) -> Iterator[tuple[int, bytes]]:
-    """Framed messages, about `APPEND_BYTES` at a time, with the number of flights in them."""
+    """Framed messages in pieces of about `APPEND_BYTES`, each with the number of flights in it."""
     waiting, waiting_bytes, row_count = [broken(publisher, number) for number in range(BROKEN_EACH)], 0, 0
     for number, row in enumerate(flights(part.row_count)):
         if number % PRODUCERS != part.number:
@@ -104,7 +105,7 @@ def batches(part: Part, publisher: Publisher) -> Iterator[tuple[int, bytes]]:
 
 
 def broken(publisher: Publisher, number: int) -> bytes:
-    """A message that ends in the middle, as a sender with a bug would make it."""
+    """A message that is cut off in the middle, as a faulty sender might produce."""
     uuid = to_text(pack(publisher.producer, publisher.clock.tick(), Flag.OUTSIDE)).encode()
     return (
         JSON_LINES.prefix() + uuid + JSON_LINES.closing() + b',"carrier":"UA","flight":"%d","dist\n' % number

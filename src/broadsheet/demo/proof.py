@@ -1,7 +1,7 @@
-"""The proof: what a read-committed reader finds in the output journals, beside what the file says.
+"""Proof: compares what a read-committed reader finds in the output journals with the file.
 
-Counts without Spark, by the same sequencer as the source. Distances are miles. Source: pipelines.2,
-pipelines.11.
+The rows are counted without Spark, with the sequencer of the Spark source. Distances are miles. Source:
+pipelines.2, pipelines.11.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,21 +29,21 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing and nothing there twice."""
+        """Whether the journals hold as many rows and miles as the file."""
         return self.expected == self.found
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """How far the demo was at a time; seconds since its start."""
+    """The demo's progress at a time, in seconds since its start."""
 
     seconds: float
     appended: int
     routed: float
-    """Rows, by the bytes that committed batches read."""
+    """Rows that committed batches have read, estimated from their bytes."""
 
 
 def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
-    """Rows and miles of each carrier's journal."""
+    """The totals of each carrier's output journal."""
     found = {}
     for info in journals.list(BY_CARRIER):
         span = Span(info.name, 0, journals.end(info.name))
@@ -59,14 +59,14 @@ def found_in(target: Target, journals: SyncJournals) -> dict[str, Totals]:
 
 
 def unparsable_count(target: Target, journals: SyncJournals) -> int:
-    """Messages that the job could not read."""
+    """How many messages the job could not parse."""
     span = Span(UNPARSABLE, 0, journals.end(UNPARSABLE))
     shape = Shape(pa.schema([pa.field("offset", pa.int64())]))
     return sum(batch.num_rows for batch in read_span(target, JSON_LINES, span, shape))
 
 
 def lines(expected: Mapping[str, Totals], found: Mapping[str, Totals]) -> list[Line]:
-    """Carriers of either side, by name."""
+    """One line for each carrier of the file or of the journals, by name."""
     none = Totals(rows=0, miles=0)
     return [
         Line(carrier=carrier, expected=expected.get(carrier, none), found=found.get(carrier, none))
@@ -75,7 +75,7 @@ def lines(expected: Mapping[str, Totals], found: Mapping[str, Totals]) -> list[L
 
 
 def plot(file: Path, table: Sequence[Line], moments: Sequence[Moment], kills: Mapping[str, float]) -> None:
-    """Write a PNG: carriers in and out, and how the rows moved while processes were killed."""
+    """Write a PNG with the rows of each carrier, and the progress over time with the kills."""
     import matplotlib as mpl
 
     mpl.use("Agg")
