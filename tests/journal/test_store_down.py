@@ -15,6 +15,7 @@ from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
+from broadsheet.journal import fragments as fragments_module
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
@@ -450,3 +451,29 @@ async def _until_listed(replica: Replica) -> None:
             return
         await asyncio.sleep(0.001)
     pytest.fail("the store has answered, and the journal has not heard of it")
+
+
+async def test_a_read_has_a_store_that_was_down_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is down is asked once a minute: reads were refused for as long after it was up.
+
+    Found by the simulator: one failed listing at a start, and the reads of half a second were refused.
+    """
+    monkeypatch.setattr(fragments_module, "LIST_RETRY_MIN", Duration(3_600_000 * MILLISECOND))
+    monkeypatch.setattr(fragments_module, "LIST_RETRY_MAX", Duration(3_600_000 * MILLISECOND))
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await until_stored(node, 2)
+
+    shelf.is_down = True
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        replica = await node.broker.replica(NAME)
+        with pytest.raises(OSError, match="has not answered since the start"):
+            await anext(read(replica, ByteOffset(0), None, block=False))
+        shelf.is_down = False
+        assert (await anext(read(replica, ByteOffset(0), None, block=False))).data == FIRST
+        assert replica.is_listed
+    assert not crashes

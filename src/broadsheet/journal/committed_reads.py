@@ -8,10 +8,11 @@ descriptor is free, it waits in line with the appends (journals.20; ADR 0126).
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from broadsheet.base.marks import hit
-from broadsheet.base.time import in_seconds
+from broadsheet.base.time import SECOND, in_seconds
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import (
     BroadsheetError,
@@ -28,6 +29,8 @@ from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import first_above
 
 LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
+LISTING_PATIENCE: Final = SECOND
+"""How long a read waits for a store that is asked again because of it."""
 
 
 async def read(
@@ -97,7 +100,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         spooled = await _spooled_in_turn(replica, offset, most)
     if spooled is not None:
         return spooled
-    replica.require_listed()
+    await _listed(replica)
     conflict = replica.index.conflict_at(offset)
     if conflict:
         names = " and ".join(each.name for each in conflict)
@@ -110,6 +113,21 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         )
     length = min(most, fragment.end - offset)
     return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+
+
+async def _listed(replica: Replica) -> None:
+    """Have a store that was down when it was last asked asked again now; the reader waits a moment for it.
+
+    Raises:
+        OSError: it has not answered since the start.
+    """
+    if not replica.is_listed:
+        replica.listing_wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(in_seconds(LISTING_PATIENCE)):
+                await replica.listed.wait()
+        _require_open(replica, replica.end)
+    replica.require_listed()
 
 
 def next_begin(replica: Replica, offset: ByteOffset) -> ByteOffset:

@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from broadsheet.base.checksum import crc32c
-from broadsheet.base.time import SECOND, Duration, in_seconds
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Corrupt
 from broadsheet.journal.block_cache import Block, Budget, Flights
@@ -44,7 +44,9 @@ DECODINGS_MAX: Final = 4
 LIST_RETRY_MIN: Final = Duration(SECOND // 2)
 """Pause before a store that is down is asked again; doubles up to `LIST_RETRY_MAX`."""
 LIST_RETRY_MAX: Final = Duration(60 * SECOND)
-"""The longest pause. It ends early when the store answers the listing of any journal."""
+"""The longest pause. It ends early when the store answers any listing, or a reader wants it."""
+LIST_PAUSE_MIN: Final = Duration(50 * MILLISECOND)
+"""The shortest pause before a store that is down is asked again because a reader wants it."""
 
 
 class FragmentStore:
@@ -103,8 +105,14 @@ class FragmentStore:
             self._answered = asyncio.get_running_loop().create_future()
         return None
 
-    async def list_when_it_answers(self, journal: JournalName) -> Sequence[Fragment]:
-        """Like `list`, but tries until the store answers."""
+    async def list_when_it_answers(
+        self, journal: JournalName, *, wanted: asyncio.Event
+    ) -> Sequence[Fragment]:
+        """Like `list`, but tries until the store answers.
+
+        Args:
+            wanted: a reader sets it to have the store asked again at once.
+        """
         pause = LIST_RETRY_MIN
         while True:
             try:
@@ -112,7 +120,17 @@ class FragmentStore:
             except OSError:
                 if self._answered is None:
                     self._answered = asyncio.get_running_loop().create_future()
-                await asyncio.wait((self._answered,), timeout=in_seconds(pause))
+                await asyncio.sleep(in_seconds(LIST_PAUSE_MIN))  # However many readers come.
+                asked = asyncio.ensure_future(wanted.wait())
+                try:
+                    await asyncio.wait(
+                        (self._answered, asked),
+                        timeout=in_seconds(pause),
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                finally:
+                    asked.cancel()
+                    wanted.clear()
                 pause = Duration(min(2 * pause, LIST_RETRY_MAX))
 
     def _forget(self, asking: "asyncio.Task[Sequence[Fragment]]") -> None:

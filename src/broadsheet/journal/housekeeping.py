@@ -102,7 +102,7 @@ class Housekeeping:
     async def _list(self) -> None:
         """Tell the replica which fragments the store has, as soon as the store answers."""
         replica = self._replica
-        fragments = await replica.store.list_when_it_answers(replica.name)
+        fragments = await replica.store.list_when_it_answers(replica.name, wanted=replica.listing_wanted)
         while not replica.is_closed:
             try:
                 found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)

@@ -118,6 +118,8 @@ class Replica:
         self.spool, self.closed = opened.spool, opened.closed
         self.index, self.store, self.reason = opened.index, opened.store, opened.reason
         self._awaited, self.opened_head, self.notice = opened.awaited, opened.head, opened.notice
+        self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
+        """A reader wants what only the store tells; the store has told it, or the replica is closed."""
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
         self._may_upload, self.is_closed, self._is_refusing = not opened.doubted, False, False
         self.named_end = ByteOffset(0)  # The greatest offset of a stored producer index.
@@ -210,6 +212,7 @@ class Replica:
         """
         assert self._awaited is not None, "the store is listed once"
         awaited, self._awaited = self._awaited, None
+        self.listed.set()
         for fragment in fragments:
             self.index.add(fragment)
         stored = {(each.begin, each.end, each.sum): None for each in fragments}
@@ -260,6 +263,7 @@ class Replica:
         self.host.deliver(Closed(status=status))
         self.is_closed = True
         self._awaiting.clear()
+        self.listed.set()
         self.host.close()
         self._wake()
         for spool in (*self.closed, self.spool):
