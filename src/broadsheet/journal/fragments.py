@@ -218,7 +218,7 @@ class FragmentStore:
     async def get_side(
         self, journal: JournalName, name: str, begin: int = 0, end: int | None = None
     ) -> bytes:
-        """The bytes of [begin, end) of a side file, fewer where it ends before.
+        """The bytes [begin, end) of a side file, or fewer if it ends before.
 
         Raises:
             FileNotFoundError: the store does not have it. OSError: the store does not answer.

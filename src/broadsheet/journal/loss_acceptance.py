@@ -131,7 +131,7 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
 
 
 def told_of(lost: Sequence[Lost]) -> list[LostSpan]:
-    """What a reply tells of what is lost: where that is too much, the rest as one span around it."""
+    """The lost spans of a reply; above `TOLD_MAX` spans, one span around all others takes their place."""
     rest = lost[TOLD_MAX:]
     told = [LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in lost[:TOLD_MAX]]
     if rest:

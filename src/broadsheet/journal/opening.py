@@ -304,10 +304,12 @@ def _rebuild(
 
 
 def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) -> int:
-    """Sync the files behind the first `rested_count` where too many are open: what is unsynced may not rest.
+    """If too many files are open, sync those after the first `rested_count`, so that they may rest.
+
+    It is called as the files are opened, because a journal may have more files than the process may open.
 
     Returns:
-        How many are synced now. A journal may have more than the process may open.
+        How many of `spools` are synced now.
     """
     if not files.is_crowded:
         return rested_count

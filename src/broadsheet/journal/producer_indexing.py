@@ -175,7 +175,7 @@ class Indexing:
         """The part of the index at `point` after `skip` bytes, at most `read_bytes_max` long.
 
         Raises:
-            Corrupt: it is not there any more.
+            Corrupt: the index is no longer there.
         """
         replica = self._replica
         name = self._points.get(point)
@@ -186,7 +186,7 @@ class Indexing:
             part = await replica.store.get_side(replica.name, name, skip, end)
         except FileNotFoundError as error:
             raise Corrupt(f"journal {replica.name}: producer index {name} is missing") from error
-        size = skip + len(part) + (len(part) == end - skip)  # Where it is full there may be more.
+        size = skip + len(part) + (len(part) == end - skip)  # After a full part there may be more.
         return ProducerIndexReply(offset=point, previous=None, size=size), part
 
     async def _load(self) -> None:

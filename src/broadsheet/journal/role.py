@@ -91,8 +91,8 @@ def _offer_refusals(services: Services) -> None:
 
     async def refuse(*_request: object) -> Reply:
         raise Unsupported(
-            "this release serves journals on a node that stands alone, and of a cluster the metastore only:"
-            " start one with `broadsheet up --nodes 1`"
+            "this release serves journals on a single node only, and this node belongs to a cluster: start"
+            " another one with `broadsheet up --nodes 1`"
         )
 
     for row in Service.rows():

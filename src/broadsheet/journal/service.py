@@ -381,7 +381,7 @@ class Service:
         return Reply(reply, (stored,) if stored else ())
 
     async def index_points(self, call: Call, request: IndexPointsRequest, _payload: memoryview) -> Reply:
-        """A page of where a reader may cut."""
+        """A page of the index points, at which a reader may cut the journal."""
         indexing = await self._broker.indexing(request.journal, request.create_revision, by=call.deadline)
         try:
             points = await indexing.points()

@@ -126,10 +126,11 @@ def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:
 def _claimed_by_bytes(
     disk: Disk, directory: str, found: Sequence[SpoolFound], last: bytes
 ) -> Iterable[Claim]:
-    """The sums of files that stand among the bytes of the last record.
+    """Claims for the files whose sum is among the bytes of the last record.
 
-    A whole file's may stand anywhere in it. Bytes that were never adopted may stand behind what the record is
-    of: there the sum in its head tells, for an end that its head names, or would but for one bit.
+    The sum of a whole file may be anywhere in the record. If a file has later bytes that were never adopted,
+    the sum in the record's head counts, for an end that the head names, or would name without one damaged
+    bit.
     """
     told = ends_told(last)
     for each in found:

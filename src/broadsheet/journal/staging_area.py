@@ -69,14 +69,14 @@ class StagingArea:
         """
         if self.count >= self._count_max:
             raise Throttled(
-                f"{self.count} streaming appends are on their way: staged_count_max is {self._count_max};"
+                f"{self.count} streaming appends are staged, and staged_count_max is {self._count_max};"
                 " try again later"
             )
         if by is not None:
             mine, free = self._used_by(by), self._count_max - self.count
             if mine[0].count >= free or mine[1].count >= free - mine[0].count:
                 raise Throttled(
-                    f"{mine[0].count} streaming appends of this caller are on their way, {mine[1].count} on"
+                    f"{mine[0].count} streaming appends of this caller are staged, {mine[1].count} of them on"
                     f" this connection: its share of staged_count_max {self._count_max}; try again later"
                 )
         left, self._left = self._left, []
@@ -95,7 +95,7 @@ class StagingArea:
         """
         if self.length + length > self._bytes_max:
             raise Throttled(
-                f"{self.length} bytes of streaming appends are on their way: staged_bytes_max is"
+                f"{self.length} bytes of streaming appends are staged, and staged_bytes_max is"
                 f" {self._bytes_max}; try again later"
             )
         if by is not None:
@@ -104,8 +104,8 @@ class StagingArea:
                 self.memory_bytes, free - mine[0].length
             ):
                 raise Throttled(
-                    f"{mine[0].length} bytes of streaming appends of this caller are on their way: its"
-                    f" share of staged_bytes_max {self._bytes_max}; try again later"
+                    f"{mine[0].length} bytes of streaming appends of this caller are staged: its share of"
+                    f" staged_bytes_max {self._bytes_max}; try again later"
                 )
         self.length += length
         self._count(by, 0, length)

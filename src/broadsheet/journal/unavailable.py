@@ -24,8 +24,8 @@ class UnavailableJournals:
 
         async def refuse(*_: object) -> Reply:
             raise Unsupported(
-                f"journals need a node that stands alone for now, and this is one of {count}: "
-                "start another data directory with `broadsheet up`"
+                f"journals are not replicated yet, and this node is one of {count}: "
+                "start a single node in another data directory with `broadsheet up`"
             )
 
         for row in ROWS:

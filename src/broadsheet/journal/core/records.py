@@ -82,13 +82,13 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class ProposalHead(NamedTuple):
-    """The fields at the begin of what may be a proposal, none of them verified."""
+    """The first fields of a payload that may be a damaged proposal; none of them is verified."""
 
     begin: int
     end: int
     sum: bytes
     content_bytes: int
-    """What stands behind its registers: the content, and an attempt id before it where it has one."""
+    """Bytes after the registers: the attempt id, if the proposal has one, and the content."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ def decode(payload: Buffer) -> Proposal | Checkpoint | Identity:
 
 
 def head_of(payload: bytes) -> ProposalHead | None:
-    """The head of a proposal, were `payload` one that is damaged; None where it is too short for that."""
+    """The head of `payload`, read as a proposal that may be damaged; None if the payload is too short."""
     if len(payload) < _HEAD_BYTES:
         return None
     _, _, _, tail_bytes, _, _, begin, end, _, digest = _HEAD.unpack_from(payload)

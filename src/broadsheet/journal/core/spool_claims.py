@@ -23,7 +23,7 @@ from broadsheet.journal.core.registers import RegisterState
 WRONG_BITS_MAX: Final = 8
 """Bits of a sum that may be damaged. Other content matches this closely with a chance of one in 2^110."""
 PADDING_MAX: Final = 7
-"""Bytes that may stand behind a record whose frame does not tell its length."""
+"""Bytes of padding that may follow a record, if its frame does not say how long the record is."""
 SEARCHED_BYTES: Final = 64 << 10
 """How many first bytes of a record that does not decode are searched for a sum. A proposal has its sum in the
 head, and a checkpoint is shorter than this."""
@@ -123,13 +123,14 @@ def tells(record: bytes, digest: bytes) -> bool:
 
 
 def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) -> ByteOffset:
-    """How far the appends reached whose records do not decode, as far as what is left of these tells.
+    """The greatest end that the undecodable records among `suspects` may have had, as far as they show it.
 
-    A head that agrees with its content tells the end. Otherwise it is the furthest that either tells.
+    If the end in a record's head agrees with the length of its content, that is the end. Otherwise the
+    greatest end that the head or the length allows is taken.
 
     Args:
-        suspects: payloads of the records behind `end`; empty bytes for each missing one, which tells nothing.
-        length_max: of one append; a damaged head may name any offset.
+        suspects: payloads of the records after `end`; empty bytes for each missing one, which shows nothing.
+        length_max: of one append; it bounds the result, because a damaged head may name any offset.
     """
     reached, at = end, end
     for payload in suspects:
@@ -151,7 +152,7 @@ def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) ->
 
 
 def ends_told(record: bytes) -> list[ByteOffset]:
-    """Where a proposal may end, though some of its head may be damaged; a sum has to prove which it is."""
+    """The possible ends of a proposal whose head may have one damaged bit; a sum must prove the right one."""
     if (head := head_of(record)) is None:
         return []
     told = [head.end, *(head.end ^ 1 << bit for bit in range(64))]
@@ -160,7 +161,7 @@ def ends_told(record: bytes) -> list[ByteOffset]:
 
 
 def tells_sum(record: bytes, digest: bytes) -> bool:
-    """Whether a proposal, its head damaged or not, names this sum."""
+    """Whether the head of a proposal, damaged or not, has this sum."""
     head = head_of(record)
     return head is not None and agrees(digest, head.sum)
 

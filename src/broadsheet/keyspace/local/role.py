@@ -1,4 +1,4 @@
-"""Role: the key space of a node that stands alone, from its log to the Keyspace port.
+"""Role: the key space of a single node, from its log to the Keyspace port.
 
 It offers a `Keyspace` and a status source. It serves no methods: clients reach the metadata only through the
 roles that use it, such as journals. Source: control.15; log.1.
