@@ -3,13 +3,17 @@
 import asyncio
 import errno
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
-from broadsheet.base.types import Buffer, JournalName
+from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Status
 from broadsheet.journal.config import CLOSED_MIN
+from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.opening import contradiction
+from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.wal.config import KIB
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, running
@@ -128,3 +132,23 @@ async def test_files_that_are_stored_go_when_the_store_has_no_room_for_more() ->
             await asyncio.sleep(0.001)
         assert (len(disk.list(directory)), shelf.room) == (198, 0)
     assert not crashes
+
+
+async def test_what_is_stored_is_compared_with_the_few_files_that_share_its_span() -> None:
+    """Each stored fragment was compared with each waiting file: a start held the loop for their product."""
+    looked_at = 0
+
+    class Spool(SpoolFile):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looked_at
+            looked_at += name == "begin"
+            return super().__getattribute__(name)
+
+    file = SimDisk().open("spool", create=True)
+    spools = [Spool(file, ByteOffset(1000 + n)) for n in range(200)]
+    for spool in spools:
+        spool.end = ByteOffset(spool.begin + 1)
+    stored = [Fragment(ByteOffset(n), ByteOffset(n + 1), bytes(20), Codec.NONE) for n in range(1100)]
+    looked_at = 0
+    assert await contradiction(NAME, spools, stored) == ("", {})
+    assert looked_at < 5 * len(stored)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha1
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -41,7 +42,7 @@ from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import is_kept, lost_files, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
-from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
+from broadsheet.journal.spool_file import SpoolFile, create, first_above, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -215,7 +216,8 @@ async def contradiction(
     reason, doubted = "", dict[ByteOffset, None]()
     for fragment in fragments:
         # The spool of a stored fragment may have been removed. Then nothing contradicts the fragment.
-        shared = [each for each in spools if each.begin < fragment.end and fragment.begin < each.end]
+        from_here = islice(spools, first_above(spools, fragment.begin), None)
+        shared = [*takewhile(partial(_begins_below, fragment.end), from_here)]
         if not shared:
             continue
         if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in shared):
@@ -234,6 +236,10 @@ async def contradiction(
         reason = reason or told
         doubted |= dict.fromkeys(each.begin for each in shared)
     return Contradiction(reason, doubted)
+
+
+def _begins_below(end: ByteOffset, spool: SpoolFile) -> bool:
+    return spool.begin < end
 
 
 async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
@@ -266,10 +272,11 @@ def _rebuild(
     if not disk.exists(directory):
         _make(disk, directory)
     spools: list[SpoolFile] = []
+    stored = {(each.begin, each.end, each.sum): None for each in index.fragments()}
     rested_count = 0
     try:
         for spool_plan in plan.spools[:-1]:
-            is_stored = _is_stored(spool_plan, index.fragments())
+            is_stored = (spool_plan.begin, spool_plan.end, spool_plan.sum) in stored
             is_gone = not disk.exists(spool_name(directory, spool_plan.begin))
             if is_gone and (is_stored or not (is_listed or spool_plan.is_in_log())):
                 continue
