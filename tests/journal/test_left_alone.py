@@ -14,6 +14,7 @@ from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.listing import Listing
+from broadsheet.journal.replica import WOKEN_MAX
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import Stage, StreamedAppend
 from simulator.disk import SimDisk
@@ -105,6 +106,27 @@ async def test_a_reader_that_leaves_is_forgotten(node: Running) -> None:
         reading.cancel()
         await asyncio.wait([reading])
         assert replica.waiting_count == 0
+
+
+async def test_a_commit_wakes_a_few_readers_in_each_turn_of_the_loop(node: Running) -> None:
+    """A caller may have eight thousand: woken at once they held the loop for 0.1 s at each commit."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    readings = [asyncio.ensure_future(replica.wait_beyond(replica.end)) for _ in range(5 * WOKEN_MAX)]
+    await asyncio.sleep(0)
+    readings[-1].cancel()
+    run = UnaryAppend(b"x")
+    replica.deliver(Submitted(run=run, count=1, length=1))
+    assert (await run.answered)[0] is Status.OK
+
+    before, turns = sum([each.done() for each in readings]), 0
+    while before < len(readings):
+        assert turns < 100, "every reader goes on"
+        await asyncio.sleep(0)
+        after, turns = sum([each.done() for each in readings]), turns + 1
+        assert after - before <= WOKEN_MAX
+        before = after
+    assert replica.waiting_count == 0
 
 
 async def test_an_answered_append_keeps_nothing_of_its_content(node: Running) -> None:
