@@ -326,7 +326,7 @@ class Replica:
             spool = self._spool_from(effect.fragment_begin)
             parts: list[Buffer] = []
             if effect.stream is None:
-                run: AppendRun = effect.run  # type: ignore[assignment]  # Whoever submits makes it one.
+                run: AppendRun = effect.run  # type: ignore[assignment]  # Its submitter passed one.
                 content = run.content()
                 saved = spool.save()
                 passed("journal.append.before_spool")
@@ -417,7 +417,7 @@ class Replica:
         self.host.deliver(Persisted(token=token))
 
     def _reply(self, effect: Reply) -> None:
-        run: AppendRun = effect.run  # type: ignore[assignment]  # Whoever submits makes it one.
+        run: AppendRun = effect.run  # type: ignore[assignment]  # Its submitter passed one.
         passed("journal.append.before_reply")
         run.answer(effect.status, effect.begin, effect.end)
         passed("journal.append.after_reply")

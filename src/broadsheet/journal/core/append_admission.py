@@ -81,12 +81,13 @@ def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, 
     """
     has_content = bool(entry.length) or not entry.is_whole
     if is_behind and has_content:
+        # Acknowledged bytes are missing above this head: content would get their offsets (journals.15).
         return Status.INDEX_HAS_GREATER_OFFSET
     condition = entry.condition
     if condition is None:
         return Status.OK
     if condition.check or condition.may_change_registers:
-        if registers is None:
+        if registers is None:  # Lost is not empty: a check for an absent register would pass wrongly.
             return Status.REGISTERS_UNKNOWN
         if not is_met(condition, registers):
             return Status.REGISTER_MISMATCH

@@ -198,7 +198,7 @@ class Pipeline:
             return Status.FENCED
         if self.state is State.CLOSED:
             return self.closing_status
-        if length and self.is_full:
+        if length and self.is_full:  # Barriers need no space, and are still answered.
             return Status.STORE_UNHEALTHY
         if self.pending_count >= self.limits.pending_count_max:
             return Status.THROTTLED
@@ -219,7 +219,7 @@ class Pipeline:
         entry.begin = entry.end = self.adopted_end
         entry.token, entry.registers = Token(0), None
         self._queue.entries.append(entry)
-        if entry.settles:
+        if entry.settles:  # Only now: an earlier copy of the attempt that waited may have taken effect.
             self.attempts.settle(entry.settles)
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
@@ -227,6 +227,7 @@ class Pipeline:
     def _verdict(self, entry: Entry) -> Status:
         if self.is_full and entry.stream is not None and entry.length:
             return Status.STORE_UNHEALTHY  # It was admitted before the disk was full.
+        # Look for the attempt before the condition: its own first try has changed the head and the registers.
         attempt = entry.attempt
         if attempt and (attempt in self._adopted_attempts or self.attempts.find(attempt) is not None):
             hit("journal.pipeline.attempt_again")
@@ -282,6 +283,7 @@ class Pipeline:
             if entry.token > self._persisted:
                 break
             if entry.registers is not None and entry.registers.version > self._put_done:
+                # Registers that the Keyspace does not have would be lost with this replica (journals.11).
                 self._put(replies)
                 break
             self._queue.pop()
@@ -293,7 +295,7 @@ class Pipeline:
                     del self._adopted_attempts[entry.attempt]
                     self.attempts.remember(Remembered(entry.attempt, entry.begin, entry.end))
             replies.append(Reply(run=entry.run, status=entry.status, begin=entry.begin, end=entry.end))
-        if self.committed_end > before:
+        if self.committed_end > before:  # Before the replies: an answered client can read its own append.
             effects.append(Advance(end=self.committed_end))
         effects += replies
 
@@ -330,7 +332,7 @@ class Pipeline:
         self.adopted_end = taken[0].begin
         self.fragment_begin = min(self.fragment_begin, self.adopted_end)
         self.adopted_registers = self._queue.last_registers() or self.committed_registers
-        self._token = Token(event.token - 1)
+        self._token = Token(event.token - 1)  # Otherwise `is_busy` would wait for tokens that never come.
         for entry in taken:
             if entry.token:
                 self._adopted_attempts.pop(entry.attempt, None)

@@ -70,8 +70,8 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
     )
     for record in everything:
         if not isinstance(record, Proposal) or record.end <= base.end:
-            continue
-        if record.begin != plan.end:
+            continue  # The checkpoint includes it; the log trims such records late.
+        if record.begin != plan.end:  # Applying it would leave a hole in a spool file.
             plan.gap = f"the log continues at {record.begin}, not at {plan.end}"
             break
         _apply(plan, record)

@@ -105,7 +105,7 @@ def changed(condition: Condition, state: RegisterState, at: ByteOffset) -> Regis
             del values[name]
     values.update(condition.union or {})
     if values == state.values:
-        return None
+        return None  # An unchanged state is no new version, and needs no put of the registers key.
     return RegisterState(
         values=dict(sorted(values.items())), version=state.version + 1, at=at, attempt=condition.attempt
     )

@@ -78,6 +78,8 @@ def decode_seal(content: bytes, name: str) -> Seal:
 def governs(seal: Seal, newest: Generation | None) -> bool:
     """Whether the seal is newer than the log's records, so that it counts and they do not.
 
+    With equal generations a crash came before the log's stream was begun anew.
+
     Args:
         newest: the generation of the log's newest record; None if it has none.
     """

@@ -87,7 +87,7 @@ def salvage(
     transactions = {each.revision: each for each in records if isinstance(each, TransactionRecord)}
     chunks = [each for each in records if isinstance(each, SnapshotChunk)]
     base = _newest(chunks)
-    is_founded = bool(base) or first == 0
+    is_founded = bool(base) or first == 0  # Without a snapshot, the records suffice only if none was trimmed.
     shown = OrderedMap()
     for chunk in base or sorted(chunks, key=lambda chunk: chunk.revision):
         shown.apply((pair.key, pair) for pair in chunk.pairs)

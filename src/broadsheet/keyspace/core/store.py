@@ -206,6 +206,7 @@ class Store:
             return self._answer_when_durable(event.request, succeeded=True)
         grown = self._head_bytes + sum(self._growth(key, pair) for key, pair in changes)
         most = self.limits.map_bytes_max + (self.limits.map_reserve_bytes if event.is_upkeep else 0)
+        # A map above the limit still accepts a transaction that does not grow it: deletes make room.
         if grown > max(most, self._head_bytes):
             hit("keyspace.map_full")
             of = " and map_reserve_bytes together" if event.is_upkeep else ""
