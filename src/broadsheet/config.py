@@ -1,11 +1,11 @@
 """Configuration: a frozen tree of structs, filled from file, environment and flags; each value has an origin.
 
 Later sources win: default, TOML file, `BROADSHEET_SECTION__FIELD` in the environment, flag. A name that the
-tree does not have is refused, with the nearest one that it has. Each domain defines its own struct (units in
+tree does not have is refused, with the nearest name that it has. Each domain defines its own struct (units in
 the field names, bounds in `__post_init__` or `msgspec.Meta`); `node.py` composes them into the tree that is
 loaded here. A `Duration` is written with its unit, as in `"30s"` or `"1.5ms"`, or as nanoseconds. A `Place`
-that stands in a file is relative to that file. No integer is negative, or has more than 63 bits. This module
-knows no domain, keeps no settings, and reads the environment only where it is passed in.
+in a file is relative to that file. No integer is negative, or has more than 63 bits. This module knows no
+domain, keeps no settings, and uses only the environment that is passed in.
 Source: code.17, ADR 0001.
 """
 
@@ -36,11 +36,11 @@ NANOSECONDS: Final = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-"""Of the units in which a duration may be written."""
+"""The units of durations, in nanoseconds."""
 
 Place = Annotated[str, msgspec.Meta(extra={"is_place": True})]
-"""A path. One that a file names is relative to the file, so that both may be moved together; any other is
-relative to where the process runs."""
+"""A path. In a file, it is relative to that file, so that both may be moved together. From another source, it
+is relative to the process's working directory."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -113,7 +113,7 @@ def load(
 
 
 class _Found:
-    """What the sources said so far."""
+    """The values of the sources so far, with their origins."""
 
     def __init__(self, tree: type[msgspec.Struct]) -> None:
         self.values: dict[str, Any] = {}
@@ -137,7 +137,7 @@ class _Found:
         self.origins[name] = origin
 
     def put_table(self, table: Mapping[str, Any], above: str, origin: str, beside: Path) -> None:
-        """Set what stands in a TOML table, section by section; places in it are relative to `beside`."""
+        """Set the values of a TOML table, section by section; places in it are relative to `beside`."""
         for key, value in table.items():
             name = f"{above}{key}"
             kind = self._kind(name, origin)
@@ -149,17 +149,17 @@ class _Found:
                 self.put(name, value, origin)
 
     def put_text(self, name: str, text: str, origin: str) -> None:
-        """Set one value from the environment: as it stands for a string, else a TOML value."""
+        """Set one value from the environment: the text itself for a string, otherwise a TOML value."""
         value: object = text
         if self._kind(name, origin) not in (str, Place):
-            with contextlib.suppress(tomllib.TOMLDecodeError):  # Then the conversion says what it wanted.
+            with contextlib.suppress(tomllib.TOMLDecodeError):  # The conversion will name the right type.
                 value = tomllib.loads(f"value = {text}")["value"]
         self.put(name, value, origin)
 
     def explain(self, error: Exception) -> str:
         """The message of msgspec, with our dotted name and the origin of the value that it complains of.
 
-        A section's own check names the section and, in its words, the fields: who set one of those is meant.
+        If a section's own check fails, its message names fields: the origin is that of the named fields.
         """
         message, _, where = str(error).partition(" - at `$")
         name = where.strip(".`")
@@ -205,10 +205,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _nanoseconds(text: str, where: str) -> int:
-    """A duration as somebody wrote it.
+    """The nanoseconds of a written duration.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `text` is not a duration.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", text.strip())
     if found is None or found[2] not in NANOSECONDS:

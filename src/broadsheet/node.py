@@ -1,8 +1,9 @@
-"""The node: a configuration, and roles that start and end in order. The composition root (node.1).
+"""Node: a configuration, and roles that start and end in order. The composition root (node.1).
 
-STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order listed, each with
-what the earlier ones offer, and close in the opposite order: doors first, so that nothing is accepted that
-nobody will finish. It opens no socket or file by itself, so that the simulator starts it over its own ports.
+STARTING --every role started--> READY --`close`--> STOPPING. Roles start in the order listed, and each finds
+the services of the earlier ones. They close in the opposite order: doors first, so that no request is
+accepted that no role would finish. The node opens no socket or file by itself, so that the simulator can
+start it over simulated ports.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cluster: str = "local"
     """The cluster's name, the same on all its nodes; tokens are for one cluster."""
     data_dir: Place = ".broadsheet/n1"
-    """Where everything is kept."""
+    """The directory of all data of the node."""
     peers: dict[str, str] = {}
     """Every node of the cluster with the address of its native door; empty for a node alone."""
     is_insecure: bool = False
@@ -90,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     http: HTTPConfig = HTTPConfig()
 
     def __post_init__(self) -> None:
-        """Hold the relations between sections."""
+        """Check the relations between sections."""
         if self.node.peers:
             require_room_for_documents(self.metastore.wal)
 
@@ -128,11 +129,11 @@ class Node:
         self.services.offer(Method, self.status.method())
 
     async def start(self) -> Mapping[str, str]:
-        """Start every role; returns where each door listens.
+        """Start every role; the address of each door, by its name.
 
         Raises:
-            ConfigError: a role cannot start so; the earlier ones are closed again.
-            Corrupt: a role's data are damaged; likewise.
+            ConfigError: a role cannot start with this configuration; the earlier ones are closed again.
+            Corrupt: a role's data are damaged; the earlier ones are closed again.
         """
         self._lag.start()
         logger = self._logs.of("node")

@@ -1,4 +1,4 @@
-"""The ports: all that a node may ask of the world (node.3).
+"""Ports: everything that a node may ask of the world (node.3).
 
 Each port has a production implementation (`runtime/`), a simulated one (`sim/`) and, for disk and objects,
 one that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine` comes with
@@ -36,7 +36,7 @@ class Timer(Protocol):
     """A pending call, as `Timers.call_after` returned it."""
 
     def cancel(self) -> None:
-        """Make sure that the call does not come; harmless when it has."""
+        """Prevent the call; no effect if it was made already."""
         ...
 
 
@@ -78,8 +78,8 @@ class File(Protocol):
     Raises:
         OSError: of any method; `errno` says which. After a failed write or sync the bytes written since the
             last good sync are in doubt, and a later sync that succeeds would prove nothing: the process must
-            end. ENOSPC and EDQUOT are the exception, and only a *write* raises them: nothing may be assumed
-            of its range, but the rest stands. A sync that finds no room raises EIO.
+            end. ENOSPC and EDQUOT are the exception, and only a *write* raises them: the bytes of its range
+            are in doubt, but the rest of the file is sound. A sync that finds no room raises EIO.
     """
 
     @property
@@ -120,11 +120,11 @@ class File(Protocol):
         ...
 
     async def uncache(self, begin: int, end: int) -> None:
-        """A hint, off the loop: what is synced of [begin, end) need not stay in memory."""
+        """Hint, off the loop, that the synced bytes of [begin, end) need not stay in memory."""
         ...
 
     def close(self) -> None:
-        """Release the file, unsynced; idempotent."""
+        """Release the file without a sync; idempotent."""
         ...
 
 
@@ -132,7 +132,7 @@ class DiskLock(Protocol):
     """Exclusive ownership of a lock file, which ends with the process."""
 
     def release(self) -> None:
-        """Give it up; idempotent."""
+        """Release the lock; idempotent."""
         ...
 
 
@@ -145,17 +145,17 @@ class Disk(Protocol):
         A created file survives a crash only after `sync_dir` of its directory.
 
         Raises:
-            FileNotFoundError: it is absent and `create` is false.
-            FileExistsError: it is there and `exclusive` is true.
+            FileNotFoundError: the file is absent and `create` is false.
+            FileExistsError: the file exists and `exclusive` is true.
         """
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether a file or directory of that name is there."""
+        """Whether a file or directory of that name exists."""
         ...
 
     def list(self, directory: str) -> list[str]:
-        """The sorted names in `directory`; empty where that is absent."""
+        """The sorted names in `directory`; empty if it is absent."""
         ...
 
     def make_dir(self, name: str) -> None:
@@ -174,7 +174,7 @@ class Disk(Protocol):
         """Remove an empty directory. Durable after `sync_dir` of the one above it.
 
         Raises:
-            FileNotFoundError: it is absent. OSError: it is not empty. Nothing changed.
+            FileNotFoundError: the directory is absent. OSError: it is not empty. Nothing changed.
         """
         ...
 
@@ -187,7 +187,7 @@ class Disk(Protocol):
         ...
 
     def size(self) -> int:
-        """Bytes that are in use, by whomever, or may still be written: what `df` takes percents of."""
+        """Bytes that are in use, by any process, or may still be written: 100 percent for `df`."""
         ...
 
     def lock(self, name: str) -> DiskLock:
@@ -243,7 +243,7 @@ class ByteProtocol(Protocol):
     """The receiving half: `asyncio.BufferedProtocol`, by which bytes arrive in buffers that we own."""
 
     def connection_made(self, transport: Transport) -> None:
-        """The connection stands."""
+        """Take the transport of a new connection."""
         ...
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -251,7 +251,7 @@ class ByteProtocol(Protocol):
         ...
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` were put there."""
+        """Take `nbytes` that were put into the buffer."""
         ...
 
     def eof_received(self) -> bool | None:
@@ -280,7 +280,7 @@ class Listener(Protocol):
         ...
 
     async def close(self) -> None:
-        """Accept no more; connections that stand are not touched."""
+        """Accept no more; existing connections are not touched."""
         ...
 
 
@@ -296,7 +296,7 @@ class Network(Protocol):
         ...
 
     async def dial(self, address: str, factory: Callable[[], ByteProtocol]) -> ByteProtocol:
-        """Open a connection; returns once it stands.
+        """Open a connection; returns when it is established.
 
         Raises:
             OSError: refused or unreachable. The caller bounds the time.
@@ -305,21 +305,21 @@ class Network(Protocol):
 
 
 class ObjectInfo(Protocol):
-    """What a listing says of an object."""
+    """An entry of a listing."""
 
     @property
     def name(self) -> str:
-        """Its full name in the store."""
+        """The full name of the object in the store."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Its length."""
+        """The length of the object."""
         ...
 
     @property
     def modified(self) -> WallTime:
-        """When it was stored, by the store's clock."""
+        """The time at which it was stored, by the store's clock."""
         ...
 
 
@@ -333,10 +333,10 @@ class ObjectStore(Protocol):
             body: pieces, made as they are asked for, perhaps in a thread, and as often as is needed.
 
         Returns:
-            False where an object of that name was there already; it is untouched.
+            False if an object of that name existed already; it is untouched.
 
         Raises:
-            OSError: unknown whether it is stored; repeat it.
+            OSError: the object may or may not be stored; repeat the call.
         """
         ...
 
@@ -353,5 +353,5 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove an object; no error where it is absent."""
+        """Remove an object; no error if it is absent."""
         ...

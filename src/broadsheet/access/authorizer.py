@@ -14,11 +14,11 @@ from broadsheet.errors import NotAllowed, Unauthenticated
 from broadsheet.ports import Time
 
 CLUSTER_WIDE: Final = Capability.ADMIN | Capability.REPLICATE
-"""What these do concerns every name, so that a grant of some names is not enough."""
+"""These capabilities concern every name, so a grant of some names is not enough."""
 
 
 class Authorizer:
-    """Turns tokens into principals, and principals into yes or no."""
+    """Verifies tokens, and checks what their bearers may do."""
 
     def __init__(self, tokens: Tokens | None, *, time: Time) -> None:
         """Check against the keys of `tokens`; None turns authorization off."""
@@ -30,10 +30,10 @@ class Authorizer:
         return self._tokens is not None
 
     def authenticate(self, token: str) -> Principal:
-        """Whoever bears `token`; the empty string is no token.
+        """The principal that bears `token`; an empty string means no token.
 
         Raises:
-            Unauthenticated: there is none, or it is expired, forged, or meant for another cluster.
+            Unauthenticated: the token is missing, expired, forged, or meant for another cluster.
         """
         if self._tokens is None:
             return ANYONE
@@ -45,7 +45,7 @@ class Authorizer:
         """Let `principal` use `capability` on `name`, or on no particular name.
 
         Raises:
-            Unauthenticated: its token has expired since.
+            Unauthenticated: the principal's token has expired.
             NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the same
             whether
                 `name` exists or not.

@@ -13,7 +13,7 @@ class Capability(IntFlag):
     """Bits of the `cap` claim."""
 
     NONE = 0
-    """Asked of everybody: a valid token, where tokens are on, is enough."""
+    """No capability: a valid token is enough, and none is needed if authorization is off."""
     LIST = 1 << 1
     """See names and specs."""
     APPLY = 1 << 2
@@ -36,4 +36,4 @@ EVERYTHING: Final = (
     | Capability.REPLICATE
     | Capability.ADMIN
 )
-"""What a caller may do where authorization is off."""
+"""The capabilities of a caller if authorization is off."""

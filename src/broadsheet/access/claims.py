@@ -1,4 +1,4 @@
-"""Claims: what a verified token says, and the principal that it makes of its bearer.
+"""Claims: the principal that a verified token describes: its capabilities, its grant of names, its expiry.
 
 Prefixes are compared as plain strings: `logs/` covers `logs/web`, and not `logs-old`. Times are wall clock,
 which is all that a token can speak of: a wrong clock costs availability, never isolation between names.
@@ -11,22 +11,22 @@ from broadsheet.base.time import WallTime
 
 
 class Principal(msgspec.Struct, frozen=True, gc=False):
-    """Whoever speaks on a connection."""
+    """The identity of the caller on a connection."""
 
     capabilities: Capability
-    """What it may do."""
+    """The capabilities of the caller."""
     names: tuple[str, ...]
-    """Names that it may do it to, exactly."""
+    """The exact names that the capabilities are for."""
     prefixes: tuple[str, ...]
-    """Prefixes of names that it may do it to; the empty prefix covers all."""
+    """The prefixes of names that the capabilities are for; the empty prefix covers all."""
     expires: WallTime | None
-    """When it must have shown a newer token; None for never."""
+    """The time by which the caller must send a newer token; None for never."""
     excluded_names: tuple[str, ...] = ()
-    """Names taken out again."""
+    """Exact names that are excluded again."""
     excluded_prefixes: tuple[str, ...] = ()
-    """Prefixes taken out again."""
+    """Prefixes that are excluded again."""
     account: str = ""
-    """Whose share of the node it uses: equal for tokens of one subject and grant; empty for everybody's."""
+    """The account whose share of the node is used: one for each subject and grant; empty for none."""
 
     def covers(self, name: str) -> bool:
         """Whether `name` is within its grant."""
@@ -36,14 +36,14 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_control(self) -> bool:
-        """Whether it speaks as a peer or an operator: control goes first where the node is short of room."""
+        """Whether it is a peer or an operator: control goes first if the node is short of room."""
         return self.account != "" and bool(self.capabilities & (Capability.REPLICATE | Capability.ADMIN))
 
     @property
     def covers_everything(self) -> bool:
-        """Whether its grant leaves out no name at all."""
+        """Whether its grant covers every name."""
         return "" in self.prefixes and not self.excluded_names and not self.excluded_prefixes
 
 
 ANYONE = Principal(capabilities=EVERYTHING, names=(), prefixes=("",), expires=None)
-"""The caller where authorization is off: only ever on loopback, or by `--insecure`."""
+"""The caller if authorization is off, which is possible only on loopback or with `--insecure`."""

@@ -1,4 +1,4 @@
-"""Exposure: a door beyond loopback without TLS is refused, unless asked for by name (access.1)."""
+"""Exposure: a door beyond loopback without TLS is refused, unless the operator asks for it (access.1)."""
 
 import ipaddress
 from typing import Final
@@ -12,7 +12,7 @@ def check_exposure(door: str, address: str, *, is_insecure: bool) -> None:
     """Let a door listen at `address` (`host:port`).
 
     Raises:
-        ConfigError: it is reachable from outside of this machine, and `is_insecure` is false.
+        ConfigError: the address can be reached from outside of this machine, and `is_insecure` is false.
     """
     if not is_insecure and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise ConfigError(
@@ -24,7 +24,7 @@ def check_exposure(door: str, address: str, *, is_insecure: bool) -> None:
 def is_loopback(host: str) -> bool:
     """Whether `host` can be reached from this machine only.
 
-    A name is not believed: it may mean anything tomorrow.
+    Names other than localhost count as reachable from outside: they may resolve to any address later.
     """
     if host in LOOPBACK_NAMES:
         return True

@@ -23,11 +23,11 @@ from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.errors import ConfigError, Unauthenticated
 
 KEY_BYTES_MIN: Final = 32
-"""256 bits, as HMAC-SHA256 wants."""
+"""256 bits, the least for HMAC-SHA256."""
 KEY_COUNT_MAX: Final = 16
 """Keys in rotation."""
 TOKEN_BYTES_MAX: Final = 8 * 1024
-"""Longer ones are refused unread."""
+"""Longer tokens are refused without decoding."""
 LIFETIME_MAX: Final = Duration(3600 * SECOND)
 """Default of the longest life that a token may have."""
 LEEWAY: Final = Duration(5 * SECOND)
@@ -77,7 +77,7 @@ class Claims(msgspec.Struct, frozen=True):
     nbf: Seconds = 0
     """Not valid before this."""
     sub: Subject = ""
-    """Who it was given to. Tokens of one subject and grant share one account of the node."""
+    """The bearer for whom it was made. Tokens of one subject and grant share one account of the node."""
     sel: SelectorClaim = SelectorClaim()
 
 
@@ -137,14 +137,15 @@ class Tokens:
         return jwt.encode(claims, self._keys[self._signing], _ALGORITHM, headers={"kid": self._signing})
 
     def verify(self, token: str, *, now: WallTime) -> Principal:
-        """Whom `token` makes its bearer.
+        """The principal that `token` describes.
 
         Raises:
-            Unauthenticated: it is not a valid token of this cluster at `now`. The message has no part of it.
+            Unauthenticated: `token` is not a valid token of this cluster at `now`. The message has no part of
+                the token.
         """
         if len(token) > TOKEN_BYTES_MAX:
             raise Unauthenticated(
-                f"the token has {len(token)} characters, and {TOKEN_BYTES_MAX} are the most"
+                f"the token has {len(token)} characters, above the limit of {TOKEN_BYTES_MAX}"
             )
         claims = self._decode(token)
         if claims.iat * SECOND > now + LEEWAY:
@@ -160,7 +161,7 @@ class Tokens:
         return _principal(claims)
 
     def _decode(self, token: str) -> Claims:
-        """The claims of a token that one of our keys has signed; times are not looked at."""
+        """The claims of a token that one of our keys has signed; the times are not checked here."""
         try:
             named = jwt.get_unverified_header(token).get("kid")
             candidates = [self._keys[named]] if named in self._keys else list(self._keys.values())
@@ -186,7 +187,7 @@ _OPTIONS: Final[Any] = {
 
 
 def key_id(key: bytes) -> str:
-    """A short public name for a key: it tells rotated keys apart, and tells nothing of them."""
+    """A short public name for a key, by which rotated keys are told apart. It reveals nothing of the key."""
     return hmac.new(key, b"broadsheet token key id", hashlib.sha256).hexdigest()[:16]
 
 

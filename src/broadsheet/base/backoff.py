@@ -1,4 +1,4 @@
-"""Backoff: the pauses between the attempts of one thing.
+"""Backoff: the pauses between repeated attempts.
 
 A pause is twice the one before, up to the longest. With a random stream it is anywhere between nothing and
 that ("full jitter"), so that callers that failed together come back apart. It neither waits nor counts time:
@@ -29,12 +29,12 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Begin again: the last attempt had success."""
+        """Begin again, because the last attempt succeeded."""
         self._ceiling = self._first
         self.pause = self._drawn()
 
     def next(self) -> Duration:
-        """The coming pause; the one behind it may be twice as long."""
+        """The coming pause; the bound of the one after it doubles."""
         pause = self.pause
         self._ceiling = Duration(min(2 * self._ceiling, self._longest))
         self.pause = self._drawn()

@@ -12,7 +12,7 @@ _chooser: Callable[[str], bool] | None = None
 
 
 def install(chooser: Callable[[str], bool] | None) -> None:
-    """Let `chooser` decide from now on; None ends it."""
+    """Let `chooser` decide from now on; None turns it off."""
     global _chooser  # noqa: PLW0603 - one per simulated world, and worlds do not overlap.
     _chooser = chooser
 

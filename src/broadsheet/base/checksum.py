@@ -22,7 +22,7 @@ CRC32C_BYTES: Final = 4
 
 
 crc32c: Final[_Crc32c] = _native.crc32c
-"""The crc32c of `content`, as if whatever gave `seed` stood before it: `crc32c(content, seed=0)`.
+"""`crc32c(content, seed=0)`: the crc32c of `content`, continued from the checksum `seed` of the bytes before.
 
 The native function itself: a wrapper in Python would double what it takes for a header.
 """

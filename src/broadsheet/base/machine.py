@@ -1,4 +1,4 @@
-"""The machine contract: facts in, wishes out, no IO (code.1-7).
+"""Machine: the contract of every protocol machine: events in, effects out, no IO (code.1-7).
 
 A machine is stepped by exactly one host, on one thread. `step` is total and runs to completion. An exception
 other than `AssertionError` means that the *input* was illegal and that nothing changed; an `AssertionError`
@@ -43,7 +43,7 @@ class Machine(Protocol[E_contra, F]):
         ...
 
     def deadline(self) -> Instant | None:
-        """When `step(Tick())` is next wanted, computed from state; None for never."""
+        """The time of the next `step(Tick())`, computed from state; None for never."""
         ...
 
     def check(self) -> None:

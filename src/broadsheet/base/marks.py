@@ -1,4 +1,4 @@
-"""Marks: proof that a test went where it says (simulation.8).
+"""Marks: names of code paths that tests count, as proof that a test went there (simulation.8).
 
 `hit("limbo.late_answer")` is one dictionary increment, so it stays in production code. A test reads the count
 before and after; the long simulations fail if a mark was never hit, and strike when one is.

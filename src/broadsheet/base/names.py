@@ -1,4 +1,4 @@
-"""Names of journals and files: what may stand in them, checked once where they come in (access.7).
+"""Names: the rules for names of journals and files, checked once when a name comes in (access.7).
 
 A name is relative, clean (no empty segment, no `.` or `..`), ASCII, and bounded, so that it may become a
 path below a root, a key or a URL without escaping. Lengths are in characters, which are bytes here. Source:
@@ -30,7 +30,7 @@ def journal_name(text: str) -> JournalName:
     """Take `text` as the name of a journal.
 
     Raises:
-        InvalidArgument: it is none; the message says why.
+        InvalidArgument: `text` is not a journal name; the message says why.
     """
     if not JOURNAL_NAME_MIN <= len(text) <= JOURNAL_NAME_MAX:
         raise InvalidArgument(
@@ -48,7 +48,7 @@ def check_file_name(name: str) -> None:
     """Make sure that `name` stays below the root that it is opened under.
 
     Raises:
-        InvalidArgument: it might not; the message says why.
+        InvalidArgument: the name might leave the root; the message says why.
     """
     if not 0 < len(name) <= FILE_NAME_MAX:
         length = f"{len(name)} characters, not 1 to {FILE_NAME_MAX}"

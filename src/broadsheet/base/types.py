@@ -1,4 +1,4 @@
-"""The typed integers and names that cross module borders.
+"""Types: the typed integers and names that cross module borders.
 
 A position is inclusive (`offset`), an end exclusive (`end`). `Offset` counts entries of a log stream,
 `ByteOffset` bytes of a journal: the type checker keeps them apart (code.13).
@@ -10,7 +10,7 @@ Offset = NewType("Offset", int)
 """Dense position of an entry in a log stream; the first entry is 0."""
 
 NO_OFFSET: Final = Offset(-1)
-"""Holds nothing yet: the position before the first entry."""
+"""The position before the first entry, for a stream that holds nothing yet."""
 
 ByteOffset = NewType("ByteOffset", int)
 """Position of a byte in a journal; the first byte is 0."""
@@ -25,7 +25,7 @@ Revision = NewType("Revision", int)
 """Position in a key space's history; the first revision is 1, and 0 means absent."""
 
 Generation = NewType("Generation", int)
-"""Which branch of a log stream an entry belongs to: truncation begins a greater one."""
+"""A branch of a log stream: each truncation begins a greater generation."""
 
 LogStreamId = NewType("LogStreamId", int)
 """A logical stream of one physical log, unsigned 64 bits."""
@@ -46,7 +46,7 @@ RequestId = NewType("RequestId", int)
 """A request of one connection."""
 
 Token = NewType("Token", int)
-"""What a machine names a `Persist` by; rises with each one."""
+"""The number by which a machine names a `Persist` effect; it rises with each one."""
 
 JournalName = NewType("JournalName", str)
 """A validated journal name: relative, clean, at most 512 characters."""

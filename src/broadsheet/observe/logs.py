@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, or readable lines on a terminal.
+"""Logs: structured logs, as one JSON object per line, or as readable lines on a terminal.
 
 Event names are `noun.verb` (`node.ready`), keys are the words of the glossary. The timestamp is the node's
 own wall clock, so that the logs of a simulation show simulated time and diff cleanly. Nothing here is global:
@@ -25,7 +25,7 @@ SECRET_KEYS: Final = ("token", "secret", "password", "authorization")
 
 
 class Level(IntEnum):
-    """What is written: this and everything above it."""
+    """The severity of a line; a log writes lines of its level and above."""
 
     DEBUG = 10
     INFO = 20

@@ -15,7 +15,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """The metrics of one node. `registry` is what a metric is declared with."""
+    """The metrics of one node. Metrics are declared with its `registry`."""
 
     def __init__(self, *, version: str, node: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -27,5 +27,5 @@ class Metrics:
         Gauge(name, help_text, registry=self.registry).set_function(read)
 
     def page(self) -> bytes:
-        """Everything, in Prometheus's text format."""
+        """All metrics, in Prometheus's text format."""
         return generate_latest(self.registry)

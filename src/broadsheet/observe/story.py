@@ -1,4 +1,4 @@
-"""The story of a machine: its last steps, for whoever asks why it is where it is (code.10).
+"""Story: the last steps of a machine, which explain how it came to its present state (code.10).
 
 A ring. A step keeps the event and the effects themselves, which are frozen; where they carry payload,
 `lines` tells its length only, because slabs are recycled and a view would show other bytes by then. A machine
@@ -22,7 +22,7 @@ PAYLOAD_SHOWN_MAX: Final = 64
 ITEMS_SHOWN_MAX: Final = 8
 
 _Step = tuple[Instant, object, Sequence[object], object]
-"""When, what, what was wished, and the state after it. A plain tuple: a named one costs six times as much."""
+"""Time, event, effects, and the state after the step. A plain tuple: a named one costs six times as much."""
 
 
 class Story:
@@ -54,11 +54,11 @@ class Story:
         return self._steps[-1][3] if self._steps else self._before
 
     def tell(self, at: Instant, event: Event, effects: Sequence[Effect]) -> None:
-        """Remember one step, and forget the oldest where the ring is full."""
+        """Record one step; if the ring is full, the oldest step is dropped."""
         self._keep(at, event, effects, self._state() if self._state is not None else None)
 
     def refuse(self, at: Instant, event: Event, error: Exception) -> None:
-        """Remember an illegal event, which changed nothing."""
+        """Record an illegal event, which changed nothing."""
         self._keep(at, event, (), error)
 
     def lines(self) -> list[str]:
@@ -87,7 +87,7 @@ class Story:
 
 
 class _Text(str):
-    """An event or an effect as a reader sees it: the thing itself is gone."""
+    """The text of an event or effect whose object is not kept."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The ports of a process that only calls: a client has no disk and no stores."""
+"""Caller: the ports of a process that only calls nodes; a client has no disk and no stores."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class CallerPorts:
     """Clocks, sockets and entropy on the running loop: what `wire.client.dial` needs."""
 
     def __init__(self, *, crash: Crash) -> None:
-        """Gather them. Make it on the loop that will use it."""
+        """Make the ports, on the loop that will use them."""
         self.time: Time = SystemTime()
         self.timers: Timers = LoopTimers(asyncio.get_running_loop())
         self.network: Network = TCPNetwork()

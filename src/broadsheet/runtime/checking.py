@@ -1,12 +1,12 @@
 """Checking: whether machines and other guarded state assert their invariants after each step.
 
-On in simulations and in every test process, off in production, where an object asks once when it is made.
-`BROADSHEET_CHECK=1` in the environment turns it on for a process: it is how tests reach the nodes that they
-start. Hosts take no argument for it, so nobody can forget it.
+Checks are on in simulations and in every test process, and off in production. An object asks once, when it is
+made. `BROADSHEET_CHECK=1` in the environment turns them on for a process, so that tests can check the nodes
+that they start. Hosts take no argument for it, so no caller can forget it.
 
-    NEVER: production. SHARED: a real process under test; what is checked often and is large is checked less
-    often, so that checks take at most a third of its time. ALWAYS: a simulation, where skipping by the real
-    clock would make runs differ.
+    NEVER: production. SHARED: a real process under test; an expensive check is made less often, so that
+    checks take at most a third of the time. ALWAYS: a simulation, where skipping by the real clock would make
+    two episodes of one seed differ.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Final
 
 VARIABLE: Final = "BROADSHEET_CHECK"
 SHARE: Final = 2
-"""A check that took a second is not repeated for so many seconds."""
+"""A check is not repeated for so many times the time that it took."""
 
 
 class Level(Enum):
@@ -49,14 +49,14 @@ def always() -> Generator[None, None, None]:
 
 
 def checker(check: Callable[[], None]) -> Callable[[], None] | None:
-    """What to call after each step instead of `check`; None where nothing is to be called."""
+    """The function to call after each step in place of `check`; None if checks are off."""
     if _level is Level.NEVER:
         return None
     return check if _level is Level.ALWAYS else _Shared(check)
 
 
 class _Shared:
-    """A check that pauses in proportion to what it took."""
+    """A check that pauses in proportion to the time that it took."""
 
     __slots__ = ("_check", "_next")
 

@@ -1,9 +1,9 @@
-"""The data directory: who owns it, in which format it is, and why it may not be opened.
+"""Data directory: its owner, its format, and the reasons why it may not be opened.
 
-A directory is ours when it holds `broadsheet.json` (format version, node, when it was made), written once, by
-rename. One process holds its `LOCK`. What is foreign, half-written, newer, of another node or of another
-user, or in use, is refused and left untouched; a directory in which a first start was cut off before it wrote
-anything is begun again. Layout: one subdirectory for each role, below the same root. Source: node.10.
+A directory is Broadsheet's if it holds `broadsheet.json` (format version, node, release), which is written
+once, by rename. One process holds its `LOCK`. A directory that is foreign, half-written, of another format,
+node or user, or in use, is refused and left untouched. If a first start was cut off before it wrote the
+format file, the directory is begun again. Each role has one subdirectory of the root. Source: node.10.
 """
 
 import os
@@ -24,9 +24,9 @@ FORMAT_FILE: Final = "broadsheet.json"
 FORMAT_FILE_NEW: Final = "broadsheet.json.new"
 LOCK_FILE: Final = "LOCK"
 OURS_BEFORE_FORMAT: Final = (LOCK_FILE, FORMAT_FILE_NEW)
-"""What a first start may leave behind before it has written the format file: nothing that anyone needs."""
+"""Files that a first start may leave before it has written the format file: nobody needs them."""
 LOCKED: Final = "is locked by another process"
-"""What a process says that ends because another one has the directory; who started it looks for that."""
+"""A part of the error if another process has the directory; the parent of a node searches for this text."""
 LOCK_LOOKS: Final = 4
 LOCK_LOOK_SECONDS: Final = 0.005
 MODE: Final = 0o700
@@ -37,7 +37,7 @@ class Format(msgspec.Struct, frozen=True):
     """The content of `broadsheet.json`. Unknown fields pass: only a newer `format` is refused."""
 
     format: int
-    """`FORMAT_VERSION` of who wrote it."""
+    """`FORMAT_VERSION` of the release that wrote it."""
     node: str
     """The node whose data these are."""
     version: str
@@ -48,7 +48,7 @@ def prepare(root: Path) -> None:
     """Make the directory, private to this user, and durable.
 
     Raises:
-        ConfigError: it is no directory, another user's, or cannot be made.
+        ConfigError: the path is not a directory, belongs to another user, or cannot be made.
     """
     root = root.absolute()
     missing = [path for path in root.parents if not path.exists()]
@@ -58,7 +58,7 @@ def prepare(root: Path) -> None:
             root,
             *missing,
         ):  # The root's also where it was there: who made it may have been cut off.
-            with suppress(PermissionError):  # In a directory that we may not list, somebody else made it.
+            with suppress(PermissionError):  # In a directory that we may not read, another user made it.
                 sync_directory(path.parent)
         found = root.stat()
     except OSError as error:
@@ -76,7 +76,7 @@ def sync_directory(path: Path) -> None:
     """Make the names in a directory durable. Blocking.
 
     Raises:
-        OSError: it cannot be read or synced.
+        OSError: the directory cannot be read or synced.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -93,18 +93,18 @@ class DataDir:
         self._lock = lock
 
     def release(self) -> None:
-        """Let another process have it; idempotent."""
+        """Release the lock, so that another process may take the directory; idempotent."""
         self._lock.release()
 
 
 def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
-    """Take the directory at the root of `disk`, and write its format file where it is new.
+    """Take the directory at the root of `disk`, and write its format file if it is new.
 
     Args:
-        root: how messages call the directory.
+        root: the name of the directory in messages.
 
     Raises:
-        ConfigError: it may not be opened; nothing in it has changed.
+        ConfigError: the directory may not be opened; nothing in it has changed.
     """
     names = disk.list("")
     if FORMAT_FILE not in names and any(name not in OURS_BEFORE_FORMAT for name in names):
@@ -114,7 +114,7 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
             "Name an empty or absent directory, or restore the missing file"
         )
     if FORMAT_FILE in names:
-        _read(disk, root, node)  # Refuse before so much as a lock file changes.
+        _read(disk, root, node)  # Refuse before anything changes, even the lock file.
     lock = _lock(disk)
     if lock is None:
         raise ConfigError(
@@ -132,10 +132,10 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
 
 
 def node_of(disk: Disk, root: str) -> str:
-    """The node whose data these are.
+    """The node that owns the data.
 
     Raises:
-        ConfigError: the directory is not ours, or its format file is damaged.
+        ConfigError: the directory is not Broadsheet's, or its format file is damaged.
     """
     if not disk.exists(FORMAT_FILE):
         raise ConfigError(f"{root} is not a data directory: it holds no {FORMAT_FILE}")
@@ -153,9 +153,9 @@ def is_locked(disk: Disk) -> bool:
 
 
 def _lock(disk: Disk) -> DiskLock | None:
-    """The lock, or None where a process keeps it.
+    """The lock; None if another process keeps it.
 
-    Whoever only looks whether it is held holds it for a moment, so one look is no proof.
+    `is_locked` of another process takes the lock for a moment, so one failed attempt proves nothing.
     """
     for look in range(LOCK_LOOKS):
         if look:

@@ -1,8 +1,8 @@
-"""A directory tree that nothing leaves: names below one root, opened without following links.
+"""Directory tree: names below one root, opened without following links, so that none leads outside.
 
-Every name is validated (`base.names`), then walked by directory descriptors with O_NOFOLLOW, so that
-neither `..` nor a symbolic link that somebody put there leads outside (access.7). Blocking. Used
-by the production disk and the local object store.
+Every name is validated (`base.names`) and then opened directory by directory with O_NOFOLLOW. So neither `..`
+nor a symbolic link in the tree leads outside (access.7). Blocking. The production disk and the local object
+store use it.
 """
 
 import os
@@ -34,10 +34,10 @@ class Tree:
     """One root directory, held open."""
 
     def __init__(self, root: Path, syncs: Syncs) -> None:
-        """Create `root` and its parents where absent, each durable, and hold it.
+        """Create `root` and its parents durably if absent, and keep `root` open.
 
         Raises:
-            OSError: it cannot be made or opened.
+            OSError: the directory cannot be made or opened.
         """
         self.root, self.syncs = root.absolute(), syncs
         missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
@@ -48,12 +48,12 @@ class Tree:
 
     @contextmanager
     def parent(self, name: str) -> Iterator[tuple[int, str]]:
-        """The descriptor of the directory that `name` stands in, and its last segment.
+        """The descriptor of the directory that contains `name`, and the last segment of `name`.
 
         Raises:
             InvalidArgument: `name` is not a clean relative path.
             FileNotFoundError: a directory on the way is absent.
-            OSError: something on the way is no directory, or a link.
+            OSError: a segment on the way is not a directory, or is a link.
         """
         check_file_name(name)
         *directories, last = name.split("/")
@@ -77,7 +77,7 @@ class Tree:
                 os.close(fd)
 
     def names(self, name: str) -> list[str]:
-        """The sorted names in a directory; empty where it is absent."""
+        """The sorted names in a directory; empty if it is absent."""
         try:
             with self.directory(name) as fd:
                 return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor, not a path.
@@ -85,24 +85,24 @@ class Tree:
             return []
 
     def scan(self, name: str) -> list[Entry]:
-        """Files and directories in a directory, unsorted; no links or devices; none where absent."""
+        """The files and directories of a directory, unsorted, no links or devices; empty if it is absent."""
         found = []
         with suppress(*ABSENT), self.directory(name) as fd, os.scandir(fd) as entries:
             for entry in entries:
                 is_directory = entry.is_dir(follow_symlinks=False)
                 if not is_directory and not entry.is_file(follow_symlinks=False):
                     continue
-                with suppress(FileNotFoundError):  # It went away while we looked.
+                with suppress(FileNotFoundError):  # It was removed during the scan.
                     status = entry.stat(follow_symlinks=False)
                     modified = WallTime(status.st_mtime_ns)
                     found.append(Entry(entry.name, is_directory, status.st_size, modified))
         return found
 
     def make_dir(self, name: str) -> None:
-        """Create the directory and its parents where absent, and sync each parent.
+        """Create the directory and its parents if absent, and sync each parent.
 
-        A parent is synced also where the directory is there already: whoever made it may have crashed
-        before its sync.
+        A parent is synced even if the directory exists: the process that made it may have crashed before its
+        sync.
         """
         check_file_name(name)
         segments = name.split("/")
@@ -112,13 +112,13 @@ class Tree:
                     os.mkdir(segment, DIRECTORY_MODE, dir_fd=fd)
                 self.syncs.sync_directory(fd, name)
         with self.directory(name):
-            pass  # It may be a file or a link: say so now, not at the first use.
+            pass  # Fail now, not at the first use, if it is a file or a link.
 
     def sync_dir(self, name: str) -> None:
         """Make creates, renames and removes in a directory durable.
 
         Raises:
-            OSError: EIO: it failed, or a sync of this directory failed before.
+            OSError: EIO: this sync failed, or an earlier sync of this directory did.
         """
         with self.directory(name) as fd:
             self.syncs.sync_directory(fd, name)
@@ -139,7 +139,7 @@ class Tree:
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
 
     def close(self) -> None:
-        """Let go of the root; idempotent."""
+        """Close the root; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

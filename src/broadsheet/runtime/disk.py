@@ -1,13 +1,13 @@
-"""The production disk: files below one root, written with pwritev and made durable with fdatasync.
+"""Disk: the production disk: files below one root, written with pwritev and made durable with fdatasync.
 
-`persist` is one hop: write and fdatasync in one go on a thread that belongs to the file's directory, so
-that a log, which is a directory, has one writer (node.10). `flush` and `run` use a pool that a log never
-waits for. Positions and lengths are bytes. Nothing is copied on the way down.
+`persist` takes one hop: it writes and syncs on a thread of the file's directory, so that a log, which is a
+directory, has one writer thread (node.10). `flush` and `run` use a pool that a log never waits for. Positions
+and lengths are in bytes. Payloads are not copied.
 
-A file or directory whose sync failed is *failed* for good: every concurrent or later write and sync of it,
-through whatever handle of this process, raises EIO (`runtime.syncs`). ENOSPC and EDQUOT of a write do not
-fail the file; of a sync they do, and arrive as EIO, so that a caller may read ENOSPC as "refused, the rest
-stands".
+A file or directory whose sync failed has failed for good: every concurrent or later write and sync of it, by
+any handle of this process, raises EIO (`runtime.syncs`). ENOSPC and EDQUOT of a write do not fail the file.
+If a sync meets them, the file fails, and they become EIO. So ENOSPC always means "refused; the rest of the
+file is unchanged".
 """
 
 import errno
@@ -34,7 +34,7 @@ WRITERS_MAX: Final = 8
 SHARED_WRITERS: Final = 2
 POOL_THREADS: Final = 4
 REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write after which the file is as good as before, but for the range that was asked for."""
+"""Errors of a write after which the file is sound, except for the range of that write."""
 
 
 class LocalFile:
@@ -101,7 +101,7 @@ class LocalFile:
         await self._away(self._pool, lambda: os.posix_fadvise(self._fd, begin, end - begin, advice))
 
     def close(self) -> None:
-        """Release the file, unsynced; once what is on its way has ended. Idempotent."""
+        """Release the file without a sync, when running operations have ended. Idempotent."""
         self._is_closed = True
         self._close_when_idle()
 
@@ -119,7 +119,7 @@ class LocalFile:
             self._close_when_idle()
 
     def _close_when_idle(self) -> None:
-        """Close if asked to and idle: a descriptor that is closed under a write may be another file's."""
+        """Close if asked to and idle: the number of a closed descriptor may be given to another file."""
         if self._is_closed and self._on_way == 0 and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -132,7 +132,7 @@ class LocalLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Give it up; idempotent."""
+        """Release the lock; idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -142,13 +142,13 @@ class LocalDisk:
     """One directory tree of this machine."""
 
     def __init__(self, root: Path, *, syncs: Syncs | None = None, pool_threads: int = POOL_THREADS) -> None:
-        """Hold `root`, made where absent.
+        """Keep `root` open; it is made if absent.
 
         Args:
-            syncs: what the process knows of failed syncs, shared by its disks; None where this is its first.
+            syncs: the process's record of failed syncs, shared by its disks; None to begin a new one.
 
         Raises:
-            OSError: it cannot be made or opened.
+            OSError: the directory cannot be made or opened.
         """
         self._is_alone = syncs is None
         self.tree = Tree(root, Syncs() if syncs is None else syncs)
@@ -160,9 +160,9 @@ class LocalDisk:
         """Open for reading and writing.
 
         Raises:
-            FileNotFoundError: it is absent and `create` is false.
-            FileExistsError: it is there and `exclusive` is true.
-            OSError: it is a link, a directory or another thing that is no regular file.
+            FileNotFoundError: the file is absent and `create` is false.
+            FileExistsError: the file exists and `exclusive` is true.
+            OSError: `name` is a link, a directory, or otherwise not a regular file.
         """
         assert create or not exclusive, "exclusive says how to create"
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -239,7 +239,7 @@ class LocalDisk:
         return await self._pool.do(work)
 
     def close(self) -> None:
-        """Let go of the root and the threads; open files stay usable for blocking calls. Idempotent."""
+        """Close the root and end the threads; open files stay usable for blocking calls. Idempotent."""
         self.tree.close()
         if self._is_alone:
             self.tree.syncs.close()
@@ -265,7 +265,7 @@ def _write_all(fd: int, at: int, parts: Sequence[Buffer]) -> None:
 
 
 def _write_rest(fd: int, at: int, parts: Sequence[Buffer], written: int) -> None:
-    """Go on after a short write: `written` bytes of `parts` stand."""
+    """Go on after a short write of `written` bytes of `parts`."""
     left = [memoryview(part) for part in parts]
     while True:
         at += written

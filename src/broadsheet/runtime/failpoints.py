@@ -15,7 +15,7 @@ EXIT_USAGE = 2
 
 
 def _wanted(text: str) -> tuple[str, int]:
-    """The label, and the passage of it at which the process dies; 0: at none."""
+    """The label, and the number of the passage at which the process dies; 0 for never."""
     label, _, count = text.partition(":")
     if count and not (count.isdecimal() and int(count)):
         sys.stderr.write(f"broadsheet: {VARIABLE}={text}: it is LABEL or LABEL:COUNT, counted from 1\n")
@@ -34,7 +34,7 @@ def install(listener: Callable[[str], None] | None) -> None:
 
 
 def passed(label: str) -> None:
-    """Go on, unless this is the place and the time to die."""
+    """Pass the failpoint `label`: end the process if the environment says so, otherwise go on."""
     global _left  # noqa: PLW0603 - the process's own remaining life.
     if _listener is not None:
         _listener(label)

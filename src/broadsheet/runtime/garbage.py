@@ -1,10 +1,10 @@
 """Garbage: when the interpreter looks for garbage in cycles, so that it never holds the loop for long.
 
-The collector's last generation is everything that lives long: modules, journals, connections. To walk it
-takes a tenth of a second for a small node and more for each thousand journals, with every thread standing
-still, and by itself it is walked whenever many requests are in flight. So what lives long is frozen: it is
-walked no more, and reference counts alone free it. Sizes are blocks, as `sys.getallocatedblocks` counts
-them; four or five of them are an object that could be in a cycle.
+The collector's last generation holds all long-lived objects: modules, journals, connections. A walk of it
+takes a tenth of a second for a small node and more for each thousand journals, and stops every thread. By
+itself, the interpreter walks it whenever many requests are in flight. So long-lived objects are frozen: they
+are not walked, and only their reference counts free them. Sizes are in blocks, as `sys.getallocatedblocks`
+counts them; an object that could be in a cycle has four or five blocks.
 
     while a node starts: nothing is walked, for what it reads and makes stays
     walked by itself: the two young generations, which are small
@@ -12,8 +12,9 @@ them; four or five of them are an object that could be in a cycle.
     grown by half since everything was walked, and a minute ago at least: everything is walked, for cycles
                                                among what was frozen
 
-So garbage in cycles never exceeds half of the heap, and everything is walked a logarithm of times.
-It is of the whole process, so the command that owns the process makes one. ADR 0153.
+So garbage in cycles never exceeds half of the heap, and the number of whole walks is a logarithm of the
+growth. The collector is the process's, so the command that owns the process makes one `Heap`. Source: ADR
+0153.
 """
 
 import gc
@@ -56,23 +57,23 @@ class Heap:
         gc.disable()
 
     def start(self) -> None:
-        """What is there stays: from here on the last generation is not walked by itself."""
+        """Freeze the present objects, and stop the interpreter's own walks of the last generation."""
         gc.enable()
         gc.set_threshold(YOUNG_OBJECTS, YOUNG_WALKS, NEVER)
         self.settle()
         self._arm()
 
     def settle(self) -> None:
-        """The node is ready: what it has now is walked no more, and its growth counts from here."""
+        """Freeze the objects of a node that is ready, and count its growth from here."""
         gc.freeze()
         self._whole = self._seen = sys.getallocatedblocks()
 
     def look(self) -> None:
-        """Act on what has grown since."""
+        """Act on the growth since the last look."""
         self._looks += 1
         blocks = sys.getallocatedblocks()
         if blocks - self._seen < STEP_BLOCKS:
-            self._seen = min(self._seen, blocks)  # What has shrunk may grow again.
+            self._seen = min(self._seen, blocks)  # Growth counts from the smallest size.
             return
         is_whole = self._looks >= WHOLE_LOOKS_MIN and blocks >= self._whole + self._whole // 2
         if is_whole:

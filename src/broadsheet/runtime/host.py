@@ -1,14 +1,13 @@
-"""The host: gives one machine its events, performs its effects in order, arms its one timer (code.1).
+"""Host: it gives one machine its events, performs its effects in order, and sets its one timer (code.1).
 
-`deliver` is never re-entrant: effects that produce events at once enqueue them, and they are stepped after
-the rest. The host stands below what it drives; a table from effect type to performer is all that it knows.
-Batching is the performers' (`runtime.turn`). `now` is read once per delivery.
+`deliver` is never re-entrant: events that are caused by effects wait in a queue, and are stepped after the
+present one. The host knows no domain: it has only a table from effect type to performer. Performers do the
+batching (`runtime.turn`). `now` is read once for each delivery.
 
-What may go wrong, and what the host does then: - `step` raises a `ProtocolError`: the input was illegal and
-nothing changed. What the other events caused is finished, the timer is armed,
-  and the error is raised to whoever delivered the event, who drops the stream that it came by.
-- the same for an event that our own effects caused: that is our bug. - anything else out of `step`,
-`deadline`, `check` or a performer is our bug: the host closes, and `crash` ends the node. Source: ADR 0010.
+If `step` raises a `ProtocolError`, the event was illegal, and nothing changed. The host finishes the other
+events, sets the timer, and raises the error to the caller of `deliver`, which drops the stream of the event.
+An illegal event that our own effects caused is a bug of ours. So is any other exception of `step`,
+`deadline`, `check` or a performer: then the host closes, and `crash` ends the node. Source: ADR 0010.
 """
 
 from collections import deque
@@ -26,13 +25,13 @@ E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Effect)
 
 Performers = Mapping[type[Effect], Callable[[Any], None]]
-"""How each kind of effect is performed. What the world does comes back as an event: none raises."""
+"""A performer for each type of effect. It never raises: failures of the world come back as events."""
 
 INBOX_MAX: Final = 1_000_000
-"""Events that one delivery may cause before we call it an endless loop."""
+"""Events that one delivery may cause; with more, the host assumes an endless loop."""
 
 TICKS_MAX: Final = 1_000
-"""Ticks in a row that may leave the deadline where it was; a machine may work in slices, not for ever."""
+"""Ticks in a row that may leave the deadline unchanged: a machine may work in slices, but not for ever."""
 
 
 class Host(Generic[E, F]):
@@ -52,7 +51,7 @@ class Host(Generic[E, F]):
 
         Args:
             performers: one for every effect that the machine may return.
-            crash: ends the node on a bug of ours; it may return only where it stopped the loop.
+            crash: ends the node after a bug of ours; it may return only if it has stopped the loop.
         """
         self.machine = machine
         self.story = story
@@ -76,7 +75,7 @@ class Host(Generic[E, F]):
             ProtocolError: the event is illegal. The machine is as it was.
         """
         if self._is_closed:
-            return  # A performer answered after shutdown: nobody is there to hear it.
+            return  # A performer answered after shutdown.
         if self._is_delivering:
             self._inbox.append(event)
             return
@@ -86,8 +85,8 @@ class Host(Generic[E, F]):
         """Step the machine with the events of one read of one stream, all at one instant.
 
         Raises:
-            ProtocolError: one is illegal. Those before it are done; it and those after it are not, since the
-                stream is to be dropped.
+            ProtocolError: an event is illegal. The events before it were stepped. It and the events after it
+                were not, because their stream will be dropped.
         """
         if self._is_closed:
             return
@@ -132,7 +131,7 @@ class Host(Generic[E, F]):
             raise illegal
 
     def _drain(self, now: Instant) -> None:
-        """Step the machine with what its effects caused."""
+        """Step the machine with the events that its effects caused."""
         for _ in range(INBOX_MAX):
             if not self._inbox:
                 return
@@ -158,7 +157,7 @@ class Host(Generic[E, F]):
         return None
 
     def _arm(self, now: Instant) -> None:
-        """Have one timer at or before the deadline. A later deadline waits for the armed one to fire."""
+        """Set the one timer to the deadline, unless it fires earlier anyway."""
         deadline = self.machine.deadline()
         if deadline is None or (self._armed_at is not None and self._armed_at <= deadline):
             return
@@ -173,7 +172,7 @@ class Host(Generic[E, F]):
             self._run(self._due())
 
     def _due(self) -> Iterable[E | Tick]:
-        """A tick, if the deadline has come; none where it moved on. Lazy, so that `_run` guards it."""
+        """A tick, if the deadline has come and has not moved. A generator, so that `_run` guards it."""
         deadline = self.machine.deadline()
         if deadline is None or deadline > self._time.now():
             return

@@ -1,4 +1,4 @@
-"""Identity: who this node is, among whom. Offered to every role before the first one starts."""
+"""Identity: this node and the nodes of its cluster. Offered to every role before the first one starts."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,25 +11,25 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """One node of one cluster."""
 
     node: NodeId
-    """This one."""
+    """This node."""
     cluster: str
     """The cluster's name: a token of another cluster is refused."""
     peers: Mapping[NodeId, str]
-    """Every node of the cluster, this one included, with the address of its native door; fixed while it ru
-    ns."""
+    """Every node of the cluster, including this one, with the address of its native door. It does not change
+    while the node runs."""
     version: str
-    """Of this release."""
+    """The version of this release."""
     is_insecure: bool = False
     """Whether doors may be bound beyond loopback without TLS."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether the cluster is this node."""
+        """Whether this node is the whole cluster."""
         return len(self.peers) == 1
 
 
 class StatusSource(msgspec.Struct, frozen=True):
-    """What a role adds to `broadsheet status`. Offered by the role; read whenever somebody asks."""
+    """The fields that a role adds to `broadsheet status`. Offered by the role; read at each request."""
 
     name: str
     """The role's own name."""

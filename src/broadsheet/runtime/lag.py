@@ -1,7 +1,7 @@
 """Loop lag: how late the loop runs a callback that was due (node.2).
 
-Durations are nanoseconds. One timer measures; whatever holds the loop up shows as lateness of its next call.
-It does not say which callback was slow: a story and a profiler do.
+Durations are in nanoseconds. One timer measures: whatever blocks the loop makes its next call late. It does
+not tell which callback was slow: a story or a profiler does.
 """
 
 from collections import deque

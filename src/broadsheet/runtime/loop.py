@@ -1,4 +1,4 @@
-"""The loop that a process runs on: uvloop where it is installed, else asyncio's own."""
+"""Loop: the event loop of a process: uvloop if it is installed, otherwise asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

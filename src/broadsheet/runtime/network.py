@@ -1,7 +1,7 @@
-"""Production byte streams: TCP on the running loop, uvloop or asyncio, through `BufferedProtocol`.
+"""Network: production byte streams: TCP on the running loop, uvloop or asyncio, through `BufferedProtocol`.
 
-Sockets get TCP_NODELAY, since whole turns leave in one write, and keepalive probes, which find a dead host
-that sends no reset. Bounds on time, number and size are the wire's.
+Sockets get TCP_NODELAY, because a whole turn leaves in one write, and keepalive probes, which find a dead
+host that sends no reset. The wire bounds times, numbers and sizes.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ BACKLOG: Final = 1024
 ACCEPTS_MAX: Final = 64
 """Connections that are accepted in one turn of the loop."""
 TAKES_MAX: Final = 16
-"""And of these, those that something is made for: about a millisecond of work."""
+"""Accepted connections that get a protocol in one turn: about a millisecond of work."""
 SILENT_TAKES_MAX: Final = 4
-"""Of them, those that have sent nothing, where more wait."""
+"""Silent ones among them, if more wait than one turn takes."""
 WAITING_MAX: Final = 256
-"""Accepted connections for which nothing is made yet; above, the oldest that has sent nothing is closed."""
+"""Accepted connections that wait for a protocol; above this, the oldest silent one is closed."""
 ACCEPT_PAUSE_S: Final = 0.1
-"""Where descriptors are short."""
+"""Pause before the next accept, if no descriptor is free."""
 KEEPALIVE_IDLE_S: Final = 30
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES: Final = 3
@@ -34,7 +34,7 @@ def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port`, taken apart.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: `address` has neither form.
     """
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -47,10 +47,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_address(name: str, address: str) -> None:
-    """Refuse the setting `name` where it is no address, before anything listens there or dials it.
+    """Refuse the setting `name` if it is not an address, before anything listens there or dials it.
 
     Raises:
-        ValueError: it is not `host:port`.
+        ValueError: `address` is not `host:port`.
     """
     try:
         split_address(address)
@@ -66,10 +66,10 @@ def join_address(host: str, port: int) -> str:
 class TCPListener:
     """A bound port that takes connections, a few in each turn of the loop.
 
-    A loop's own server accepts for as long as connections come, and a client that opens them fast enough
-    never lets it end. A connection that its client has closed again is dropped, and nothing is made for it.
-    Those that have sent something are taken first: in every protocol here the client speaks first. Else a
-    request waits behind a thousand connections that somebody opens without a word.
+    The loop's own server accepts as long as connections come, so a client that opens them fast enough would
+    never let it end. A connection that its client has closed again is dropped without a protocol. Connections
+    that have sent something are taken first: in every protocol here the client speaks first. Otherwise a
+    request could wait behind a thousand silent connections.
     """
 
     def __init__(self, sock: socket.socket, factory: Callable[[], ByteProtocol], address: str) -> None:
@@ -77,7 +77,7 @@ class TCPListener:
         self._loop = asyncio.get_running_loop()
         self._taking: dict[asyncio.Task[None], None] = {}
         self._waiting: dict[socket.socket, None] = {}
-        """Accepted, in order, and not yet taken."""
+        """Accepted connections, in order, that have no protocol yet."""
         self._is_armed = False
         self._is_closed = False
         self._loop.add_reader(sock.fileno(), self._accept)
@@ -116,7 +116,7 @@ class TCPListener:
             self._take_some()
 
     def _take_some(self) -> None:
-        """Make something for a few of those that wait, and look at the rest in the next turn."""
+        """Make protocols for a few waiting connections, and leave the others to the next turn."""
         self._is_armed = False
         spoken: list[socket.socket] = []
         silent: list[socket.socket] = []
@@ -153,11 +153,11 @@ class TCPListener:
         try:
             await self._loop.connect_accepted_socket(lambda: Buffered(self._factory()), sock)
         except OSError:
-            sock.close()  # Lost before it stood.
+            sock.close()  # The connection was lost meanwhile.
 
 
 def _has_spoken(sock: socket.socket) -> bool | None:
-    """Whether something came; None where the other end has said that nothing will, before anything came."""
+    """Whether bytes have come; None if the client closed the connection before it sent any."""
     try:
         return True if sock.recv(1, socket.MSG_PEEK) else None
     except BlockingIOError:
@@ -193,7 +193,7 @@ class TCPNetwork:
             raise
 
     async def dial(self, address: str, factory: Callable[[], ByteProtocol]) -> ByteProtocol:
-        """Open a connection; returns once it stands.
+        """Open a connection; returns when it is established.
 
         Raises:
             InvalidArgument: `address` is not `host:port`.
@@ -206,7 +206,7 @@ class TCPNetwork:
 
 
 class Buffered(asyncio.BufferedProtocol):
-    """A `ByteProtocol` as the loops want it: asyncio asks by `isinstance`, and ours need not know asyncio.
+    """A `ByteProtocol` as an asyncio protocol: asyncio tests by `isinstance`, and ours need not know asyncio.
 
     Its methods are the inner one's own, bound, so that this layer costs nothing per read.
     """

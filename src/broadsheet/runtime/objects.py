@@ -1,10 +1,10 @@
-"""The local object store: immutable objects as files of one directory, each stored whole or not at all.
+"""Objects: the local object store, where each immutable object is a file, stored whole or not at all.
 
-An object is written to a hidden partial file, synced, linked to its name (which fails where the name is
-taken) and its directory synced. Many processes may share a store. A crash leaves at most a partial file,
-which is swept after an hour. Names are paths of `base.names`; the first segment `.partial` is this store's
-own. The directory is opened at the first use, in a thread: a store that is down stops nobody who does not
-need it, and is there again as soon as it answers.
+An object is written to a hidden partial file, synced, and linked to its name, which fails if the name is
+taken; then its directory is synced. Many processes may share a store. A crash leaves at most a partial file,
+which is removed after an hour. Names are paths of `base.names`; the first segment `.partial` is reserved. The
+directory is opened at the first use, in a thread. So a store that is down stops only the callers that need
+it, and works again when it answers.
 """
 
 import errno
@@ -35,7 +35,7 @@ COMPARE_BYTES: Final = 1 << 20
 
 
 class LocalObject(msgspec.Struct, frozen=True):
-    """What a listing says of an object."""
+    """An entry of a listing."""
 
     name: str
     size_bytes: int
@@ -46,10 +46,10 @@ class LocalObjects:
     """Objects below one directory."""
 
     def __init__(self, root: Path, *, syncs: Syncs | None = None) -> None:
-        """Name the directory: it is made where absent, and opened, at the first use.
+        """Note the directory; the first use makes it if absent, and opens it.
 
         Args:
-            syncs: as of `LocalDisk`.
+            syncs: like that of `LocalDisk`.
         """
         self._root, self._is_alone = root, syncs is None
         self._syncs = Syncs() if syncs is None else syncs  # It outlives an opening that failed.
@@ -64,7 +64,7 @@ class LocalObjects:
         """The directory, open. Blocking.
 
         Raises:
-            OSError: it cannot be made or opened, now.
+            OSError: the directory cannot be made or opened now.
         """
         with self._opening:
             if self._opened is None:
@@ -73,7 +73,7 @@ class LocalObjects:
                 try:
                     disk.make_dir(PARTIAL_SEGMENT)
                     _sweep(disk)
-                    self._must_be_open()  # It may have been closed while a directory of a network hung.
+                    self._must_be_open()  # `close` may have been called while a network directory hung.
                 except BaseException:
                     disk.close()
                     raise
@@ -81,7 +81,7 @@ class LocalObjects:
             return self._opened
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
-        """Store `body` durably under `name`, whole or not at all; False where that name is taken."""
+        """Store `body` durably under `name`, whole or not at all; False if the name is taken."""
         _check_object_name(name)
         return await self._workers.do(lambda: self._put_anew(name, body))
 
@@ -101,12 +101,12 @@ class LocalObjects:
         return await self._workers.do(lambda: sorted(self._walk(prefix), key=lambda found: found.name))
 
     async def delete(self, name: str) -> None:
-        """Remove an object, durably; no error where it is absent."""
+        """Remove an object durably; no error if it is absent."""
         _check_object_name(name)
         await self._workers.do(lambda: self._delete(name))
 
     def close(self) -> None:
-        """Let go of the directory; idempotent. Waits for no thread that is opening it: that one lets go."""
+        """Close the directory; idempotent. A thread that is opening it now closes it by itself."""
         self._is_closed = True
         if self._opening.acquire(blocking=False):
             try:
@@ -123,7 +123,7 @@ class LocalObjects:
             raise OSError(errno.EBADF, "the store is closed", str(self._root))
 
     def _put_anew(self, name: str, body: Iterable[Buffer]) -> bool:
-        """`_put`, once more where a directory that we had made is gone: who removed it stops no later put."""
+        """Call `_put`, and once more if a directory that we had made was removed meanwhile."""
         try:
             return self._put(name, body)
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class LocalObjects:
             file.close()
             with suppress(FileNotFoundError):
                 self._disk.remove(partial)
-        self._disk.sync_dir(directory)  # Also where it was there: its writer may not have come this far.
+        self._disk.sync_dir(directory)  # Even if it existed: its writer may have crashed before this sync.
         return is_new
 
     def _link(self, partial: str, name: str) -> bool:
@@ -209,7 +209,7 @@ class LocalObjects:
 
 
 def _sweep(disk: LocalDisk) -> None:
-    """Remove what crashed writers left."""
+    """Remove old partial files of crashed writers."""
     oldest = WallTime(time.time_ns() - PARTIAL_AGE_MAX_S * 1_000_000_000)
     for entry in disk.tree.scan(PARTIAL_SEGMENT):
         if entry.modified < oldest:
@@ -221,11 +221,11 @@ def local_root(url: str, *, confined_to: Path | None = None) -> Path:
     """The directory of a `file:///directory/` URL.
 
     Args:
-        confined_to: the directory that it must stand in, so that a journal's spec, which a user writes,
-            reaches no other.
+        confined_to: the directory that must contain it, so that a journal's spec, which a user writes, cannot
+            reach others.
 
     Raises:
-        ConfigError: it is another URL, or outside.
+        ConfigError: `url` has another form, or its directory is outside of `confined_to`.
     """
     parts = urlsplit(url)
     if parts.scheme != "file" or parts.netloc or parts.query or parts.fragment:

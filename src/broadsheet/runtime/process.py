@@ -1,7 +1,7 @@
-"""What a process asks of the system at its start, and the end of one that found itself wrong (code.5).
+"""Process: the limit of open files at a start, and the end of a process that found a bug in itself (code.5).
 
-At the end nothing is flushed or closed on the way: what was acknowledged is durable already, and code that
-is wrong must not write more.
+At such an end nothing is flushed or closed: everything acknowledged is durable already, and wrong code must
+not write more.
 """
 
 import os
@@ -29,9 +29,9 @@ def end_process(error: BaseException, story: Story | None = None) -> None:
 
 
 def lift_file_limit() -> int:
-    """Allow this process as many open files as its hard limit does; how many that are.
+    """Raise the soft limit of open files to the hard limit; the limit from then on.
 
-    Every open journal, segment and connection is one, and the usual soft limit of 1,024 is meant for programs
+    Every open journal, segment and connection needs one. The usual soft limit of 1,024 is meant for programs
     that use `select`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

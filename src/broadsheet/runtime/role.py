@@ -1,4 +1,4 @@
-"""Roles: what a node is made of. Each domain exports one, and `node.py` lists them in order (node.1)."""
+"""Role: one part of a node. Each domain exports a role, and `node.py` lists them in order (node.1)."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Ports:
-    """The world of one node, as its roles see it."""
+    """The ports of one node: all its access to the world."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Services:
         self._offered.setdefault(kind, []).append(thing)
 
     def one(self, kind: type[T]) -> T:
-        """The only `kind` offered so far; an assertion where there is none, or several."""
+        """The only `kind` offered so far. There must be exactly one."""
         (thing,) = self._offered.get(kind, [])
         return thing  # type: ignore[no-any-return]  # `offer` has checked its type.
 
@@ -77,7 +77,7 @@ class Role(Protocol):
         """Recover, then offer services. `config` is the domain's own frozen struct.
 
         Raises:
-            ConfigError: it cannot start with this configuration or data directory.
-            Corrupt: its data are damaged beyond what it may repair by itself.
+            ConfigError: the role cannot start with this configuration or data directory.
+            Corrupt: the role's data are damaged, and it may not repair them by itself.
         """
         ...

@@ -1,6 +1,6 @@
-"""Scopes: every task has an owner, and no task outlives it (code.9).
+"""Scope: the owner of tasks, which end with it (code.9).
 
-A task that raises anything but its own cancellation is our bug: the node ends, it does not limp on.
+A task that raises anything except its own cancellation is a bug of ours, and ends the node.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Scope:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is closed or closing: nothing can be spawned any more."""
+        """Whether the scope is closed or closing, so that nothing can be spawned."""
         return self._is_closed
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
@@ -44,7 +44,7 @@ class Scope:
         return task
 
     def defer(self, close: Close) -> None:
-        """Await `close` when this scope closes, last deferred first, after its tasks have ended."""
+        """Await `close` when this scope closes: after its tasks have ended, and the last deferred first."""
         self._deferred += 1
         self._closers[self._deferred] = close
 
@@ -57,11 +57,12 @@ class Scope:
         return scope
 
     async def close(self) -> None:
-        """Cancel the tasks and wait for them, then close what was deferred.
+        """Cancel the tasks and wait for them, then await the deferred closes.
 
-        Whoever closes it again returns when all is closed, but for its own tasks and what it closes. A task
-        of its own may call it; that one is not waited for. A cancellation meanwhile waits until all is
-        closed. What a deferred close raises goes to `crash`, and the rest is closed all the same.
+        A second call returns when everything is closed; a second call from a task of the scope, or from a
+        deferred close, returns at once. A task of the scope may make the first call, and is not waited for.
+        If the caller is cancelled, this is raised when everything is closed. An exception of a deferred close
+        goes to `crash`, and the other closes still run.
         """
         current = asyncio.current_task()
         if self._closing is not None:
@@ -89,7 +90,7 @@ class Scope:
             try:
                 await asyncio.wait(pending)
             except asyncio.CancelledError as error:
-                cancelled = error  # Of us, not of them: they must end first.
+                cancelled = error  # Our caller was cancelled, but the tasks must end first.
         while self._closers:
             _, close = self._closers.popitem()
             try:
@@ -108,11 +109,11 @@ class Scope:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Do `work` to its end, also where the caller is cancelled meanwhile: it is cancelled then.
+    """Run `work` to its end; if the caller is cancelled meanwhile, the cancellation waits for that end.
 
-    For what must not stop half-way: a write whose outcome somebody must learn, and the state that is set
-    by it. The caller keeps its locks until then (control.4). What `work` raises after a cancellation goes
-    to nobody: it must act on its own errors.
+    This is for work that must not stop half-way, such as a write and the change of state that follows it. The
+    caller keeps its locks until then (control.4). After a cancellation an exception of `work` is dropped, so
+    `work` must act on its own errors.
     """
     task = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None

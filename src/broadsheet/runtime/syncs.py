@@ -1,9 +1,9 @@
-"""Syncs: what this process knows of the syncs of each inode. One that failed is never believed again.
+"""Syncs: which inodes have failed a write or sync. After a failure no later sync of the inode is trusted.
 
 An inode is known by device and number. The kernel reports a failed write-back once for each open file, and
-marks the pages clean: every other sync of that inode, concurrent or later, through whatever descriptor,
-then returns 0 though the bytes never reached the disk (log.16). So syncs of one inode run one
-at a time, and all handles share its state. Files and directories alike; blocking, from any thread.
+marks the pages clean. Every other sync of that inode, concurrent or later, through any descriptor, then
+returns 0 although the bytes never reached the disk (log.16). So syncs of one inode run one at a time, and all
+handles share its state. This holds for files and directories. Calls block, and may come from any thread.
     inode: TRUSTED --failed write or sync--> FAILED, until the process ends or the last name is removed
 This module does not know names or contents. Source: fsync(2), errseq in Linux 4.13; ADR 0160.
 """
@@ -23,7 +23,7 @@ Key = tuple[int, int]
 
 
 class Inode:
-    """One file or directory, as all its handles in this process see it."""
+    """The state of one file or directory, shared by all its handles in this process."""
 
     def __init__(self, syncs: "Syncs", key: Key) -> None:
         self._syncs, self._key = syncs, key
@@ -31,19 +31,19 @@ class Inode:
         self._failed_by: OSError | None = None
 
     def sync(self, fd: int, name: str, call: Callable[[int], None]) -> None:
-        """Make durable what was written through any descriptor, by `call` (fsync or fdatasync) on `fd`.
+        """Make all writes through any descriptor durable, by `call` (fsync or fdatasync) on `fd`.
 
         Raises:
-            OSError: EIO. This sync failed, or one before it, or one that ran while this one waited.
+            OSError: EIO: this sync failed, or an earlier one, or one that ran while this one waited.
         """
         with self._turn, self.failing(fd, name):
             call(fd)
 
     @contextmanager
     def failing(self, fd: int, name: str, harmless: tuple[int, ...] = ()) -> Iterator[None]:
-        """Fail the inode for good on any error but the `harmless`."""
+        """Mark the inode as failed for good after any error except the `harmless` ones."""
         if self._failed_by is not None:
-            text = f"failed before ({self._failed_by}), and no later sync is believed: restart this process"
+            text = f"failed before ({self._failed_by}), and no later sync is trusted: restart this process"
             raise OSError(errno.EIO, text, name)
         try:
             yield

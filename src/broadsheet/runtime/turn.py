@@ -1,8 +1,8 @@
-"""What happens once per turn of the loop, however many events the turn brought.
+"""Turn: work that is done once per turn of the loop, however many events the turn brought.
 
-Performers mark themselves dirty while effects are performed; when the turn ends each dirty one flushes
-once, in rank order: logs before wires, so that a batch is on its way to the disk while its turn's replies
-leave. A flusher that raises is our bug.
+A performer asks for a flush while effects are performed. When the turn ends, each of these flushers runs
+once, in the order of ranks: logs before wires, so that a batch is being written while the turn's replies are
+sent. A flusher that raises is a bug of ours.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Final
 from broadsheet.ports import Timers
 
 ROUNDS_MAX: Final = 64
-"""How often flushing may make work for a flusher of the same turn, before we call it a bug."""
+"""Rounds of flushers that ask for further flushes in one turn; more are a bug."""
 
 
 class Rank(IntEnum):
@@ -29,8 +29,8 @@ class Turn:
         """Flush by `timers`.
 
         Args:
-            crash: ends the node where a flusher raises; without it the error goes to the loop, and what was
-                dirty is dropped.
+            crash: ends the node if a flusher raises. Without it, the error goes to the loop, and the other
+                flushes of the turn are dropped.
         """
         self._timers, self._crash = timers, crash
         self._dirty: dict[Rank, dict[Callable[[], None], None]] = {rank: {} for rank in Rank}
@@ -44,9 +44,9 @@ class Turn:
             self._timers.call_soon(self._end)
 
     def end(self) -> None:
-        """End the turn now: whoever calls this knows that nothing more comes of what it brought.
+        """End the turn now, for a caller that knows that its events bring nothing more.
 
-        The loop may receive and work on a megabyte before it comes to what was asked of its next turn.
+        Otherwise the loop might receive and process a megabyte before it runs the flushers.
         """
         try:
             self._flush()
@@ -59,7 +59,7 @@ class Turn:
                 dirty.clear()
 
     def _end(self) -> None:
-        self._armed = False  # First: else one error would silence every later turn.
+        self._armed = False  # First: otherwise one error would prevent the flushes of all later turns.
         self.end()
 
     def _flush(self) -> None:

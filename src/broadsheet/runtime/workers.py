@@ -1,8 +1,8 @@
-"""Threads that do blocking work for a loop: one queue, a fixed number of threads, one hop there and one back.
+"""Workers: threads that do blocking work for a loop, with one queue and a fixed number of threads.
 
-A cancelled caller still waits until its work has ended: the work borrows the caller's buffers and
-descriptors, and they may be used again as soon as the caller goes on. Work that waits in the queue is
-bounded by its callers (one batch per log, one request per stream), not here.
+A cancelled caller still waits until its work has ended. The work borrows the caller's buffers and
+descriptors, and the caller may use them again as soon as it goes on. The callers bound the work that waits in
+the queue (one batch per log, one request per stream); this module does not.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"
 
 
 class Lent(asyncio.Future[T]):
-    """Done when the work has ended, and not before.
+    """A future that cannot be cancelled: it is done when the work has ended.
 
-    A task that is cancelled while it waits goes on waiting, however often, and is cancelled then: asyncio
-    asks the future, and this one declines. A shield would do the same for a future and a loop turn more.
+    A task that is cancelled while it waits for this future goes on waiting, and is cancelled when the work
+    has ended. `asyncio.shield` would do the same, but costs one more future and one more turn of the loop.
     """
 
     def cancel(self, msg: object = None) -> bool:
-        """Decline."""
+        """Refuse to be cancelled."""
         return False
 
 
@@ -39,7 +39,7 @@ class Workers:
         self._is_closed = False
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Call `work` on one of the threads; return or raise what it does, also after a cancellation."""
+        """Call `work` on one of the threads, and return its result or raise its exception."""
         assert not self._is_closed, f"workers {self.name} are closed"
         if len(self._threads) < self.count:
             self._start_one()
@@ -54,7 +54,7 @@ class Workers:
             raise
 
     def close(self) -> None:
-        """End the threads once the work that waits is done; idempotent, and waits for nobody."""
+        """End the threads when all queued work is done. Idempotent; does not wait for them."""
         if not self._is_closed:
             self._is_closed = True
             for _ in self._threads:

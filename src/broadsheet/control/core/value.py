@@ -1,7 +1,7 @@
-"""Values: what the metastore's register holds, and the ballots under which it is proposed.
+"""Value: the content of the metastore's register, and the ballots under which it is proposed.
 
-A version counts the writes of the register from 1. A ballot is (counter, node, boot nonce): no two
-proposers, and no two boots of one, can make the same (control.3). Plain values: nothing here has state.
+A version counts the writes of the register from 1. A ballot is (counter, node, boot nonce): no two proposers,
+and no two boots of one proposer, can make the same ballot (control.3). These are plain values without state.
 This module does not know what is in the document (`core.document`). Source: design/control.md control.1,
 control.3, control.5, control.6.
 """
@@ -18,7 +18,7 @@ ATTEMPTS_KEPT: Final = 64
 DOCUMENT_BYTES_MAX: Final = 8 << 20
 """The largest document; above it a write is refused (control.1)."""
 DOCUMENT_BYTES_WARN: Final = DOCUMENT_BYTES_MAX // 2
-"""From here on the host warns."""
+"""From this size on the host warns."""
 ACCEPTORS_MAX: Final = 9
 """The most acceptors in one set."""
 
@@ -28,7 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << COUNT_BITS)]
 """A number that a peer may send; another one is refused when it is read."""
 LEAP_MAX: Final = 1 << 32
 """By how much a ballot's counter may exceed the promise that an acceptor has given: counters rise by one for
-each round, so that whoever leaps further is damaged or hostile, and would use up the range."""
+each round. A proposer that leaps further is damaged or hostile, and would use up the range of counters."""
 
 AttemptId = str
 """Unique for ever: `node.nonce.count` of the proposer that took the request."""
@@ -47,7 +47,7 @@ NO_BALLOT: Final = Ballot(0, NodeId(""), 0)
 
 
 class Acceptor(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One life of one node's acceptor: who lost its state is another one (control.6)."""
+    """One life of one node's acceptor. An acceptor that lost its state is another one (control.6)."""
 
     node: NodeId
     incarnation: Annotated[Incarnation, msgspec.Meta(ge=0, lt=1 << COUNT_BITS)]
@@ -59,12 +59,12 @@ def acceptor_text(acceptor: Acceptor) -> str:
 
 
 class AcceptorSets(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Who decides. While a change is under way there are two sets, and both must agree."""
+    """The acceptors that decide. While a change is pending there are two sets, and both must agree."""
 
     old: tuple[Acceptor, ...] = ()
     """The set in force; empty only before the founding."""
     new: tuple[Acceptor, ...] = ()
-    """The set that a pending change leads to; empty when none is pending."""
+    """The set after a pending change; empty if no change is pending."""
 
     @property
     def is_joint(self) -> bool:
@@ -72,7 +72,7 @@ class AcceptorSets(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return bool(self.new)
 
     def members(self) -> tuple[Acceptor, ...]:
-        """Everyone of either set, once each, in order."""
+        """The acceptors of both sets, once each, in order."""
         return tuple(dict.fromkeys((*self.old, *self.new)))
 
     def is_quorum(self, votes: Iterable[Acceptor] | Mapping[Acceptor, object]) -> bool:
@@ -93,14 +93,14 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """All that the register holds."""
+    """The whole content of the register."""
 
     version: Count
     sets: AcceptorSets
     attempts: tuple[Attempt, ...]
     """The last writes, oldest first; one for each version."""
     addresses: tuple[tuple[NodeId, str], ...]
-    """Where each acceptor's node is reached, for proposers whose configuration does not name it."""
+    """The addresses of acceptors' nodes, for proposers whose configuration does not name them."""
     document: bytes
 
     def write(
@@ -137,7 +137,7 @@ class Value(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A value and the ballot under which an acceptor took it. Not necessarily chosen."""
+    """A value and the ballot under which an acceptor accepted it. The value may not be chosen."""
 
     ballot: Ballot
     value: Value
