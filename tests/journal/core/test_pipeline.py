@@ -144,6 +144,22 @@ def test_registers_are_put_before_the_answer_and_the_committed_end_waits_for_the
     ]
 
 
+def test_registers_of_an_append_that_is_not_durable_are_not_put() -> None:
+    """journals.15: after a crash the key would name more than the head, and no content would be taken."""
+    m = pipeline()
+    first = RegisterState(values={"author": "x"}, version=1, at=at(5))
+    second = RegisterState(values={"author": "y"}, version=2, at=at(10))
+    m.step(submitted("a", 5, union={"author": "x"}), T0)
+    m.step(submitted("b", 5, union={"author": "y"}), T0)
+
+    assert m.step(Persisted(token=Token(1)), T0) == [PutRegisters(registers=first)]
+    assert m.step(RegistersPut(version=1, is_known=True), T0) == [
+        Advance(end=at(5)),
+        reply("a", Status.OK, 0, 5),
+    ]
+    assert m.step(Persisted(token=Token(2)), T0) == [PutRegisters(registers=second)]
+
+
 def test_an_unknown_put_is_repeated_with_its_version() -> None:
     """journals.11: after all acks it is never rolled back; unknown is not failed."""
     m = pipeline()
