@@ -37,7 +37,7 @@ def want_of(error: Exception) -> str:
 
 
 def unproven(directory: str, names: Sequence[str]) -> str:
-    """What `status` says of a journal that takes appends and has files aside; empty if it has none."""
+    """The reason in the status of a sound journal that has files moved aside; empty if it has none."""
     if not names:
         return ""
     return (

@@ -71,7 +71,7 @@ class Queue:
         for entry in self.entries:
             pending += entry.pending_bytes
             if not entry.token:
-                assert entry.begin in (end, 0), "a refusal stands at the head that it saw"
+                assert entry.begin in (end, 0), "a refusal has the head that it met"
                 continue
             assert entry.begin == end, "adopted appends tile the journal"
             assert entry.end == entry.begin + entry.length, "an append has its length"
@@ -79,7 +79,7 @@ class Queue:
             if entry.registers is not None:
                 version += 1
                 assert entry.registers.version == version, "each change is one version"
-                assert entry.registers.at == entry.end, "registers stand at the end of their append"
+                assert entry.registers.at == entry.end, "registers are at the end of their append"
         assert end == adopted_end, "the head is the end of the last adopted append"
         pending += sum(entry.pending_bytes for entry in self.waiting)
         assert pending == self.pending_bytes, "pending bytes are counted once"

@@ -30,7 +30,7 @@ head, and a checkpoint is shorter than this."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What such a record says: the fragment that begins at `begin` has this sum through `end`."""
+    """One record's statement that the fragment that begins at `begin` has this sum through `end`."""
 
     begin: ByteOffset
     end: ByteOffset

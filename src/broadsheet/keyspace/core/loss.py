@@ -17,7 +17,7 @@ LOSS_KEY: Final = "keyspace/loss"
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """What was accepted, and when."""
+    """The value of the key: how far the map was sound, where it went on, and when that was accepted."""
 
     revision: Revision
     """The revision at which the map went on; above every revision that was seen."""
