@@ -1,8 +1,7 @@
-"""`python -m simulator`: run clusters in virtual time under faults, from seeds or from a plan.
+"""Command line of the simulator: `python -m simulator` runs workloads from seeds or from a plan.
 
-`all` is what `make sim` runs: the canary, the determinism of every workload, then enough counting seeds of
-each. A failure writes its plan and prints, last, the one command that reproduces it; the exit status is 1
-then.
+`make sim` runs `all`: the canary, the determinism of every workload, then enough counting seeds of each. A
+failed run writes its plan, prints as its last line the command that reproduces it, and exits with 1.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Campaigns: many seeds of one workload, over processes, with what they add up to.
+"""Campaign: runs many seeds of one workload in several processes, and adds up their results.
 
 Seeds are numbered from `first` on and run until enough have counted (simulation.3), or one has failed. A seed
 that does not count is not hidden: both numbers are reported. CPU seconds are those of the runs, so that

@@ -1,8 +1,8 @@
-"""Clocks of a simulated node: drifting, jumping, and starting anew with each boot of its kernel.
+"""Clock: the clocks of a simulated node, which drift, jump, and start anew with each boot of its kernel.
 
 `ppm` is the drift in parts per million. The monotonic clock drifts and never jumps; the wall clock does
-both. A power cut is a new kernel boot: another boot id, and a monotonic clock that starts elsewhere. A kill
-is not.
+both. After a power cut the kernel boots anew: the boot id is another one, and the monotonic clock starts at
+another value. After a kill both stay.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""The cluster: nodes that are up, down or paused, and what outlives their processes (disk, logs, clocks).
+"""Cluster: nodes that are up, down or paused, and what outlives their processes (disk, logs, clocks).
 
     node: UP --kill|power cut|wipe|exit--> DOWN --start--> UP; UP <--pause/resume--> PAUSED.
 A kill keeps the page cache, a power cut keeps what was synced and parts of the rest, a wipe keeps nothing.
-A process that exits by itself is started again after a while, as a supervisor does. How a boot begins is
-the tier's (`boot`).
+A process that exits by itself is started again after a while, as a supervisor would do. Each tier defines
+how a boot begins (`boot`).
 """
 
 from collections.abc import Callable, Sequence

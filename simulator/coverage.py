@@ -1,8 +1,8 @@
-"""Coverage: which marks, labels and transitions a campaign came by, and which it never did.
+"""Coverage: which marks, labels and transitions a campaign reached, and which it never did.
 
-What there is to come by is read from the source: `hit("MARK")`, `passed("LABEL")`, and the events and effects
-that are declared. A workload's `scope` says which folders it is about; `make sim` fails on a mark of any
-scope that no workload ever hit. It does not know why a mark was not hit: that is for whoever reads the list.
+The source tells which exist: `hit("MARK")`, `passed("LABEL")`, and the declared events and effects. A
+workload's `scope` names the folders that it tests. `make sim` fails if no workload hit a mark of its scope.
+The reader of the list must find out why.
 """
 
 import re

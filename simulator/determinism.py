@@ -1,7 +1,7 @@
-"""The meta-test: one plan, two processes with different hash seeds, one digest over everything.
+"""Determinism: runs one plan in two processes with different hash seeds, and compares their digests.
 
-A difference means that something iterates a set, hashes an address or asks a real clock; then no plan
-reproduces. `python -m simulator.determinism WORKLOAD:TIER ... --seeds N` prints one line for each run.
+If the digests differ, some code iterates a set, hashes an address or reads a real clock, and then no plan
+reproduces its run. `python -m simulator.determinism WORKLOAD:TIER ... --seeds N` prints a line for each run.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""The `Disk` port over a simulated medium, for one life of one node, or alone in a test on any event loop.
+"""Disk: the `Disk` port over a simulated disk, for one life of one node, or for a test on any event loop.
 
-Blocking calls take no time. `persist`, `flush` and `run` take a seeded while on the simulated loop; a task
-that is cancelled meanwhile waits until they have ended, as it does for a thread. Nothing of an ended life
-reaches the medium: its calls raise `Gone`. It checks its callers: the parts of a `persist` must not change
-before it returns.
+Blocking calls take no time. `persist`, `flush` and `run` take a seeded time on the simulated loop. A task
+that is cancelled meanwhile waits until they have ended, as it would for a thread. After a life has ended
+its calls raise `Gone`, and do not reach the disk. The port checks its callers: the parts of a `persist`
+must not change before it returns.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The state of one simulated disk: what is safe, what only the page cache has, and what a power cut leaves.
+"""Disk state: what a simulated disk holds durably, what only its page cache holds, what a power cut leaves.
 
 Positions and lengths are bytes; a sector has 512. An inode has durable bytes, a view (the page cache), and
 the ordered changes that the view has and the medium has not. Directory changes wait for `sync_dir` in the

@@ -1,8 +1,8 @@
-"""Random streams: one for each purpose, so that unrelated choices stay put when a plan is shrunk.
+"""Entropy: random streams, one for each purpose, so that unrelated choices stay when a plan is shrunk.
 
-A stream is keyed by its parts, such as (seed, node, boot, purpose). `Draws` is counter-based: its n-th draw
-depends on key and n only. It costs a third of a microsecond, where a `random.Random` costs ten to make.
-It does not do: cryptography. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators"
+The key of a stream has several parts, such as (seed, node, boot, purpose). `Draws` is counter-based: its n-th
+draw depends only on the key and n. It takes a third of a microsecond to make; a `random.Random` takes ten.
+It is not for cryptography. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators"
 (2014).
 """
 

@@ -1,8 +1,9 @@
-"""The fault_injector: performs the faults of a plan on a cluster, and heals them.
+"""Fault injector: performs the faults of a plan on a cluster, and heals them.
 
-A fault that finds nothing to hit (a kill of a node that is down) does nothing and is not counted. Those
-that wait for the next sync or write meet an operation, or not, when they strike. One that waits for a moment
-is performed when its node passes it; the call that passes it goes on only where the node lives on.
+A fault that finds nothing to hit (a kill of a node that is down) does nothing and is not counted. A fault
+that waits for the next sync or write is counted by the operation that is open when it strikes. A fault that
+waits for a moment is performed when its node passes the moment; the passing call goes on only if the node
+survives.
     fault: PLANNED --its time--> PERFORMED --its duration, or healing--> UNDONE. Damage is never undone.
 """
 

@@ -1,7 +1,7 @@
-"""Fuzz: malformed sessions against a real server process over real sockets.
+"""Fuzz: sends malformed sessions to a real server process over real sockets.
 
-The oracle: the process stays up, closes every session once its peer has, answers a healthy client after
-each round, raises nothing unforeseen in a handler's edge, and keeps its memory and descriptors bounded.
+The fuzzer demands that the process stays up, closes every session after its peer has closed it, answers a
+healthy client after each round, raises only declared errors, and keeps memory and descriptors bounded.
 The same seed makes the same sessions (`fuzz_sessions`). Source: access.7.
 """
 

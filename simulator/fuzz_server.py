@@ -1,7 +1,7 @@
-"""The server that the fuzzer attacks: a process of its own, with one method of each shape.
+"""Fuzz server: the process that the fuzzer attacks, with one method of each shape.
 
-It serves real sockets with small limits, so that a session of a few hundred KiB reaches each of them. An
-error that nobody foresaw ends it: the fuzzer looks at whether it lives. It keeps nothing.
+It serves real sockets with small limits, so that a session of a few hundred KiB reaches each limit. An
+undeclared error ends the process, which the fuzzer notices. It keeps no state.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Hangs: what a client that makes no progress waits for, in words: a verdict and no riddle.
+"""Hangs: describes what a client that makes no progress waits for.
 
-A task's wait is the chain of its awaits, the outermost first, across the tasks that it waits for. It reads
-what asyncio keeps of a task, and changes nothing.
+The description is the chain of the task's awaits, outermost first, across the tasks that it waits for. It is
+read from asyncio's own records, and nothing is changed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The health of one node's disk: what is wrong with it at the moment.
+"""Health: the faults that one node's disk has at the moment.
 
-Faults set it, both tiers' disks obey it. Counters count down, flags and delays (nanoseconds) last until
-they are healed. It does nothing by itself.
+The fault injector sets them, and the disks of both tiers obey them. Counters count down; flags and delays
+(nanoseconds) last until they are healed.
 """
 
 from collections.abc import Callable

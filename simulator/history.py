@@ -1,8 +1,7 @@
-"""The history of a run: what clients asked, what they were told, and when.
+"""History: the calls of all clients of a run, their answers, and the times of both.
 
-Checkers read nothing else of a client.
-
-Times are world time in nanoseconds, never a node's clock. INVOKED --ok|rejected|unknown--> ended, once.
+Checkers read nothing else of a client. Times are world time in nanoseconds, and never a node's clock. An
+operation: INVOKED --ok|rejected|unknown--> ENDED, once.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,11 @@
-"""What a restart may show of journals: appends as they were made, and what their clients were told.
+"""Journal model: decides which contents of journals are right after a restart.
 
-Offsets are bytes. An append's content is unlike every other, so that a journal's bytes say which appends
-stand there. A restart shows whole appends in a row, each at most once: every acknowledged one where its
-client was told that it is, none that was refused, and each of the others or not; each met its condition. The
-registers are those behind them, and a client that asks by its attempt id is told the same. It knows nothing
-of logs, spools and fragments. Source: J1-J7, journals.21.
+It records each append, and the answer that its client got. Offsets are bytes. No two appends have equal
+content, so the bytes of a journal tell which appends it holds. After a restart a journal must hold whole
+appends in a row, each at most once: every acknowledged append at its offset, no refused one, and any of the
+unknown ones. Each must have met its condition. The registers must be those after these appends, and a client
+that asks by its attempt id must get the same answer. The model does not know logs, spools and fragments.
+Source: J1-J7, journals.21.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""One node of journals without its doors: the key space and journals roles over whatever ports a run gives.
+"""Journal node: a node without doors, whose key space and journals roles use the ports that a run gives.
 
-The fragment store is an object store that is durable at once, and says so on the tape; a run may shut it.
-It does not judge: `journalmodel` does.
+The fragment store is an object store whose writes are durable at once, and recorded on the tape. A run may
+make it unavailable. `journalmodel` judges what the node shows.
 """
 
 import asyncio

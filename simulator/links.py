@@ -1,4 +1,4 @@
-"""Links: what happens to what goes from one name to another. Directed; shared by datagrams and byte streams.
+"""Links: delay and lose what one name sends to another. Links are directed, for datagrams and byte streams.
 
 Delays are nanoseconds: a minimum plus an exponential part, and one in a hundred is twenty times as long.
 Each link draws from its own counter-based stream. Partitions that overlap are counted, so that healing one

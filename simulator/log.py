@@ -1,4 +1,4 @@
-"""The record log of tier 1: what WAL promises, without its bytes.
+"""Log: the record log of tier 1, which keeps the promises of the WAL without its bytes.
 
 Positions count records from 0. Appends of one instant are one batch; one batch is on its way while the next
 collects.

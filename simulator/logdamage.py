@@ -1,6 +1,6 @@
-"""Damage to a log at rest: a flipped bit, a lost sector, whole batches lost, and some of them at once.
+"""Log damage: damages a log at rest by a flipped bit, a lost sector, lost batches, or several of them.
 
-Bytes throughout. It says what it did, and how much of that a restart can tell. It does not judge.
+Units are bytes. It reports what it damaged, and how much of that a restart can detect. It does not judge.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""What recovery would tell of a log, from the bytes of its disk alone. Nothing is written.
+"""Log image: what recovery would find in a log, from the bytes of its disk. Nothing is written.
 
-It reads through the product's own survey and recovery, and then each record through its reader: what a
-verdict counts and nobody can read back is told as a record with wrong bytes. It does not judge: `logmodel`
-does, and `tests/wal/histories.py`.
+It uses the product's own survey and recovery, and then reads each record. A record that recovery counts and
+that cannot be read is reported as one with wrong bytes. `logmodel` and `tests/wal/histories.py` judge the
+result.
 """
 
 from typing import Final, NamedTuple

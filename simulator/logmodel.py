@@ -1,10 +1,10 @@
-"""The model of a log: every stream after each of its operations, and the judge of what a restart tells of it.
+"""Log model: records the state of every stream after each operation, and judges what a restart shows.
 
-Beside the log stands what was asked of it, in order, and how much of it was acknowledged. What a restart
-tells of a stream must be where it stood after one of its operations, at least the acknowledged ones (W2).
-Where bytes were damaged it may be less, and then the stream must say so (W4, W6): a loss in the last batch,
-which nothing vouches for, as `tail_cut`; any other as a quarantine. A quarantine ends by a reset or a drop
-and by nothing else. It knows no bytes of the log and calls nothing of it.
+The model records which operations were asked of the log, in order, and which were acknowledged. After a
+restart a stream must be in the state after one of its operations, at least after the acknowledged ones (W2).
+If bytes were damaged it may be in an earlier state, and must then say so (W4, W6): as `tail_cut` if the loss
+is in the last batch, for which no later batch vouches, and otherwise as a quarantine. Only a reset or a drop
+ends a quarantine. The model uses neither the bytes nor the code of the log.
 Source: W1-W7 in `docs/guarantees.md`.
 """
 

@@ -1,10 +1,10 @@
-"""The event loop of tier 2: asyncio on virtual time, over a world. Real coroutines run on it unchanged.
+"""Loop: the event loop of tier 2, which is asyncio on virtual time. Real coroutines run on it unchanged.
 
-Each call belongs to the life that scheduled it. Inside a life calls keep asyncio's order; between lives
-order comes from the network's delays only, since lives share no memory. Threads do not exist:
-`run_in_executor` runs inline, later. What differs from run to run in asyncio is made equal: tasks and
-futures hash by a number of their loop (3.11 hashes them, and None, by address, which shows in sets and so
-in `asyncio.wait`), and the collector runs between runs only.
+Each call belongs to the life that scheduled it. Calls of one life keep asyncio's order. Calls of different
+lives are ordered only by the network's delays, because lives share no memory. There are no threads:
+`run_in_executor` runs inline, later. Tasks and futures hash by a number of their loop; by default Python 3.11
+hashes them by address, which changes the order of sets, and so of `asyncio.wait`, from run to run. The
+garbage collector runs only between runs.
     task: as asyncio's; at the end of its life its coroutine is closed without acting, and never resumed.
 Source: simulation.2.
 """

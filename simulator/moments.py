@@ -1,4 +1,4 @@
-"""Moments: what a node does, by name, so that a fault can strike at that point and not at a time.
+"""Moments: named points in the work of a node, at which a fault can strike.
 
 A moment is passed when the node is about to go on from it:
 
@@ -10,8 +10,8 @@ A moment is passed when the node is about to go on from it:
 | `label.LABEL` | came by `passed("LABEL")` |
 | `disk.OPERATION` | begins OPERATION of its disk (tier 2) |
 
-A name that ends with `*` means all that begin so. A strike that ends the node's life ends the call at hand:
-what comes after the moment does not happen. It does not know faults: `fault_injector.py` arms and strikes.
+A name that ends with `*` means all moments that begin with it. A strike that ends the node's life also ends
+the running call, so nothing after the moment happens. `fault_injector.py` arms moments and performs faults.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Workloads by name and tier. Each domain adds one line for each of its own.
 
-Classes are named by `module:class` and imported when asked for, so that one broken domain does not stop the
-others.
+Classes are named by `module:class` and imported when they are used, so that one broken domain does not stop
+the others.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""The canary: the example with its guard taken out. A simulator that does not catch it is broken itself.
+"""Canary: the example workload without its guard. A simulator that does not catch this bug is broken itself.
 
-The cell answers what it has been told, durable or not: a power cut then takes back what was acknowledged.
-Source: TigerBeetle's canary fuzzer, which must fail, so that a dead pipeline is noticed.
+The cell answers before its record is durable, so a power cut takes back what was acknowledged. Source:
+TigerBeetle's canary fuzzer, which must fail, so that a dead pipeline is noticed.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""A query without Spark: what outlives its processes, its workers, and its drivers.
+"""Pipeline query: a query without Spark, with its lasting state, its workers and its drivers.
 
-`Query` is what all share: the source's rows, and Spark's checkpoint as files that are made once. A worker
-runs one task after the other and holds one publisher, as a Python process of an executor does. A driver
-STARTs, plans, has its tasks run (sometimes twice at once), commits, and goes on; it dies, sleeps, is fenced,
-or fails, and some driver STARTs again. The decisions are `sink.core`'s; nothing here decides what is
-committed. Source: pipelines.6-10; docs/concepts/exactly-once.md.
+`Query` holds what all processes share: the source's rows, and Spark's checkpoint as files that are written
+once. A worker runs one task after the other and holds one publisher, like a Python process of an executor. A
+driver STARTs, plans, lets its tasks run (sometimes twice at once), commits, and goes on. It may die, sleep,
+be fenced or fail, and then a driver STARTs again. `sink.core` decides what is committed.
+Source: pipelines.6-10; docs/concepts/exactly-once.md.
 """
 
 from collections.abc import Callable, Sequence

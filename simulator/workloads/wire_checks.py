@@ -1,8 +1,8 @@
-"""What must hold of clients and servers of the wire between two turns of the loop, when idle, and in the end.
+"""Wire checks: what must hold for clients and servers of the wire between turns, when idle, and at the end.
 
 Each check counts for itself and raises `Violation`, so that it holds under `python -O`, where the assertions
 of the machines are off. *Idle* is a node whose clients are connected and ask for nothing: no account owns
-anything, no window is in use, nobody waits. Whoever is not read has a reason that will pass.
+anything, no window is in use, and nothing waits. A connection that is not read has a reason that will pass.
 Source: wire.4-9; ADRs 0151, 0152, 0154.
 """
 
