@@ -13,21 +13,22 @@ import pytest
 from msgspec.structs import replace
 
 import broadsheet
-from broadsheet.base.types import ByteOffset, JournalName, Offset
+from broadsheet.base.types import ByteOffset, Epoch, JournalName, Offset
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES
 from broadsheet.journal.core.pipeline_events import Submitted
-from broadsheet.journal.core.records import Checkpoint, Proposal, decode
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, Proposal, decode, encode_checkpoint
 from broadsheet.journal.core.recovery import replay
-from broadsheet.journal.core.registers import Condition, RegisterState
+from broadsheet.journal.core.registers import NO_REGISTERS, Condition, RegisterState
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.journal.core.spool_claims import Claim, Claims
+from broadsheet.journal.core.spool_claims import Claim, Claims, claims_of
 from broadsheet.journal.failpoints import REPAIR_LABELS
 from broadsheet.journal.opening import stream_of
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import spool_name
 from broadsheet.journal.spool_repair import Witnesses, repair
+from broadsheet.ports import File
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write
@@ -473,3 +474,37 @@ async def test_an_append_that_stands_before_an_older_checkpoint_does_not_vanish(
                 assert await append(node, NAME, b"x") is Status.INDEX_HAS_GREATER_OFFSET
         assert b"".join(parts) in kept(disk)
     assert not crashes
+
+
+class Counting(SimDisk):
+    """A disk that counts the files that are opened."""
+
+    count = 0
+
+    def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
+        self.count += 1
+        return super().open(name, create=create, exclusive=exclusive)
+
+
+def test_a_repair_from_many_spool_files_opens_each_a_few_times() -> None:
+    """Where no record is left whole, a chain of files may begin at each of them.
+
+    Each begin was followed to the end: 2,500 closed files that waited for their store, and one flipped bit in
+    the only checkpoint, kept a thread of the node busy for more than a minute.
+    """
+    disk, count, closed = Counting(), 200, list[ClosedSpool]()
+    disk.make_dir("s")
+    for number in range(count):
+        content, begin = b"%08d" % number, ByteOffset(8 * number)
+        disk.open(spool_name("s", begin), create=True).write_at(0, (content,))
+        closed.append(ClosedSpool(begin, ByteOffset(begin + 8), sha1(content).digest()))
+    lost = closed.pop()  # Nothing has its sum, so no begin leads to the end.
+    checkpoint = Checkpoint(Epoch(1), lost.begin, lost.end, b"?" * 20, 1, closed=tuple(closed))
+    damaged = bytearray(encode_checkpoint(checkpoint))
+    damaged[1] ^= 1
+    claims, plan = claims_of([bytes(damaged)], is_complete=True), replay(())
+    disk.count = 0
+
+    assert not repair(disk, "s", plan, Witnesses(claims, NO_REGISTERS, is_based=False))
+    assert (plan.end, len(plan.spools)) == (lost.begin, len(closed))
+    assert disk.count <= 10 * count

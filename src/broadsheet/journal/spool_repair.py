@@ -9,7 +9,7 @@ If no record before the damage is left, the first spool file may begin anywhere:
 stored. Source: journals.3; W7; ADR 0120, ADR 0125.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha1
 from typing import NamedTuple
 
@@ -79,18 +79,23 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         if witnesses.is_based
         else list(dict.fromkeys([ByteOffset(0), *(f.begin for f in found)]))
     )
-    best, is_whole = plan, False
+    by_begin: dict[int, list[Claim]] = {}
+    for claim in taken:
+        by_begin.setdefault(claim.begin, []).append(claim)
+    last_byte = max((each.end for each in found if each.size), default=ByteOffset(0))
+    best, is_whole, followed = plan, False, dict[ByteOffset, None]()
     for base in bases:
+        if base in followed:
+            continue  # What follows from here is the end of what a lower base has led to.
         trial = replace(plan, spools=[replace(each) for each in plan.spools])
         if not witnesses.is_based:
             trial.spools, trial.end = [SpoolPlan(base, base, EMPTY_SUM, 0, base)], base
-        _extend(disk, directory, trial, taken)
-        below = [each for each in found if each.size and each.begin < trial.spools[0].begin]
-        is_told = trial.end == last_end or (is_last_sure and _is_told_whole(trial, claims.last))
-        has_more = any(each.size and each.end > trial.end for each in found)
+        _extend(disk, directory, trial, by_begin)
+        followed |= dict.fromkeys(each.begin for each in trial.spools)
+        below = (each for each in found if each.size and each.begin < trial.spools[0].begin)
         is_whole = (
-            is_told
-            and not has_more
+            last_byte <= trial.end
+            and (trial.end == last_end or (is_last_sure and _is_told_whole(trial, claims.last)))
             and all(_is_stored(disk, directory, each, witnesses.stored) for each in below)
         )
         if is_whole or trial.end - trial.spools[0].begin > best.end - best.spools[0].begin:
@@ -101,16 +106,16 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     return is_whole
 
 
-def _extend(disk: Disk, directory: str, plan: RecoveryPlan, taken: Sequence[Claim]) -> None:
+def _extend(disk: Disk, directory: str, plan: RecoveryPlan, by_begin: Mapping[int, Sequence[Claim]]) -> None:
     while True:
         spool = plan.spools[-1]
-        proven = _proven(disk, directory, spool, taken)
+        proven = _proven(disk, directory, spool, by_begin.get(spool.begin, ()))
         if proven is not None:
             hit("journal.repaired_from_spool")
             first = spool.first_append if spool.end > spool.begin else proven.first_append
             spool.end, spool.sum, spool.first_append = proven.end, proven.sum, first
             plan.end = proven.end
-        follows = [c for c in taken if c.begin == plan.end and c.end > c.begin]
+        follows = [claim for claim in by_begin.get(plan.end, ()) if claim.end > claim.begin]
         if not follows or spool.begin == plan.end:
             return
         spool.is_closed = True
@@ -172,7 +177,7 @@ def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim
     """The furthest claim that the file's content proves, after that content was written again."""
     wanted: dict[int, list[Claim]] = {}
     for claim in claims:
-        if claim.begin == spool.begin and claim.end > spool.end:
+        if claim.end > spool.end:
             wanted.setdefault(claim.end, []).append(claim)
     name = spool_name(directory, spool.begin)
     if not wanted or not disk.exists(name):

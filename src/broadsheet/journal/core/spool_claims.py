@@ -8,7 +8,7 @@ still be found among its bytes.
 This module reads no file. Source: journals.3; W7; ADR 0120, ADR 0125.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -118,8 +118,20 @@ def tells(record: bytes, digest: bytes) -> bool:
     searched = record[:SEARCHED_BYTES]
     if digest in searched:
         return digest != EMPTY_SUM
-    windows = range(len(searched) - SUM_BYTES + 1)
-    return any(agrees(digest, searched[at : at + SUM_BYTES]) for at in windows)
+    return any(agrees(digest, searched[at : at + SUM_BYTES]) for at in _near(searched, digest))
+
+
+def _near(searched: bytes, digest: bytes) -> Iterator[int]:
+    """Where a damaged `digest` may begin: wrong bits are fewer than its pieces, so one piece is whole.
+
+    To compare the sum at every place takes a thousand times as long, for each of many files.
+    """
+    for piece in range(WRONG_BITS_MAX + 1):
+        begin, end = (each * SUM_BYTES // (WRONG_BITS_MAX + 1) for each in (piece, piece + 1))
+        at = searched.find(digest[begin:end], begin)
+        while 0 <= at <= len(searched) - SUM_BYTES + begin:
+            yield at - begin
+            at = searched.find(digest[begin:end], at + 1)
 
 
 def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) -> ByteOffset:
