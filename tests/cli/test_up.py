@@ -356,7 +356,7 @@ def test_journals_without_a_node_say_how_to_find_or_start_one() -> None:
 
     assert done.returncode == 1
     assert "127.0.0.1:1 cannot be reached" in done.stderr
-    assert "`broadsheet up` starts one" in done.stderr
+    assert "start one with `broadsheet up`" in done.stderr
 
 
 def test_config_show_says_where_each_value_comes_from(tmp_path: Path) -> None:
