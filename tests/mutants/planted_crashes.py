@@ -161,7 +161,7 @@ FURTHER_JOURNAL = [
         "repair_is_content",
         "A repair is whole although files have more than it proves.",
         "broadsheet.journal.recovered_state:repair",
-        ("and not has_more\n", "\n"),
+        ("last_byte <= trial.end\n", "True\n"),
     ),
     (
         "any_registers_are_put",
