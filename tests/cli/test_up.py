@@ -441,7 +441,7 @@ def test_journals_are_refused_with_the_reason_among_peers(tmp_path: Path) -> Non
     with cluster(tmp_path / "c", nodes=2) as found:
         address = found["nodes"][0]["addresses"]["native"]
 
-        with connect_sync(address) as client, pytest.raises(Unsupported, match="this is one of 2"):
+        with connect_sync(address) as client, pytest.raises(Unsupported, match="this node is one of 2"):
             client.journals.create("a/journal")
 
 
