@@ -3,6 +3,7 @@
 import asyncio
 import tracemalloc
 import zlib
+from collections.abc import Sequence
 from hashlib import sha1
 from random import Random
 
@@ -17,7 +18,7 @@ from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.stored_fragment import BLOCK_BYTES
 from simulator.disk import SimDisk
-from tests.journal.crash_histories import Shelf
+from tests.journal.crash_histories import Shelf, Stored
 
 JOURNAL = JournalName("f")
 MIB = 1 << 20
@@ -234,3 +235,27 @@ async def test_a_budget_is_given_in_the_order_of_asking_and_to_nobody_who_left()
     assert (budget.use("kept"), budget.used) == (None, 10)
     budget.give(10)
     assert budget.used == 0
+
+
+class Outage(Shelf):
+    """A store that is down."""
+
+    is_down = True
+
+    async def list(self, prefix: str) -> Sequence[Stored]:
+        if self.is_down:
+            raise OSError("the store is down")
+        return await super().list(prefix)
+
+
+async def test_a_store_that_answers_one_journal_answers_those_that_pause() -> None:
+    """The outage ended while another journal paused: its task waited for nothing, and ended the node."""
+    objects = Outage(None, {})
+    store = FragmentStore(objects, SimDisk().run, budget=Budget(CACHE_BYTES_MIN))
+    waiting = asyncio.ensure_future(store.list_when_it_answers(JOURNAL, wanted=asyncio.Event()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    objects.is_down = False
+    assert await store.list(JOURNAL) == []
+    async with asyncio.timeout(5):
+        assert await waiting == []

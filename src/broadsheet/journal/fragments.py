@@ -120,11 +120,12 @@ class FragmentStore:
             except OSError:
                 if self._answered is None:
                     self._answered = asyncio.get_running_loop().create_future()
+                answered = self._answered  # Another journal's listing may end the outage during the pause.
                 await asyncio.sleep(in_seconds(LIST_PAUSE_MIN))  # However many readers come.
                 asked = asyncio.ensure_future(wanted.wait())
                 try:
                     await asyncio.wait(
-                        (self._answered, asked),
+                        (answered, asked),
                         timeout=in_seconds(pause),
                         return_when=asyncio.FIRST_COMPLETED,
                     )
