@@ -112,6 +112,28 @@ async def test_healing_waits_for_space_and_descriptors(op: str, error: int, name
     assert not life.crashes
 
 
+async def test_no_transaction_is_answered_before_the_removal_of_the_seal_is_durable() -> None:
+    """W1: without a descriptor for the sync of its directory, the next try found no seal and synced nothing.
+
+    Power that failed within seconds brought the seal back, and the start believed it: what had been
+    acknowledged since was gone.
+    """
+    disk = SimDisk()
+    life = Life(FaultyDisk(disk, [Fault("sync_dir", errno.EMFILE, "keyspace", after=1, times=1)]), 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    keyspace._log.quarantine(STREAM)
+    await until_taken(keyspace, Put("k/new", b"w"))
+    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
+    await life.scope.close()
+
+    assert not cut.exists("keyspace/seal")
+    other = Life(cut, 2)
+    assert [pair.key for pair in (await other.start()).range("")] == ["k", "k/new"]
+    await other.scope.close()
+    assert not life.crashes
+
+
 @pytest.mark.parametrize("cut_after", [1, 2, 3, 5, 8, 13])
 async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: int) -> None:
     """The seal carries the map, whichever part of the log is durable by then."""

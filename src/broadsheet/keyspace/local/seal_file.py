@@ -102,7 +102,7 @@ def write_aside(disk: Disk, name: str, content: bytes) -> str:
 def _remove(disk: Disk) -> None:
     if disk.exists(SEAL_NAME):
         disk.remove(SEAL_NAME)
-        disk.sync_dir(DIRECTORY)
+    disk.sync_dir(DIRECTORY)  # Also if it was gone: a former try may have had no descriptor for this.
 
 
 async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Offset:
