@@ -49,15 +49,6 @@ def within(seconds: float) -> Iterator[None]:
         _give_up.reset(outer)
 
 
-@contextmanager
-def _unbounded() -> Iterator[None]:
-    outer = _give_up.set(float("inf"))
-    try:
-        yield
-    finally:
-        _give_up.reset(outer)
-
-
 def blocking(
     method: Callable[Concatenate[Journals, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncJournals", P], T]:
@@ -74,8 +65,19 @@ def blocking(
 class SyncJournals:
     """The methods of `Journals`, blocking."""
 
-    def __init__(self, journals: Journals, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._journals, self._wait = journals, wait
+    def __init__(
+        self,
+        journals: Journals,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        begin: Callable[[Coroutine[Any, Any, Any]], object],
+    ) -> None:
+        """Call `journals`.
+
+        Args:
+            wait: the result of a coroutine on the client's loop.
+            begin: starts a coroutine on the client's loop, and does not wait for it.
+        """
+        self._journals, self._wait, self._begin = journals, wait, begin
 
     create = blocking(Journals.create)
     delete = blocking(Journals.delete)
@@ -149,8 +151,9 @@ class SyncJournals:
             while some := self._wait(_some(chunks, most)):
                 yield from some
         finally:
-            with _unbounded():  # Releasing the stream must happen even if the caller's time is up.
-                self._wait(chunks.aclose())
+            # Not waited for: an iterator that is dropped is ended by the garbage collector, in any thread.
+            # The client's own thread would wait for itself.
+            self._begin(chunks.aclose())
 
 
 async def _cancel(upload: Upload) -> None:
@@ -185,7 +188,7 @@ class SyncClient:
         except BaseException:
             self._end()
             raise
-        self.journals = SyncJournals(self._client.journals, self._wait)
+        self.journals = SyncJournals(self._client.journals, self._wait, self._begin)
         """The journals of the node."""
 
     def close(self) -> None:
@@ -208,6 +211,7 @@ class SyncClient:
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         assert not self._is_closed, "the client is closed"
+        assert threading.current_thread() is not self._thread, "the client's thread would wait for itself"
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         left = _give_up.get() - time.monotonic()
         try:
@@ -220,6 +224,12 @@ class SyncClient:
         except BaseException:
             future.cancel()  # A caller that is interrupted withdraws its request.
             raise
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._is_closed:
+            work.close()
+        else:
+            asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _end(self) -> None:
         self._is_closed = True

@@ -1,11 +1,20 @@
 """The blocking client offers what the asynchronous one does."""
 
+import asyncio
+import gc
 import inspect
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from broadsheet.client_sync import SyncJournals
+import broadsheet
+from broadsheet.client_sync import SyncJournals, within
 from broadsheet.journal.client import Journals
+from broadsheet.journal.messages import Chunk
+from tests.journal.node_process import NodeProcess
 
 OWN = ("append", "read")
 """Written out: what they take may be an iterator of the caller's, and so is what they give."""
@@ -38,3 +47,59 @@ def test_what_is_written_out_has_the_same_arguments(name: str) -> None:
     blocking, asynchronous = getattr(SyncJournals, name), getattr(Journals, name)
 
     assert list(inspect.signature(blocking).parameters) == list(inspect.signature(asynchronous).parameters)
+
+
+class Holder:
+    """Refers to itself, so that only the garbage collector frees it."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self.itself, self.chunks = self, chunks
+
+
+class CollectsWhereItIsAsked(dict[str, str]):
+    """Labels that collect garbage in the thread that reads them, as any allocation there may."""
+
+    def __bool__(self) -> bool:
+        self.thread = threading.get_ident()
+        gc.collect()
+        return False
+
+
+def test_an_iterator_that_the_clients_own_thread_frees_stops_no_other_call(tmp_path: Path) -> None:
+    """The collector runs in any thread. In the client's own it waited there for itself, and so did all."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert asyncio.run(node.start())
+        client = broadsheet.connect_sync(node.address)
+        client.journals.create("read/dropped")
+        client.journals.append("read/dropped", [b"x" * 300_000] * 20)
+        labels = CollectsWhereItIsAsked()
+        gc.collect()
+        gc.disable()  # Otherwise this thread might free it first.
+        held = Holder(client.journals.read("read/dropped"))
+        next(held.chunks)
+        del held
+        with within(10):
+            client.journals.create("read/other", labels=labels)
+            gc.enable()
+            assert labels.thread != threading.get_ident()
+            assert b"".join(c.data for c in client.journals.read("read/dropped")) == b"x" * 6_000_000
+        client.close()
+    finally:
+        gc.enable()
+        node.kill()
+
+
+def test_an_iterator_may_outlive_its_client(tmp_path: Path) -> None:
+    """What is left of a read then holds nothing, and its end is no error."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert asyncio.run(node.start())
+        with broadsheet.connect_sync(node.address) as client:
+            client.journals.create("read/outlives")
+            client.journals.append("read/outlives", [b"x" * 300_000] * 20)
+            chunks = client.journals.read("read/outlives")
+            next(chunks)
+        cast("Generator[Chunk]", chunks).close()
+    finally:
+        node.kill()
