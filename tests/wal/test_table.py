@@ -31,7 +31,7 @@ LARGE = msgspec.structs.replace(
 def test_the_table_holds_the_last_row_of_each_stream_that_was_not_dropped(
     script: list[tuple[int, bool]],
 ) -> None:
-    """A dropped stream's place is taken by another, which must not be lost."""
+    """A dropped stream takes no other's row with it, and none of a stream that began anew is lost."""
     table, known = Table(), dict[int, bytes]()
     for number, (stream, is_put) in enumerate(script):
         if is_put:

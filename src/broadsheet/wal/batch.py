@@ -135,6 +135,11 @@ class Batch:
 
     def name(self, streams: Iterable[int]) -> None:
         """Add rows for `streams`, which this batch does not change."""
+        if not self.is_full:  # Nearly every batch; it follows one that may have changed hundreds of streams.
+            known = len(self.named)
+            self.named.update(dict.fromkeys(streams))
+            self.size += ROW_BYTES * (len(self.named) - known)
+            return
         for stream in streams:
             if stream not in self.named:
                 self.size += ROW_BYTES
@@ -194,18 +199,17 @@ class Batch:
         self.is_sealed, self.oldest = True, oldest
         if self.is_full:
             self.name(changed)
-        rows: list[bytes] = []
-        for stream in self.named:
-            if (state := streams.get(stream)) is not None:
-                row = state.row()
-                table.put(stream, row)
-                if not self.is_full:
-                    rows.append(row)
-            else:
-                table.drop(stream)
-                rows.append(ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED))
+        rows = [
+            state.row() if (state := streams.get(stream)) is not None else _dropped(stream)
+            for stream in self.named
+        ]
+        table.put_all(self.named, rows)
+        is_dropped = not self.named.keys() <= streams.keys()
+        dropped = [stream for stream in self.named if stream not in streams] if is_dropped else []
+        for stream in dropped:
+            table.drop(stream)
         if self.is_full:
-            rows.append(table.packed())
+            rows = [*map(_dropped, dropped), table.packed()]
         self.table = b"".join(rows)
         self.row_count = len(self.table) // ROW_BYTES
         base = self.at + BATCH_BYTES + ROW_BYTES * self.row_count
@@ -270,3 +274,8 @@ class Batch:
         small.append(ZEROS[: end - size])
         parts.append(b"".join(small))
         return Encoded(parts, end, chain, len(self.frames))
+
+
+def _dropped(stream: int) -> bytes:
+    """The row of a stream that was dropped."""
+    return ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED)
