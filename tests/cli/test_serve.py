@@ -42,13 +42,11 @@ from tests.support.faulty import Fault
 
 
 @contextlib.contextmanager
-def served(root: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
+def served(root: Path, *prefix: str, out: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
     """A node in the foreground that is ready; `prefix` stands before the command."""
     ready, theirs = os.pipe()
     command = [*prefix, *COMMAND, "serve", "--data-dir", str(root), "--ready-fd", str(theirs)]
-    with subprocess.Popen(
-        command, pass_fds=[theirs], env=environment(**free_ports()), stdout=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(command, pass_fds=[theirs], env=environment(**free_ports()), stdout=out) as process:
         os.close(theirs)
         try:
             with os.fdopen(ready, "rb") as pipe:
@@ -74,6 +72,25 @@ def test_a_signal_ends_a_node_in_good_order(tmp_path: Path, number: signal.Signa
         process.send_signal(number)
 
         assert process.wait(SECONDS_MAX) == 0
+    assert not (tmp_path / "n1" / FILE).exists()
+
+
+@pytest.mark.parametrize("what", ["a full disk", "a reader that is gone"])
+def test_a_node_whose_log_cannot_be_written_starts_serves_and_ends(tmp_path: Path, what: str) -> None:
+    """`up` puts the log beside the data: a full disk kept the node from its start, and spoilt its end."""
+    if what == "a full disk":
+        theirs = os.open("/dev/full", os.O_WRONLY)
+    else:
+        gone, theirs = os.pipe()
+        os.close(gone)
+    try:
+        with served(tmp_path / "n1", out=theirs) as process:
+            assert broadsheet("status", "--data-dir", tmp_path / "n1").returncode == 0
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(SECONDS_MAX) == 0
+    finally:
+        os.close(theirs)
     assert not (tmp_path / "n1" / FILE).exists()
 
 

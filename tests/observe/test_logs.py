@@ -1,7 +1,9 @@
 """Logs are one object a line, at the node's own time, without secrets."""
 
+import errno
 import io
 import json
+from typing import Any
 
 from broadsheet.base.time import WallTime
 from broadsheet.observe.logs import Level, Logs
@@ -68,3 +70,48 @@ def test_a_terminal_gets_readable_lines() -> None:
 
     assert "node.ready" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
+
+
+class Refusing(io.RawIOBase):
+    """A file on a disk with room for some bytes more."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.content = room, b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        content = bytes(data)[: self.room]
+        if not content:
+            raise OSError(errno.ENOSPC, "no space")
+        self.room -= len(content)
+        self.content += content
+        return len(content)
+
+
+def test_a_line_that_the_disk_refuses_is_dropped_and_the_next_one_is_whole() -> None:
+    """The log stands on the disk of the data: a full one ended the node at its next line, or at its start."""
+    file = Refusing(room=30)
+    buffer = io.BufferedWriter(file)
+    stream = io.TextIOWrapper(buffer)
+    logger = Logs(stream, wall=lambda: WallTime(0)).of("x")
+
+    logger.info("first.torn")
+    logger.info("second.dropped")
+    file.room = 1 << 20
+    logger.info("third.whole")
+
+    torn, whole = file.content.splitlines()
+    assert len(torn) == 30
+    assert json.loads(whole)["event"] == "third.whole"
+    stream.flush()
+
+
+def test_lines_to_a_stream_that_is_closed_are_dropped() -> None:
+    """A host logs in the middle of its effects, where nothing may raise."""
+    stream = io.StringIO()
+    logger = Logs(stream, wall=lambda: WallTime(0)).of("x")
+    stream.close()
+
+    logger.error("nobody.reads")

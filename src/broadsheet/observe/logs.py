@@ -3,13 +3,15 @@
 Event names are `noun.verb` (`node.ready`), keys are the words of the glossary. The timestamp is the node's
 own wall clock, so that the logs of a simulation show simulated time and diff cleanly. Nothing here is global:
 a node makes its `Logs` and hands them on. Machines do not log; their hosts do. Keys that hold secrets are not
-printed.
+printed. A line that the system refuses is dropped: a node does not end because its log cannot be written.
 """
 
 import datetime as dt
 import sys
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from enum import IntEnum
+from io import RawIOBase
 from typing import Any, Final, TextIO
 
 import msgspec
@@ -56,7 +58,7 @@ class Logs:
         is_console = stream.isatty() if is_console is None else is_console
         render = structlog.dev.ConsoleRenderer() if is_console else structlog.processors.JSONRenderer(_json)
         logger: Logger = structlog.wrap_logger(
-            structlog.PrintLogger(stream),
+            _Lines(stream),
             processors=[
                 structlog.processors.add_log_level,
                 _Stamp(wall),
@@ -72,6 +74,33 @@ class Logs:
         """The logger of one part of the node."""
         logger: Logger = self._root.bind(part=part)
         return logger
+
+
+class _Lines:
+    """Writes lines to a stream, and drops those that the stream refuses.
+
+    A disk is full, or the reader of a pipe is gone: neither is a reason to end a node, or to keep one from
+    its start. A line goes past the buffer of the stream, whose rest would be refused once more at the exit.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._raw: RawIOBase | None = getattr(getattr(stream, "buffer", None), "raw", None)
+        self._is_torn = False
+
+    def write(self, line: str) -> None:
+        """Write one line, or a part of it, or nothing."""
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed.
+            if self._raw is None:
+                print(line, file=self._stream, flush=True)
+                return
+            content = f"{line}\n".encode(errors="backslashreplace")
+            if self._is_torn:
+                content = b"\n" + content  # The last line was written in part: this one begins a new one.
+            written = self._raw.write(content) or 0
+            self._is_torn = written < len(content) if written else self._is_torn
+
+    debug = info = warning = error = critical = write
 
 
 class _Stamp:
