@@ -254,6 +254,34 @@ async def test_power_that_fails_while_a_shorter_log_starts_loses_no_suspicion(wh
         assert all(flags(state.image).values())
 
 
+@pytest.mark.parametrize("left", [0, 40, 4096, 4096 + 200, -1])
+async def test_power_that_fails_while_a_log_of_one_segment_starts_loses_no_suspicion(left: int) -> None:
+    """W3: no other segment was free, so the start filled the shorter one, for its boot batch.
+
+    Had it been killed before that batch, the file was as long as ever: the next start took the log for a new
+    one, and each journal began at offset 0.
+    """
+    disk = SimDisk(DiskState(quota_bytes=TINY.segment_bytes + 8300))
+    bench = await open_log(disk, config=TINY)
+    await bench.commit(LATE, b"late")
+    await abandon(bench)
+    names = [name for name in image_of(disk) if name.endswith(".wal") and name != path(0)]
+    image = {name: content for name, content in image_of(disk).items() if name not in names}
+    image = cut(image, path(0), left) if left >= 0 else without(image, path(0))
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    tape = disk.state.tape = Tape()
+    for each in disk.state.files:
+        replayed(tape, disk, each)
+    tape.mark("there")
+    bench = await open_log(disk, config=TINY, seed=5)
+    await bench.settled()
+    await abandon(bench)
+    states = [state for state in crash_states(tape, atoms_max=6) if state.marks]
+    assert len(states) > 50
+    for state in states:
+        assert flags(state.image)[LATE]
+
+
 ROOM = msgspec.structs.replace(
     TINY,
     segment_bytes=128 << 10,

@@ -61,6 +61,9 @@ class Segments:
         """Files with damaged bytes that could not be set aside yet: they are neither filled nor used."""
         self.remains: Sequence[tuple[int, int, int, int]] = ()
         """File, lap, begin and end of the bytes left in shortened files: set aside, but not zeroed yet."""
+        self.shortened: Container[int] = ()
+        """Files that are gone, or shorter than they were. Until `accept`, only their lengths tell of a loss,
+        so they are neither made nor filled."""
         self._is_evidence_kept = False
         """Some remains could not be zeroed, so the extents must go on to say that files are shorter."""
 
@@ -91,7 +94,7 @@ class Segments:
         Raises:
             OSError: the disk refused or failed. ENOSPC leaves nothing behind that a start would not remove.
         """
-        index = next(index for index in count() if index not in self.files)
+        index = next(index for index in count() if index not in self.files and index not in self.shortened)
         name = self.path(segment_name(index))
         file = self.disk.open(name, create=True)
         try:
@@ -185,6 +188,7 @@ class Segments:
                 raise
             hit("wal.extents_refused")
             self._is_evidence_kept = True
+        self.shortened = ()
 
     def _void(self, index: int, _lap: int, begin: int, told: int) -> None:
         end = min(told, self.wanted[index])  # Not rounded: a part of a block may hold a whole batch header.
@@ -193,12 +197,15 @@ class Segments:
         self.files[index].sync()
 
     def unfilled(self, *, but: Container[int] = ()) -> int | None:
-        """A file, not in `but`, that is shorter than `wanted` and holds no kept damage; None if none is."""
+        """A file, not in `but`, that is shorter than `wanted` and holds no evidence; None if none is."""
         return next(
             (
                 index
                 for index, end in list(self.filled.items())  # A thread may add one meanwhile.
-                if end < self.wanted[index] and index not in but and index not in self.kept
+                if end < self.wanted[index]
+                and index not in but
+                and index not in self.kept
+                and index not in self.shortened
             ),
             None,
         )
