@@ -9,6 +9,7 @@ import pytest
 from broadsheet.cli import checks
 from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
+from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.runtime.data_dir import FORMAT_FILE
 from tests.cli.processes import broadsheet, cluster
 from tests.runtime.test_data_dir import take
@@ -156,14 +157,30 @@ def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) 
     )
     journal = store / "a" / "b"
     journal.mkdir(parents=True)
-    for content, stored in ((b"sound", b"sound"), (b"whole", b"wHole")):
+    for at, content, stored in ((0, b"sound", b"sound"), (5, b"whole", b"wHole")):
         digest = sha1(content, usedforsecurity=False).hexdigest()
-        (journal / f"{0:016x}-{5:016x}-{digest}.raw").write_bytes(stored)
+        (journal / f"{at:016x}-{at + 5:016x}-{digest}.raw").write_bytes(stored)
 
     quick = broadsheet("doctor", "--data-dir", tmp_path / "c")
     thorough = broadsheet("doctor", "--data-dir", tmp_path / "c", "--fragments")
 
     assert "fragments" not in quick.stdout
     assert thorough.returncode == 1
-    assert "BAD  fragments: 1 of 2 are damaged: fragment a/b/" in thorough.stdout
+    assert "BAD  fragments: 1 of 2 cannot be read: fragment a/b/" in thorough.stdout
     assert "restore it from a copy of the store" in thorough.stdout
+
+
+def test_two_stored_contents_of_one_range_are_found_where_somebody_asks(tmp_path: Path) -> None:
+    """journals.10: each has the content of its name, and neither is served; doctor said that all was well."""
+    data_dir = Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True).data_dir("n1")
+    journal = data_dir / "fragments" / "a"
+    journal.mkdir(parents=True)
+    for content in (b"sound", b"other"):
+        digest = sha1(content, usedforsecurity=False).hexdigest()
+        (journal / f"{0:016x}-{5:016x}-{digest}.raw").write_bytes(content)
+
+    found = fragments_check(tmp_path / "c")
+
+    assert found.verdict is Verdict.BAD
+    assert "1 of 2 cannot be read: a: 0000" in found.text
+    assert "disagree in the fragment store, so none of them is served" in found.text

@@ -186,6 +186,76 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
     assert not crashes
 
 
+@pytest.mark.parametrize("is_blind", [False, True])
+async def test_a_spool_and_a_fragment_of_one_range_with_other_bytes_contradict_each_other(
+    *, is_blind: bool
+) -> None:
+    """J10: records of equal length make fragments of equal ranges, so an older copy often meets this case.
+
+    The journal said nothing, stored its own content beside the other, and nobody could read the range again.
+    """
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND):
+            await append(node, content)
+        await until_stored(node, 1)
+    other = sha1(b"?" * len(SECOND), usedforsecurity=False).hexdigest()
+    shelf.objects[f"{NAME}/{2000:016x}-{4100:016x}-{other}.raw"] = b"?" * len(SECOND)
+    stored = dict(shelf.objects)
+    shelf.is_blind = is_blind
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        if is_blind:
+            await append(node, THIRD)
+        shelf.is_blind = False
+        for _ in range(TURNS_MAX):
+            if node.broker.status(NAME).state == "behind-index":
+                break
+            await asyncio.sleep(0.001)
+        assert "older copy" in node.broker.status(NAME).reason
+        await neither_is_served(node)
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert told.head == 4100 + len(THIRD) * is_blind
+        await append(node, b"and on")
+        replica = await node.broker.replica(NAME)
+        found = [chunk.data async for chunk in read(replica, ByteOffset(0), ByteOffset(4100), block=False)]
+        assert b"".join(found) == FIRST + b"?" * len(SECOND), "the store's bytes are the journal's now"
+    assert {name: shelf.objects[name] for name in stored} == stored
+    assert not any(name.startswith(f"{NAME}/{2000:016x}") for name in shelf.objects.keys() - stored.keys())
+    assert not crashes
+
+
+async def test_two_stored_contents_of_one_range_are_told_with_a_remedy_that_works() -> None:
+    """journals.10: only a reader saw it, as an error that named no way out."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await until_stored(node, 2)
+    name = f"{NAME}/{2000:016x}-{4100:016x}-{'7' * 40}.raw"
+    shelf.objects[name] = b"?" * len(SECOND)
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        replica = await node.broker.replica(NAME)
+        status = node.broker.status(NAME)
+        assert (status.state, node.broker.stopped_count) == ("open", 1)
+        assert f"{'7' * 40}.raw" in status.reason
+        assert "disagree in the fragment store" in status.reason
+        with pytest.raises(
+            Corrupt,
+            match="none of them is served: find out which one is right, move the others away, and start",
+        ):
+            await anext(read(replica, ByteOffset(2000), None, block=False))
+    del shelf.objects[name]
+    async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
+        _, content = await node.content()
+        assert content == FIRST + SECOND + THIRD
+        assert node.broker.status(NAME).reason == ""
+    assert not crashes
+
+
 async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> None:
     """It was closed without a record, stored, and its file is gone: only the store knows its bytes."""
     crashes: list[BaseException] = []
@@ -328,6 +398,11 @@ async def test_a_node_whose_store_is_no_directory_serves_what_it_has(tmp_path: P
             for content in (FIRST, SECOND):
                 await client.journals.append(name, content)
             await _until(client, name, 1)
+            spools = tmp_path / "data" / "journals" / "spool"
+            for _ in range(TURNS_MAX):
+                if len([*spools.glob("*/*.spool")]) == 1:
+                    break  # Only the store has the first fragment.
+                await asyncio.sleep(0.01)
         node.kill()
         store_goes(tmp_path)
         assert await node.start(), (tmp_path / "node.log").read_text()

@@ -45,6 +45,8 @@ LOG_BYTES_READ: Final = 16 << 10
 """How many bytes at the end of a node's log file are searched for its last error."""
 TAKES_NONE: Final = ("behind-index", "damaged")
 """States, as `journals status` shows them, of journals that refuse all appends."""
+DAMAGE_WORDS: Final = ("accept-loss", "disagree")
+"""Words in the reason of a journal that takes appends and has content that cannot be read."""
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -321,7 +323,7 @@ async def _stopped(address: str) -> list[str]:
         for info in await client.journals.list():
             with suppress(NotFound):  # It was deleted meanwhile.
                 status = await client.journals.status(info.name)
-                is_damaged = status.state in TAKES_NONE or "accept-loss" in status.reason
+                is_damaged = status.state in TAKES_NONE or any(word in status.reason for word in DAMAGE_WORDS)
                 reasons += [status.reason] if is_damaged else []
             if len(reasons) == count:
                 break

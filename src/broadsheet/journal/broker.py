@@ -55,7 +55,7 @@ from broadsheet.journal.opening import (
 from broadsheet.journal.opening_turns import Turns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.remedies import accept_loss, disagreement
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
@@ -126,7 +126,7 @@ class Broker:
     def stopped_count(self) -> int:
         """How many journals refuse appends or have damaged content; `status` tells the reason."""
         replicas = [slot.replica for slot in self._slots.values() if slot.replica is not None]
-        return sum(1 for each in replicas if each.reason or each.trouble or each.damage)
+        return sum(any((e.reason, e.trouble, e.damage, e.index.first_conflict())) for e in replicas)
 
     @property
     def is_full(self) -> bool:
@@ -340,7 +340,7 @@ class Broker:
             )
         state, pipeline = replica.pipeline.state.value, replica.pipeline
         trouble = next((each.trouble for each in replica.closed if each.trouble), "")
-        reason = replica.reason or replica.damage or trouble
+        reason = replica.reason or replica.damage or trouble or disagreement(replica.index.first_conflict())
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"
             reason = replica.fullness
@@ -386,7 +386,7 @@ class Broker:
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.damage]
         try:
-            doubted = (await contradiction(info.name, here, replica.index.fragments())).spools
+            doubted = (await contradiction(info.name, here, replica.index.everything())).spools
         except OSError as error:
             text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
             raise StoreUnhealthy(text) from error

@@ -23,7 +23,7 @@ from broadsheet.errors import (
     Trimmed,
 )
 from broadsheet.journal.messages import Chunk
-from broadsheet.journal.remedies import accept_loss, more_files
+from broadsheet.journal.remedies import accept_loss, disagreement, more_files
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import first_above
@@ -103,8 +103,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     await _listed(replica)
     conflict = replica.index.conflict_at(offset)
     if conflict:
-        names = " and ".join(each.name for each in conflict)
-        raise Corrupt(f"journal {replica.name}: {names} disagree about offset {offset}; neither is served")
+        raise Corrupt(f"journal {replica.name}, at {offset}: {disagreement(conflict)}")
     fragment = replica.index.covering(offset)
     if fragment is None:
         raise Trimmed(

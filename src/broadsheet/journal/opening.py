@@ -214,14 +214,17 @@ async def contradiction(
         OSError: no descriptor is free, so a file cannot be compared now. That is not a contradiction.
     """
     reason, doubted = "", dict[ByteOffset, None]()
+    stored = dict.fromkeys((each.begin, each.end, each.sum) for each in fragments)
     for fragment in fragments:
         # The spool of a stored fragment may have been removed. Then nothing contradicts the fragment.
         from_here = islice(spools, first_above(spools, fragment.begin), None)
         shared = [*takewhile(partial(_begins_below, fragment.end), from_here)]
         if not shared:
             continue
-        if any((each.begin, each.end) == (fragment.begin, fragment.end) for each in shared):
-            continue  # If the sums differ it is a conflict, and the index reports that.
+        span = fragment.begin, fragment.end
+        same = next((each for each in shared if (each.begin, each.end) == span), None)
+        if same is not None and (same.damage or (*span, same.digest()) in stored):
+            continue  # Damage has its own reason. If the store has two contents, the index reports that.
         is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
         try:
             if is_within and await _digest(shared, fragment) == fragment.sum:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
+from broadsheet.journal.core.fragment import Fragment
 
 
 class TooManyClosed(OSError):  # noqa: N818 - as the names of `broadsheet.errors`.
@@ -34,6 +35,16 @@ def want_of(error: Exception) -> str:
     if isinstance(error, TooManyClosed):
         return str(error.strerror)
     return f"there was no space for it: {error}: free some"
+
+
+def disagreement(fragments: Sequence[Fragment]) -> str:
+    """The reason and the remedy if the store has several contents for one range; empty if it has not."""
+    if not fragments:
+        return ""
+    return (
+        f"{' and '.join(each.name for each in fragments)} disagree in the fragment store, so none of them is"
+        " served: find out which one is right, move the others away, and start the node again"
+    )
 
 
 def unproven(directory: str, names: Sequence[str]) -> str:
