@@ -69,6 +69,16 @@ def test_a_map_becomes_an_object() -> None:
     ]
 
 
+def test_the_instants_of_a_map_are_in_utc() -> None:
+    """A row says the same in whatever zone the session is."""
+    instant = pa.timestamp("us", "Asia/Kolkata")
+    column = pa.array([[(0, 3_600_000_000)]], pa.map_(pa.int64(), pa.int64())).cast(pa.map_(instant, instant))
+
+    assert bodies(pa.record_batch({"m": column}), frozenset()).to_pylist() == [
+        b'{"m":{"1970-01-01T00:00:00Z":"1970-01-01T01:00:00Z"}}'
+    ]
+
+
 def test_a_value_that_is_no_text_is_refused_by_name() -> None:
     """The library's error names a cast that nobody wrote."""
     with pytest.raises(ConfigError, match=r"column 'value' is int64, and a body is text or bytes"):

@@ -103,7 +103,15 @@ def test_bytes_are_base64() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.binary()), pa.duration("us")], ids=str
+    "kind",
+    [
+        pa.map_(pa.string(), pa.int64()),
+        pa.list_(pa.binary()),
+        pa.duration("us"),
+        pa.time64("ns"),
+        pa.list_(pa.time64("ns")),
+    ],
+    ids=str,
 )
 def test_a_type_that_json_cannot_give_is_refused_by_name(kind: pa.DataType) -> None:
     """An error of the parser's library, of a task, says neither which column nor what to do."""
@@ -131,6 +139,30 @@ def test_the_source_reads_what_the_sink_wrote() -> None:
     table, good = JSONParser(batch.schema).parse(values_of(lines))
     assert good.all()
     assert table.combine_chunks().to_batches() == [batch]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Africa/Monrovia", "America/New_York", "+14:00"])
+def test_an_instant_is_the_same_in_whatever_zone_the_sink_runs(zone: str) -> None:
+    """Before standard time Berlin was 53 minutes and 28 seconds from UTC: the text left out the seconds."""
+    utc = dt.UTC
+    instants = [
+        dt.datetime(1, 1, 1, tzinfo=utc),
+        dt.datetime(1850, 6, 1, 12, 0, 0, 5, tzinfo=utc),
+        dt.datetime(2024, 10, 27, 1, 30, tzinfo=utc),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=utc),
+    ]
+    as_read = pa.array(instants, pa.timestamp("us", "UTC"))
+    here = as_read.cast(pa.timestamp("us", zone))
+    nested = pa.StructArray.from_arrays(
+        [here, pa.array([[x] for x in here.cast(pa.int64()).to_pylist()]).cast(pa.list_(here.type))],
+        ["t", "l"],
+    )
+    lines = bodies(pa.record_batch({"t": here, "n": nested}), frozenset()).to_pylist()
+
+    wanted = [("t", as_read.type), ("n", pa.struct([("t", as_read.type), ("l", pa.list_(as_read.type))]))]
+    table, good = JSONParser(pa.schema(wanted)).parse(values_of(lines))
+    assert good.all()
+    assert table.to_pylist() == [{"t": x, "n": {"t": x, "l": [x]}} for x in instants]
 
 
 def test_a_flag_of_a_fixed_frame_is_any_byte() -> None:

@@ -1,20 +1,74 @@
 """Where a query begins, asked of a real node and without Spark."""
 
+import datetime as dt
+import decimal
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from broadsheet.base.time import WallTime
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId
+from broadsheet.spark.offsets import Span
+from broadsheet.spark.read import rows_of
 from broadsheet.spark.source import BatchReader, Sources, StreamReader
 
 X = StructType([StructField("x", LongType())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (BooleanType(), b"true", True),
+        (ByteType(), b"-1", -1),
+        (ShortType(), b"-1", -1),
+        (IntegerType(), b"-1", -1),
+        (LongType(), b"9223372036854775807", 2**63 - 1),
+        (FloatType(), b"1.5", 1.5),
+        (DoubleType(), b"0.1", 0.1),
+        (DecimalType(5, 2), b'"1.10"', decimal.Decimal("1.10")),
+        (StringType(), b'"x"', "x"),
+        (BinaryType(), b'"eA=="', b"x"),
+        (DateType(), b'"2024-02-29"', dt.date(2024, 2, 29)),
+        (TimestampType(), b'"2024-02-29T01:00:00+01:00"', dt.datetime(2024, 2, 29, tzinfo=dt.UTC)),
+        (TimestampNTZType(), b'"2024-02-29T01:00:00"', dt.datetime(2024, 2, 29, 1)),  # noqa: DTZ001
+        (ArrayType(TimestampType()), b'["2024-02-29T00:00:00"]', [dt.datetime(2024, 2, 29, tzinfo=dt.UTC)]),
+        (StructType([StructField("y", LongType())]), b'{"y":1}', {"y": 1}),
+    ],
+    ids=str,
+)
+def test_a_column_may_have_any_of_these_types(kind: DataType, text: bytes, value: object) -> None:
+    """Whoever named a column `timestamp` was told `AssertionError`: Spark wants to be told the zone."""
+    shape = Sources({"address": "none:1", "journals": "none"}).shape(StructType([StructField("x", kind)]))
+    line = b'{"x":%s}\n' % text
+
+    span = Span("none", 0, len(line))
+    rows = [*rows_of(begun(JSON_LINES), lambda begin, end: iter([line[begin:end]]), span, shape)]
+    assert [row["x"] for batch in rows for row in batch.to_pylist()] == [value]
 
 
 def test_an_explicit_offset_inside_a_frame_fails_or_moves_on(

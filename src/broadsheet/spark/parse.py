@@ -166,7 +166,10 @@ def _are_braced(values: Values) -> bool:
 
 
 def _is_possible(kind: pa.DataType) -> bool:
-    """Whether a column of that type can be parsed from JSON. Bytes inside a struct or a list cannot."""
+    """Whether a column of that type can be parsed from JSON.
+
+    Times of day cannot, and neither can bytes inside a struct or a list.
+    """
     if pa.types.is_binary(kind):
         return True
     try:
@@ -175,11 +178,14 @@ def _is_possible(kind: pa.DataType) -> bool:
         )
     except pa.ArrowException:
         return False
-    return not _holds_bytes(kind)
+    return not _holds_unparsed(kind)
 
 
-def _holds_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or any(_holds_bytes(kind.field(at).type) for at in range(kind.num_fields))
+def _holds_unparsed(kind: pa.DataType) -> bool:
+    """Whether pyarrow would find a type somewhere in `kind` that it parses from no JSON text."""
+    if pa.types.is_binary(kind) or pa.types.is_time(kind):
+        return True
+    return any(_holds_unparsed(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:

@@ -41,7 +41,7 @@ from broadsheet.sink.core.producers import Held
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
-from broadsheet.spark.encode import bodies, frames
+from broadsheet.spark.encode import bodies, frames, in_utc
 from broadsheet.spark.options import Options
 from broadsheet.spark.worker import framing_of, freeze_once
 
@@ -127,7 +127,7 @@ class Routing:
                 )
             places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         else:
-            column = batch.column(self.key).to_pylist()
+            column = in_utc(batch.select([self.key])).column(0).to_pylist()
             keys = [_key(value) for value in column]
             places, names = np.array(modulo_each(keys, len(self.names))), self.names
         for place in np.unique(places).tolist():

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -102,9 +103,8 @@ class Sources:
 
     def shape(self, schema: StructType) -> Shape:
         """The shape of the rows that `schema` asks for."""
-        columns: pa.Schema = to_arrow_schema(schema)
         return Shape(
-            columns,
+            _arrow_schema(schema),
             malformed=self.malformed,
             is_committed=self.is_committed,
             replay_bytes_max=self.replay_bytes_max,
@@ -212,6 +212,15 @@ class Sources:
 
     def _info(self, name: str) -> Any:  # noqa: ANN401 - a JournalInfo; the lambda hides its type.
         return patiently(lambda: self.target.journals().get(name), self.target.patience_s)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the rows; instants are in UTC, as Spark expects them of a data source."""
+    # Spark 4.2 has no such argument, and always means UTC.
+    in_utc: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )
+    return to_arrow_schema(schema, **in_utc)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
