@@ -25,6 +25,7 @@ ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "journal.healing": _DAMAGE,
         "journal.identity_repaired": _DAMAGE,
         "journal.repaired_from_spool": _DAMAGE,
+        "journal.spool_mended": _DAMAGE,
         "journal.set_aside": _DAMAGE,
         "wal.block_unreadable": _DAMAGE,
         "wal.copy_found_damage": _DAMAGE,

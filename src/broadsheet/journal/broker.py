@@ -384,7 +384,7 @@ class Broker:
         if not (replica.reason or replica.damage) and replica.log_registers is not None:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
-        here = [each for each in (*replica.closed, replica.spool) if not each.damage]
+        here = [each for each in (*replica.closed, replica.spool) if not each.fault]
         try:
             doubted = (await contradiction(info.name, here, replica.index.everything())).spools
         except OSError as error:

@@ -27,6 +27,7 @@ from broadsheet.journal.remedies import accept_loss, disagreement, more_files
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import first_above
+from broadsheet.journal.spool_mending import mend
 
 LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
 LISTING_PATIENCE: Final = SECOND
@@ -97,6 +98,10 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     except OSError as error:
         if error.errno not in NO_DESCRIPTOR:
             raise
+        spooled = await _spooled_in_turn(replica, offset, most)
+    except Corrupt:
+        await mend(replica, offset, ByteOffset(offset + most))
+        _require_open(replica, offset)
         spooled = await _spooled_in_turn(replica, offset, most)
     if spooled is not None:
         return spooled

@@ -56,6 +56,8 @@ class Context:
             spawn=lambda work: scope.spawn(work, name="spools"),
             crash=crash,
         )
+        self.mending = asyncio.Lock()
+        """Held while a spool file is mended from the log."""
         self._budget = Budget(config.cache_bytes_max)
 
     def store(self, url: str) -> FragmentStore:

@@ -25,6 +25,7 @@ from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.spool_mending import mend
 from broadsheet.ports import Timer
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import StreamQuarantined
@@ -319,6 +320,8 @@ class Housekeeping:
         except OSError:
             return False
         except Corrupt as error:
+            if await mend(replica, spool.begin, spool.end):
+                return False  # The log had the content: try again.
             spool.damage = spool.damage or f"{error}: {accept_loss(replica.name)}"
             return True
         try:

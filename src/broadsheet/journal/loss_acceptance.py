@@ -77,10 +77,10 @@ def look(
     except Corrupt:
         seal = None
     here: list[SpoolFile] = [each for each in (*replica.closed, replica.spool) if each.length]
-    other = [each for each in here if each.begin in doubted and not each.damage]
-    sound = [each for each in here if not each.damage and each.begin not in doubted]
+    other = [each for each in here if each.begin in doubted and not each.fault]
+    sound = [each for each in here if not each.fault and each.begin not in doubted]
     lost = list(seal.lost if seal is not None else ())
-    lost += [Lost(each.begin, each.end, each.damage, each.digest()) for each in here if each.damage]
+    lost += [Lost(each.begin, each.end, each.fault, each.digest()) for each in here if each.fault]
     lost += [Lost(each.begin, each.end, OTHER_BYTES, each.digest()) for each in other]
     if replica.trouble and not seal:
         lost.append(Lost(replica.begin, replica.end, replica.trouble))

@@ -175,8 +175,8 @@ class Replica:
 
     @property
     def damage(self) -> str:
-        """The damage of the first damaged closed spool file; empty if none is known."""
-        return next((each.damage for each in self.closed if each.damage), "")
+        """The damage of the first damaged spool file; empty if none is known."""
+        return next((each.fault for each in (*self.closed, self.spool) if each.fault), "")
 
     @property
     def begin(self) -> ByteOffset:

@@ -71,6 +71,8 @@ class SpoolFile:
         """How many first bytes were freed from the page cache."""
         self.damage = ""
         """Why the content may not be served; empty if it may."""
+        self.unreadable = ""
+        """Why some of its blocks cannot be served; empty if none is known to be damaged."""
         self.trouble = ""
         """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
         self._sha: Hash = sha1(usedforsecurity=False)
@@ -155,14 +157,39 @@ class SpoolFile:
         view = memoryview(found)
         for block in range(first, last):
             at = (block - first) * BLOCK_BYTES
-            known = self._block_crcs[block] if block < len(self._block_crcs) else self._tail_crc
-            if crc32c(view[at : at + BLOCK_BYTES]) != known:
-                raise Corrupt(
-                    f"spool file {self.name}: block {block} of [{self.begin}, {self.end}) fails its checksum;"
-                    " its bytes are not served"
-                )
+            if crc32c(view[at : at + BLOCK_BYTES]) != self._crc(block):
+                told = f"block {block} of [{self.begin}, {self.end}) fails its checksum"
+                way_out = f": {self.unreadable}" if self.unreadable else ""
+                raise Corrupt(f"spool file {self.name}: {told}; its bytes are not served{way_out}")
         skip = start - first * BLOCK_BYTES
         return found[skip : skip + length] if skip or len(found) != length else found
+
+    @property
+    def fault(self) -> str:
+        """Why some or all of the content may not be served; empty if it may."""
+        return self.damage or self.unreadable
+
+    def blocks(self, offset: ByteOffset, end: ByteOffset) -> Iterator[ByteOffset]:
+        """The begins of the blocks that hold a byte of `[offset, end)`."""
+        first = (offset - self.begin) // BLOCK_BYTES * BLOCK_BYTES
+        yield from map(ByteOffset, range(self.begin + first, end, BLOCK_BYTES))
+
+    def block_end(self, begin: ByteOffset) -> ByteOffset:
+        """The end of the block that begins there."""
+        return min(ByteOffset(begin + BLOCK_BYTES), self.end)
+
+    def is_sound(self, begin: ByteOffset) -> bool:
+        """Whether the file has the content of the block that begins there."""
+        length = self.block_end(begin) - begin
+        return self.agrees(begin, read_around(self.file, begin - self.begin, length))
+
+    def agrees(self, begin: ByteOffset, content: Buffer) -> bool:
+        """Whether `content` is that of the block that begins there."""
+        is_whole = len(content) == self.block_end(begin) - begin
+        return is_whole and crc32c(content) == self._crc((begin - self.begin) // BLOCK_BYTES)
+
+    def _crc(self, block: int) -> int:
+        return self._block_crcs[block] if block < len(self._block_crcs) else self._tail_crc
 
     def close(self) -> None:
         """Release the file."""

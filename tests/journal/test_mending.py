@@ -1,0 +1,123 @@
+"""A damaged block of a spool file is written again from the log, or is told if the log lacks its content."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt, Status
+from broadsheet.journal import spool_mending
+from broadsheet.journal.committed_reads import read
+from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.replica import Replica
+from broadsheet.journal.spool_file import BLOCK_BYTES
+from simulator.disk import SimDisk
+from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
+from tests.journal.test_damage import ROOMY, append, flip, shown
+from tests.journal.test_healing import Down, lives, until
+from tests.journal.test_unreadable_spool import Returning, accept, checkpointed
+
+LARGE = replace(ROOMY, wal=replace(ROOMY.wal, segment_bytes=1 << 20), checkpoint_bytes=1 << 30)
+"""A log that asks for no checkpoint."""
+CONTENT = [bytes([65 + n]) * 9_000 for n in range(20)]
+WHOLE = b"".join(CONTENT)
+
+
+async def writes(node: Running, length: int = 1 << 30) -> Replica:
+    """A journal with several blocks in its open spool."""
+    await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=length)))
+    for content in CONTENT:
+        assert await append(node, NAME, content) is Status.OK
+    return await node.broker.replica(NAME)
+
+
+async def test_a_damaged_block_is_mended_from_the_log_before_a_checkpoint_drops_its_content() -> None:
+    """W4, J2: the read was refused, nobody was told, and the next checkpoint trimmed the only sound copy."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=LARGE) as node:
+        replica = await writes(node)
+        for at in (10, BLOCK_BYTES, 2 * BLOCK_BYTES - 1, len(WHOLE) - 1):
+            flip(disk, replica.spool.name, at)
+        assert await shown(node, NAME) == WHOLE
+        assert node.broker.status(NAME).reason == ""
+        await checkpointed(node)
+        await _idle()
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=LARGE, boot_id="k2") as node:
+        assert await shown(node, NAME) == WHOLE
+        assert node.broker.status(NAME).state == "open"
+    assert not crashes
+
+
+async def test_a_damaged_block_that_the_log_does_not_have_is_told_with_a_remedy_that_works() -> None:
+    """The status of the journal was `open`, without a reason, and accept-loss saw no loss to accept."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=LARGE) as node:
+        replica = await writes(node)
+        await checkpointed(node)
+        flip(disk, replica.spool.name, BLOCK_BYTES + 10)
+        with pytest.raises(Corrupt, match=r"block 1 of .* not served.*accept-loss"):
+            await shown(node, NAME)
+        status = node.broker.status(NAME)
+        assert (status.state, node.broker.stopped_count) == ("open", 1)
+        assert f"is damaged at {BLOCK_BYTES}, and the log does not have its content any more" in status.reason
+        assert await append(node, NAME, b"goes on") is Status.OK
+        above = read(replica, ByteOffset(2 * BLOCK_BYTES), None, block=False)
+        assert b"".join([c.data async for c in above]) == WHOLE[2 * BLOCK_BYTES :] + b"goes on"
+        await accept(node)
+    assert not crashes
+
+
+async def test_content_that_is_not_the_blocks_is_not_written() -> None:
+    """The checksum in memory decides, not the record: other damaged bytes are kept."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=LARGE) as node:
+        replica = await writes(node)
+        await checkpointed(node)
+        assert await append(node, NAME, b"tail") is Status.OK
+        flip(disk, replica.spool.name, len(WHOLE) - 1)
+        flip(disk, replica.spool.name, len(WHOLE) + 1)
+        before = bytes(disk.state.files[replica.spool.name].view)
+        with pytest.raises(Corrupt):
+            await shown(node, NAME)
+        assert bytes(disk.state.files[replica.spool.name].view) == before
+    assert not crashes
+
+
+async def test_an_upload_that_meets_a_damaged_block_mends_it_and_stores_the_fragment() -> None:
+    """The file was given up at once, although the log had every byte of it."""
+    disk, crashes, store = SimDisk(), list[BaseException](), Returning(None, {})
+    async with running(disk, store, seed=1, crashes=crashes, config=LARGE) as node:
+        await lives(node)
+        replica = await node.broker.replica(NAME)
+        flip(disk, replica.closed[0].name, 5)
+        store.is_down = False
+        await until(lambda: len(replica.index) == 1)
+        assert await shown(node, NAME) == b"a" * 2100
+        assert node.broker.status(NAME).reason == ""
+    assert not crashes
+
+
+async def test_readers_of_a_damaged_block_mend_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mending reads what the log has of the journal: many readers must not do so many times."""
+    disk, crashes, count = SimDisk(), list[BaseException](), 0
+    logged = spool_mending._logged
+
+    async def counted(*args: object) -> object:
+        nonlocal count
+        count += 1
+        return await logged(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(spool_mending, "_logged", counted)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=LARGE) as node:
+        replica = await writes(node)
+        flip(disk, replica.spool.name, 10)
+        assert await asyncio.gather(*(shown(node, NAME) for _ in range(20))) == [WHOLE] * 20
+        assert count == 1
+        await checkpointed(node)
+        flip(disk, replica.spool.name, 10)
+        for _ in range(20):
+            with pytest.raises(Corrupt):
+                await shown(node, NAME)
+        assert count == 2, "what the log does not have it will not have later"
+    assert not crashes
