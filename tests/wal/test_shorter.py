@@ -5,6 +5,7 @@ must tell of it.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable
 
 import msgspec
@@ -24,6 +25,7 @@ from simulator.crashstates import crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
 from simulator.logimage import batches_of
+from tests.support.faulty import Fault, FaultyDisk
 from tests.wal.harness import DIRECTORY, A, B, abandon, after_power_cut, open_log, payloads
 from tests.wal.histories import TINY, noise
 from tests.wal.test_crash_states import replayed
@@ -280,6 +282,37 @@ async def test_power_that_fails_while_a_log_of_one_segment_starts_loses_no_suspi
     assert len(states) > 50
     for state in states:
         assert flags(state.image)[LATE]
+
+
+@pytest.mark.parametrize("what", ["the last batch is cut in two", "an odd number of bytes is left"])
+async def test_what_is_left_of_a_batch_that_a_full_disk_keeps_from_being_made_void_stays_short(
+    what: str,
+) -> None:
+    """W6: a disk that copies on write may refuse space to an overwrite, too.
+
+    The file grew all the same, what was left was a batch of the new head's lap, and every later start was
+    refused: "segments 0 and 3 both claim lap 4: one is a copy of the other; move the copy away".
+    """
+    whole, name, at = await written(laps=3)
+    image = cut(whole, name, LEFT[what](at))
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    faulty = FaultyDisk(disk, [Fault("write_at", errno.ENOSPC, name, times=1)])
+    bench = await open_log(faulty, config=TINY, seed=5)
+    await begun_anew(bench.log, A)
+    await bench.commit(A, b"acknowledged")
+    await bench.settled()
+    assert image_of(disk)[name] == image[name], "it is neither made void nor filled"
+    await abandon(bench)
+    disk.state.locks.clear()
+
+    for seed in (6, 7):
+        bench = await open_log(disk, config=TINY, seed=seed)
+        assert payloads((await bench.found(A)).records) == [b"acknowledged"]
+        assert bench.log.recovered(LATE).is_quarantined
+        await bench.settled()
+        await abandon(bench)
+        disk.state.locks.clear()
+    assert len(image_of(disk)[name]) == TINY.segment_bytes
 
 
 ROOM = msgspec.structs.replace(

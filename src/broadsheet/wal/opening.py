@@ -146,7 +146,7 @@ def _open_locked(
         remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
         damage = [each for each in remains if _has_content(segments, each)]
     segments.remains = remains
-    segments.shortened = short if lacks_streams else ()
+    segments.shortened = dict.fromkeys(short if lacks_streams else ())
     damage += [Damage(s.file, s.lap, 0, BLOCK_BYTES) for s in found if s.header is None and s.size]
     try:
         set_aside(segments, damage)

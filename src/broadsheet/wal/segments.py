@@ -61,9 +61,9 @@ class Segments:
         """Files with damaged bytes that could not be set aside yet: they are neither filled nor used."""
         self.remains: Sequence[tuple[int, int, int, int]] = ()
         """File, lap, begin and end of the bytes left in shortened files: set aside, but not zeroed yet."""
-        self.shortened: Container[int] = ()
+        self.shortened: dict[int, None] = {}
         """Files that are gone, or shorter than they were. Until `accept`, only their lengths tell of a loss,
-        so they are neither made nor filled."""
+        so they are neither made nor filled. Nor are those whose remains could not be zeroed."""
         self._is_evidence_kept = False
         """Some remains could not be zeroed, so the extents must go on to say that files are shorter."""
 
@@ -187,8 +187,13 @@ class Segments:
                 self.remains = [*self.remains, *void]  # The caller tries again, or the process ends.
                 raise
             hit("wal.extents_refused")
+            # Their ends are not void. A batch that was cut in two would be whole again if they grew.
+            refused = dict.fromkeys(index for index, *_ in void)
+            self.shortened = {**self.shortened, **refused} if self._is_evidence_kept else refused
             self._is_evidence_kept = True
-        self.shortened = ()
+            return
+        if not self._is_evidence_kept:
+            self.shortened = {}
 
     def _void(self, index: int, _lap: int, begin: int, told: int) -> None:
         end = min(told, self.wanted[index])  # Not rounded: a part of a block may hold a whole batch header.
