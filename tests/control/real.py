@@ -43,8 +43,9 @@ async def one_node(
     address: str = "",
     *,
     config: MetastoreConfig = CONFIG,
+    deaf_to: str = "",
 ) -> AsyncIterator[MajorityMetastore]:
-    """One node of a cluster, listening."""
+    """One node of a cluster, listening; the method `deaf_to` never reaches it."""
     ports = ports_of(directory / node)
     scope = Scope(node, crash=crash)
     try:
@@ -52,7 +53,7 @@ async def one_node(
         server = Server(
             ports,
             scope,
-            MetastoreService(node, metastore).methods(),
+            [each for each in MetastoreService(node, metastore).methods() if each.name != deaf_to],
             authorizer=Authorizer(None, time=ports.time),
             limits=WireLimits(),
             node=node,

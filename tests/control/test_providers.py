@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
+from broadsheet.access.authorizer import Authorizer
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import document as module
@@ -26,6 +27,7 @@ from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import CALLS_PER_PEER_MAX, MajorityMetastore
 from broadsheet.control.port import Metastore, Versioned
 from broadsheet.control.role import MetastoreConfig
+from broadsheet.control.service import MetastoreService
 from broadsheet.errors import (
     ConfigError,
     Corrupt,
@@ -38,6 +40,10 @@ from broadsheet.errors import (
     Unreachable,
 )
 from broadsheet.observe.logs import Logs
+from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.time import SystemTime
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.server import Server
 from tests.control.conformance import ALL
 from tests.control.real import CONFIG, file_metastore, free_addresses, majority, one_node
 from tests.keyspace.real import crash, ports_of
@@ -189,6 +195,50 @@ async def test_a_wiped_founder_founds_no_second_cluster_with_nodes_that_were_rep
         with pytest.raises(InsufficientReplicas):
             await wiped.read()
         assert await n4.read() == await n5.read() == Versioned(b"kept", version)
+
+
+async def test_a_wiped_founder_founds_again_where_nobody_else_has_accepted_its_founding(
+    tmp_path: Path,
+) -> None:
+    """The other node knew of version 1, and refused the founding, until somebody thought of restarting it.
+
+    It holds nothing, and version 1 names its acceptor: its promise is worth what it was the first time.
+    """
+    n1, n2 = NodeId("n1"), NodeId("n2")
+    first, later, other = free_addresses(3)
+    quick, slow = (
+        MetastoreConfig(wal=CONFIG.wal, proposer=ProposerConfig(operation_timeout=Duration(seconds * SECOND)))
+        for seconds in (1, 60)
+    )
+    peers = {n1: first, n2: other}
+
+    async with one_node(tmp_path, n2, peers, deaf_to="metastore.accept", config=slow) as second:
+        async with one_node(tmp_path, n1, peers, deaf_to="metastore.prepare", config=quick) as founder:
+            async with asyncio.timeout(30):
+                while second.proposer.known is None:  # noqa: ASYNC110 - a machine has no event to wait for.
+                    await asyncio.sleep(0.01)
+            lost = founder.acceptor.acceptor
+        shutil.rmtree(tmp_path / n1)
+        assert second.acceptor.memory.accepted is None
+        server = Server(
+            ports_of(tmp_path / "door"),
+            scope := Scope("door", crash=crash),
+            MetastoreService(n2, second).methods(),
+            authorizer=Authorizer(None, time=SystemTime()),
+            limits=WireLimits(),
+            node=n2,
+            cluster="test",
+        )
+        await server.listen(later)
+        scope.defer(server.close)
+        try:
+            async with one_node(tmp_path, n1, {n1: first, n2: later}) as again:
+                value = await again.read_value()
+                assert value.sets.old == (again.acceptor.acceptor, second.acceptor.acceptor)
+                assert lost != again.acceptor.acceptor
+                assert (await second.read()).version == 1
+        finally:
+            await scope.close()
 
 
 async def test_what_is_nobodys_acceptor_takes_no_place(tmp_path: Path) -> None:

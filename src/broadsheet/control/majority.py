@@ -13,6 +13,7 @@ from typing import Final
 
 from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Event
+from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import Generation, LogStreamId, NodeId, Offset, RequestId
 from broadsheet.control.codec import (
@@ -208,10 +209,8 @@ class MajorityMetastore:
                 blank nevertheless: it may be the new life of a replaced acceptor, whose node the founder's
                 `node.peers` still names.
         """
-        known = self.proposer.known
-        is_founding = isinstance(request, Prepare) and not request.sets.members()
-        if is_founding and known is not None and self.acceptor.memory.accepted is None:
-            raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
+        if isinstance(request, Prepare) and not request.sets.members():
+            self._must_be_free_to_found()
         self._count += 1
         back = NodeId(f"{request.sender}#{self._count}")  # Names this call, to find its answer.
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -221,6 +220,20 @@ class MajorityMetastore:
             return await future
         finally:
             self._asked.pop(back, None)
+
+    def _must_be_free_to_found(self) -> None:
+        """Refuse a founding while this node knows of a cluster in which its blank acceptor has no part.
+
+        An acceptor that version 1 names has promised that founding, and has lost nothing since. If only the
+        founder accepted version 1, and was wiped then, its new life could never found without that promise.
+        """
+        known, own = self.proposer.known, self.acceptor.memory
+        if known is None or own.accepted is not None:
+            return
+        if known.value.version == 1 and own.acceptor in known.value.sets.members():
+            hit("metastore.founded_again")
+            return
+        raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
 
     async def close(self) -> None:
         """Answer all waiting callers with Unknown. Idempotent."""

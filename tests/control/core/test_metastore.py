@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
+from broadsheet.base.time import Instant
 from broadsheet.base.types import Incarnation, NodeId
 from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Send, remembered
 from broadsheet.control.core.acceptor import encoded as record_of
@@ -25,6 +26,8 @@ from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot
 from broadsheet.errors import Corrupt, RemoteProtocolError, Status
 from tests.control.core.cluster import Cluster, sender
+
+NOW = Instant(0)
 
 
 def founded(names: str = "abc") -> Cluster:
@@ -405,6 +408,86 @@ def test_an_answer_to_a_read_of_an_earlier_boot_counts_for_nothing() -> None:
     cluster.flying = late + cluster.flying
 
     assert cluster.result(read).version == 2
+
+
+def swapped_behind_b() -> Cluster:
+    """A cluster of which a and c are new lives; b's acceptor took part in that, and b's proposer slept."""
+    cluster = founded()
+    cluster.result(cluster.read("b"))
+    for by, name in (("a", "c"), ("c", "a")):
+        old = cluster[name].id
+        cluster[name].wipe()
+        cluster[name].start()
+        assert cluster.result(cluster.replace(by, old, cluster[name].id)).status is Status.OK
+    cluster.settle()
+    assert cluster["b"].proposer.known is not None
+    assert cluster["b"].proposer.known.value.version == 1
+    return cluster
+
+
+def test_another_life_of_an_acceptor_tells_the_value_that_the_proposer_lacks() -> None:
+    """Strangers alone answered a proposer that had slept through the replacement of a majority.
+
+    It lost each round to them, and refused every write of its clients until somebody read through it.
+    """
+    cluster = swapped_behind_b()
+    request = cluster.change("b", 5, b"x")
+    (at,) = [at for at, (to, m) in enumerate(cluster.flying) if to == "a" and isinstance(m, Prepare)]
+    cluster.deliver(at)
+    (told,) = [m for _, m in cluster.flying if isinstance(m, Rejected)]
+    cluster.flying = [(NodeId("b"), told)]
+    cluster.deliver()
+
+    assert told.why is Why.STRANGER
+    assert cluster["b"].proposer.known is not None
+    assert cluster["b"].proposer.known.value.version == 5
+    assert cluster.result(request) == Answer(request, Status.OK, 6)
+
+
+def test_a_value_that_answers_a_lost_round_is_known_in_the_next_one() -> None:
+    """Strangers answered first in each round, and what named the new members came too late in each."""
+    cluster = swapped_behind_b()
+    request = cluster.change("b", 5, b"x")
+    proposer = cluster["b"].proposer
+    late = [(to, m) for to, m in cluster.flying if to == "b"]
+    cluster.flying.clear()
+    for name in "ac":
+        stranger = Rejected(cluster[name].id, proposer.ballot, Why.STRANGER, proposer.ballot, None)
+        cluster.perform(cluster["b"], proposer.step(stranger, cluster.now))
+    assert proposer.state is State.WAITING
+    cluster.flying = late
+    cluster.settle_once()
+    assert proposer.state is State.WAITING
+    assert proposer.known is not None
+    assert proposer.known.value.sets.old == tuple(cluster[name].id for name in "bca")
+    cluster.now = proposer.deadline() or cluster.now
+    cluster.tick("b")
+
+    assert cluster.result(request) == Answer(request, Status.OK, 6)
+
+
+def test_a_refusal_of_a_record_that_was_taken_back_takes_back_nothing_else() -> None:
+    """The stream of a log begins anew between two refusals: what it took then is durable, and known."""
+    acceptor = founded()["b"].acceptor
+    memory = acceptor.memory
+    assert memory.accepted is not None
+    sets, basis = memory.accepted.value.sets, memory.accepted.ballot
+
+    def promise(counter: int) -> Persist:
+        ballot = Ballot(memory.promised.counter + counter, NodeId("z"), 1)
+        event = Prepare(NodeId("z"), ballot, acceptor.acceptor, basis, sets)
+        (persist,) = [each for each in acceptor.step(event, NOW) if isinstance(each, Persist)]
+        return persist
+
+    first, second = promise(1), promise(2)
+    acceptor.step(PersistRefused(first.token), NOW)
+    third = promise(3)
+    acceptor.step(PersistRefused(second.token), NOW)
+    acceptor.check()
+
+    assert third.offset == first.offset
+    assert acceptor.memory.promised.counter == memory.promised.counter + 3
+    assert promise(4).offset == third.offset + 1
 
 
 def test_dueling_proposers_both_end() -> None:

@@ -222,6 +222,8 @@ class AcceptorMachine:
     def _on_persist_refused(self, event: PersistRefused) -> list[AcceptorEffect]:
         hit("acceptor.persist_refused")
         effects: list[AcceptorEffect] = []
+        if not any(pending.token == event.token for pending in self._pending):
+            return effects  # The refusal of an earlier record has already taken this one back.
         while self._pending and self._pending[-1].token >= event.token:
             pending = self._pending.pop()
             self._waiting_count -= len(pending.answers)
@@ -257,7 +259,10 @@ class AcceptorMachine:
         return Why.BALLOT if event.ballot < self.memory.promised else None
 
     def _reject(self, event: Prepare | Accept, why: Why) -> list[AcceptorEffect]:
-        accepted = self.memory.accepted if why is Why.SETS else None
+        accepted = self.memory.accepted
+        is_news = accepted is not None and accepted.ballot > event.basis
+        if why not in (Why.SETS, Why.STRANGER) or not is_news:
+            accepted = None
         return self._answer(
             event.sender, Rejected(self.acceptor, event.ballot, why, self.memory.promised, accepted)
         )

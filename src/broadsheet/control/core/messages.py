@@ -81,7 +81,8 @@ class Why(IntEnum):
     BLANK = 3
     """The acceptor has accepted nothing yet, so it promises nothing (control.6)."""
     STRANGER = 4
-    """The request was for another life of this acceptor, or the acceptor is no member of the value's sets."""
+    """The request was for another life of this acceptor, or the acceptor is no member of the value's sets.
+    If the acceptor has accepted a value above the proposer's basis, the answer holds that value."""
     FULL = 5
     """The acceptor's log has no room."""
     LEAP = 6
@@ -96,7 +97,7 @@ class Rejected(Event, frozen=True, array_like=True, tag=7):
     why: Why
     promised: Ballot
     accepted: Accepted | None
-    """With SETS, the accepted value; otherwise None."""
+    """With SETS, the accepted value; with STRANGER, if it is above the basis; otherwise None."""
 
 
 Request = Prepare | Accept | Read

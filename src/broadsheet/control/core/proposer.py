@@ -335,12 +335,15 @@ class ProposerMachine:
 
     def _on_rejected(self, event: Rejected, now: Instant) -> list[ProposerEffect]:
         self._saw(event.promised)
+        if self.state is State.WAITING and event.accepted is not None:
+            self._learn(event.accepted)  # The round was lost before this answer came; the next one needs it.
+            return []
         if self.state not in (State.PREPARING, State.ACCEPTING) or event.ballot != self.ballot:
             return []  # Late, or of another round.
-        if event.why is Why.SETS and event.accepted is not None:
-            if self._learn(event.accepted) and self._has_moved():
-                hit("proposer.moved")
-                return self._prepare(now)
+        if event.accepted is not None and self._learn(event.accepted) and self._has_moved():
+            hit("proposer.moved")
+            return self._prepare(now)
+        if event.why is Why.SETS:
             return []
         if event.why is Why.BLANK:
             return [self._tell(event.acceptor)] if event.acceptor in self._sets.members() else []
