@@ -138,7 +138,8 @@ class Node:
         self._lag.start()
         logger = self._logs.of("node")
         try:
-            for kind in AMONG_PEERS if self._settings.node.peers else ALONE:
+            is_alone = self.services.one(Identity).is_alone  # Also where node.peers names this node only.
+            for kind in ALONE if is_alone else AMONG_PEERS:
                 role = kind()
                 config: Any = getattr(self._settings, role.name)
                 before = self._ports.time.now()

@@ -17,12 +17,21 @@ from tests.runtime.test_data_dir import take
 
 def test_a_sound_machine_has_nothing_bad(tmp_path: Path) -> None:
     """And every check says what it looked at."""
+    (tmp_path / "new").mkdir()
     done = broadsheet("doctor", "--data-dir", tmp_path / "new", "--json")
 
     found = json.loads(done.stdout)["findings"]
     assert len(found) == len(checks.CHECKS)
     assert [each for each in found if each["verdict"] == "bad"] == []
     assert done.returncode == 0
+
+
+def test_a_mistyped_directory_is_found(tmp_path: Path) -> None:
+    """A supervisor that asked about it was told for ever that all is well."""
+    done = broadsheet("doctor", "--data-dir", tmp_path / "mistyped")
+
+    assert done.returncode == 1
+    assert f"BAD  named directory: there is no {tmp_path / 'mistyped'}  -> name another" in done.stdout
 
 
 def test_a_mistyped_setting_is_found(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from broadsheet import connect_sync
 from broadsheet.cli.running import FILE, Running, is_running, wait_until_ended
 from broadsheet.cli.serve import _started
 from broadsheet.doors.http.door import HTTPConfig
@@ -42,11 +43,15 @@ from tests.support.faulty import Fault
 
 
 @contextlib.contextmanager
-def served(root: Path, *prefix: str, out: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    """A node in the foreground that is ready; `prefix` stands before the command."""
+def served(
+    root: Path, *prefix: str, out: int = subprocess.DEVNULL, **more: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A node in the foreground that is ready; `prefix` stands before the command, `more` is environment."""
     ready, theirs = os.pipe()
     command = [*prefix, *COMMAND, "serve", "--data-dir", str(root), "--ready-fd", str(theirs)]
-    with subprocess.Popen(command, pass_fds=[theirs], env=environment(**free_ports()), stdout=out) as process:
+    with subprocess.Popen(
+        command, pass_fds=[theirs], env=environment(**free_ports(), **more), stdout=out
+    ) as process:
         os.close(theirs)
         try:
             with os.fdopen(ready, "rb") as pipe:
@@ -108,6 +113,27 @@ def test_a_node_without_up_is_asked_by_its_directory(tmp_path: Path) -> None:
         assert "is the data directory of one node: `broadsheet serve` runs it" in each.stderr
     ended = broadsheet("status", "--data-dir", root)
     assert (ended.returncode, ended.stdout) == (1, f"{root}: down\n")
+
+
+def test_a_metastore_that_is_not_founded_yet_says_who_is_missing(tmp_path: Path) -> None:
+    """It named a command that replaces acceptors, before there was one."""
+    peers = '{n1 = "127.0.0.1:1", n2 = "127.0.0.1:1"}'
+    with served(tmp_path / "n1", BROADSHEET_NODE__PEERS=peers):
+        told = broadsheet("metastore", "status", "--data-dir", tmp_path / "n1")
+
+    assert told.returncode == 1
+    assert told.stdout.startswith("metastore (majority): node n1 has not met any member of a cluster;")
+    assert "replace" not in told.stdout
+
+
+def test_a_node_whose_only_peer_is_itself_serves_journals(tmp_path: Path) -> None:
+    """It is its whole cluster, and was told that it is one of 1."""
+    root = tmp_path / "n1"
+    with served(root, BROADSHEET_NODE__PEERS='{n1 = "127.0.0.1:1"}'):
+        running = Running.read(root)
+        assert running is not None
+        with connect_sync(running.addresses["native"]) as client:
+            client.journals.create("a/journal")
 
 
 def test_a_node_whose_starter_is_gone_when_it_is_ready_ends_in_good_order(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ class Target:
         )
 
 
-WIRE = "frame connection stream inbound serving running rows columns run runs routed admission budget waiting"
+WIRE = (
+    "frame connection_machine dialling_machine listening_machine stream inbound server_connection client"
+    " columns run routed admission account turn_shares"
+)
 
 TARGETS = (
     Target(

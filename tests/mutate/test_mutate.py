@@ -45,6 +45,15 @@ def changes(tmp_path: Path) -> list[str]:
     return [mutated(CODE, item) for item in sites(tmp_path, "thing.py")]
 
 
+def test_every_module_and_every_test_that_a_target_names_is_there() -> None:
+    """Half of the wire was judged no more after its modules had got other names, and nobody was told."""
+    for target in TARGETS:
+        for glob in target.modules:
+            assert list((ROOT / "src/broadsheet").glob(glob)), f"{target.name}: no module {glob}"
+        for name in target.tests:
+            assert (ROOT / name).exists(), f"{target.name}: no tests {name}"
+
+
 def test_each_change_is_python_and_another_one(changes: list[str]) -> None:
     """What does not parse is noticed by anybody."""
     for changed in changes:

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from broadsheet.cli.checks import CHECKS, Verdict
+from broadsheet.cli.checks import CHECKS, Finding, Verdict
 from broadsheet.cli.fragment_check import fragments_check
 
 app = typer.Typer(add_completion=False)
@@ -17,16 +17,19 @@ SIGNS: Final = {Verdict.GOOD: "ok  ", Verdict.WARNING: "warn", Verdict.BAD: "BAD
 @app.command()
 def doctor(
     *,
-    data_dir: Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")] = Path(
-        ".broadsheet"
-    ),
+    data_dir: Annotated[
+        Path | None, typer.Option(help="The data directory of `up` or `serve`. Default: `.broadsheet`.")
+    ] = None,
     fragments: Annotated[
         bool, typer.Option("--fragments", help="Also verify every stored fragment, which may take long.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
     """Find problems that would keep a node from starting or from keeping its promises."""
-    found = [check(data_dir) for check in (*CHECKS, *((fragments_check,) if fragments else ()))]
+    root = Path(".broadsheet") if data_dir is None else data_dir
+    found = [check(root) for check in (*CHECKS, *((fragments_check,) if fragments else ()))]
+    if data_dir is not None and not data_dir.exists():
+        found.append(Finding("named directory", Verdict.BAD, f"there is no {data_dir}", "name another"))
     if json:
         print(msgspec.json.encode({"findings": found}).decode())
     else:

@@ -153,6 +153,12 @@ def _doors(data_dir: Path, node: str | None = None, *, other_than: str = "") -> 
 
 
 def _lines(found: StatusReply) -> list[str]:
+    if not found.is_readable and not found.acceptors:
+        text = (
+            f"metastore ({found.provider}): node {found.node} has not met any member of a cluster; the first"
+            " node of node.peers by name founds one when every node of its node.peers answers: start them all"
+        )
+        return [text]
     if not found.is_readable:
         lines = [f"metastore ({found.provider}): no majority answers node {found.node}"]
     else:

@@ -11,7 +11,7 @@ from functools import partial
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import Generation, Incarnation
-from broadsheet.errors import Corrupt, Unsupported
+from broadsheet.errors import Corrupt
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
@@ -27,7 +27,7 @@ from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
-from broadsheet.wire.method import Method, Reply
+from broadsheet.wire.method import Method
 
 
 class JournalsRole:
@@ -43,9 +43,7 @@ class JournalsRole:
             Corrupt: a key is damaged, or the key space is older than the journals.
         """
         identity = services.one(Identity)
-        if not identity.is_alone:
-            _offer_refusals(services)
-            return
+        assert identity.is_alone, "a node among peers has UnavailableJournals instead"
         log = await Log.open(
             ports.disk,
             LOG_DIRECTORY,
@@ -84,19 +82,6 @@ class JournalsRole:
         for method in Service(broker, config).methods():
             services.offer(Method, method)
         services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, broker, log)))
-
-
-def _offer_refusals(services: Services) -> None:
-    """Offer methods that refuse with the reason: a cluster of several nodes does not serve journals yet."""
-
-    async def refuse(*_request: object) -> Reply:
-        raise Unsupported(
-            "this release serves journals on a single node only, and this node belongs to a cluster: start"
-            " another one with `broadsheet up --nodes 1`"
-        )
-
-    for row in Service.rows():
-        services.offer(Method, row.method(refuse))
 
 
 async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:

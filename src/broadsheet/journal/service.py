@@ -219,11 +219,6 @@ class Service:
         self._broker, self._config = broker, config
         self._streams = 0
 
-    @staticmethod
-    def rows() -> "Sequence[Row]":
-        """The rows of the method table, without their handlers."""
-        return ROWS
-
     def methods(self) -> Sequence[Method]:
         """The methods, each with its handler here."""
         return [row.method(getattr(self, row.name.partition(".")[2])) for row in ROWS]
