@@ -18,6 +18,7 @@ from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.episode import Result, judged
 from simulator.loop import make_loop
+from simulator.moments import Gone
 from simulator.plan import Plan, Tier
 from simulator.trace import StoriesTraced, Trace
 from simulator.workload import Episode, Violation, Workload
@@ -102,9 +103,44 @@ class CrashEpisode:
         Raises:
             Violation: it did not end.
         """
+        return self._lived(disk_state, work, clock=clock)[0]
+
+    def die(
+        self,
+        disk_state: DiskState,
+        work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]],
+        *,
+        operations: int,
+        clock: NodeClock | None = None,
+    ) -> T | None:
+        """One life that is killed in the disk operation of that number, unless `work` returned before.
+
+        Args:
+            operations: how many it begins.
+        """
+        found = self._lived(disk_state, work, clock=clock, operations=operations)
+        return found[0] if found else None
+
+    def _lived(
+        self,
+        disk_state: DiskState,
+        work: Callable[[Life, SimDisk], Coroutine[Any, Any, T]],
+        *,
+        clock: NodeClock | None,
+        operations: int | None = None,
+    ) -> list[T]:
+        """What `work` returned: nothing where it did not come to its end."""
         self.lives += 1
         life = Life(NODE, self.lives, clock or self.clock)
-        disk = SimDisk(disk_state, life=life)
+        left = [operations or 0]
+
+        def reach(_moment: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                self.world.end(life)
+                raise Gone(f"{life!r} is killed in operation {operations} of its disk")
+
+        disk = SimDisk(disk_state, life=life, reach=reach if operations else None)
         results: list[T] = []
         errors: list[BaseException] = []
 
@@ -112,7 +148,8 @@ class CrashEpisode:
             try:
                 results.append(await work(life, disk))
             except Exception as error:  # noqa: BLE001 - raised below.
-                errors.append(error)
+                if not life.is_dead:
+                    errors.append(error)
             self.world.at(self.world.now, None, self.world.end, life)
 
         self.world.soon(life, lambda: self.loop.create_task(whole()))
@@ -122,9 +159,9 @@ class CrashEpisode:
             raise self.world.failure
         if errors:
             raise errors[0]
-        if not results:
+        if not results and not operations:
             raise Violation(f"life {self.lives} waits for something that never comes")
-        return results[0]
+        return results
 
 
 def _counted(_kind: str, counts: dict[str, int]) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from broadsheet.wal.format import BATCH_BYTES, ROW, aligned
+from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, aligned
 from simulator.disk_state import SECTOR
 from simulator.logimage import batches_of, read_image
 from simulator.logmodel import NO_DAMAGE, Damage
@@ -66,6 +66,12 @@ def damaged(
     return after, Damage(", ".join(what), is_last_hit=is_last_hit, nameless=tuple(nameless))
 
 
+NEWEST: Final = 0.4
+"""Of the logs that are damaged, the share where the newest batch is."""
+SEVERAL: Final = 0.3
+"""Of the others, the share that lose several batches, of several streams."""
+
+
 class Hurt(NamedTuple):
     """One file of a disk with some bytes wrong."""
 
@@ -78,13 +84,16 @@ class Hurt(NamedTuple):
     """It is one flipped bit."""
 
 
-def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str) -> Hurt | None:
-    """One of the files with a flipped bit or a lost sector; in a log's segment, within a batch.
+def hurt(
+    image: dict[str, bytes], random: Random, names: Sequence[str], log: str, *, is_whole: bool = False
+) -> Hurt | None:
+    """One of the files with a flipped bit, a lost sector or lost batches; in a log's segment, within batches.
 
     Not: the first sector of the newest batch, which would leave no trace. None where nothing was there.
 
     Args:
         log: the directory of the log.
+        is_whole: the power did not cut a write. Then several batches may be lost at once.
     """
     names = [name for name in names if any(image[name])]
     if not names:
@@ -94,10 +103,18 @@ def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str
     begin, end = 0, len(content.rstrip(b"\0"))
     if name.startswith(f"{log}/segment"):
         whole = batches_of(image, log)
-        found = [header for each, header in whole if each == name]
-        if not found:
-            return None
-        header = found[-1 if random.random() < 0.25 else random.randrange(len(found))]
+        if whole and random.random() < NEWEST:
+            name, header = whole[-1]
+            content, found = bytearray(image[name]), [header]
+        else:
+            found = [header for each, header in whole if each == name]
+            if not found:
+                return None
+            header = found[random.randrange(len(found))]
+            if is_whole and random.random() < SEVERAL and found[0].batch < whole[-1][1].batch:
+                return _lost(
+                    name, content, [each for each in found if each.batch != whole[-1][1].batch], random
+                )
         begin, end = header.at, header.at + header.length
         is_newest = header.batch == whole[-1][1].batch
     at = begin + random.randrange(max(1, end - begin))
@@ -112,3 +129,14 @@ def hurt(image: dict[str, bytes], random: Random, names: Sequence[str], log: str
     if content == image[name]:
         return None
     return Hurt(name, bytes(content), what, is_newest, is_bit)
+
+
+def _lost(name: str, content: bytearray, found: Sequence[BatchHeader], random: Random) -> Hurt:
+    """A segment without some batches in a row."""
+    first = random.randrange(len(found))
+    lost = found[first : first + random.randrange(1, 6)]
+    for header in lost:
+        end = aligned(header.at + header.length)
+        content[header.at : end] = bytes(end - header.at)
+    what = f"lost batches {lost[0].batch} to {lost[-1].batch} of {name}"
+    return Hurt(name, bytes(content), what, is_newest=False, is_bit=False)

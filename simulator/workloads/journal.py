@@ -11,8 +11,9 @@ Source: J1-J7, W6, W7; `docs/protocols/journals.md`.
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from broadsheet.base import buggify
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Corrupt, Status
+from broadsheet.journal import spool_file
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
@@ -60,15 +62,31 @@ EPOCHS: Final = 2
 STATES: Final = 20
 """Crash states of an epoch that are started."""
 ATOMS_MAX: Final = 6
+WATCHED: Final = 8
+"""Of these, how many are of a sequence that the workload plays on purpose, where there are so many."""
 DAMAGED: Final = 10
 """Damaged disks of an epoch that are started."""
+EARLY: Final = 0.35
+"""Of the disks that are started, the share on which a start was killed before."""
 BEHIND: Final = 2
 """Crash states of the start on a damaged disk that are started again."""
 OPENS_SECONDS: Final = 60
 FULL_BYTES: Final = 1 << 40
 LOG: Final = "journals/log"
+SPOOL_BLOCK_BYTES: Final = 1 << 10
 KEPT_BYTES_MIN: Final = 24
 """Shorter contents are not looked for in files."""
+
+
+@contextmanager
+def small_blocks() -> Generator[None, None, None]:
+    """The sums of spool files are of small blocks, or no fragment of a simulation would have two."""
+    before = spool_file.BLOCK_BYTES
+    spool_file.BLOCK_BYTES = SPOOL_BLOCK_BYTES  # type: ignore[misc]  # Final, but for this.
+    try:
+        yield
+    finally:
+        spool_file.BLOCK_BYTES = before  # type: ignore[misc]  # As above.
 
 
 class JournalWorkload(CrashWorkload):
@@ -80,7 +98,7 @@ class JournalWorkload(CrashWorkload):
     def knobs(self, draw: Random) -> dict[str, int]:
         """How soon all rolls, and how much is done."""
         return {
-            "journals": draw.randrange(1, 4),
+            "journals": draw.randrange(1, 5),
             "fragment_bytes": 1 << draw.randrange(10, 14),
             "checkpoint_bytes": 1 << draw.randrange(11, 15),
             "segments_max": draw.randrange(5, 9),
@@ -91,7 +109,8 @@ class JournalWorkload(CrashWorkload):
 
     def perform(self, run: CrashEpisode) -> None:
         """Epoch after epoch, each on what a crash left of the one before."""
-        _Histories(run).play()
+        with small_blocks():
+            _Histories(run).play()
 
 
 class _Damage(NamedTuple):
@@ -142,6 +161,8 @@ class _Histories:
         self.boots = 0
         self.before: tuple[object, ...] = ()
         """What was promised of the disk that the epoch begins with."""
+        self.watched: list[int] = []
+        """Steps of the tape behind which a cut is worth a look."""
 
     @property
     def keyspace(self) -> KeyspaceConfig:
@@ -163,7 +184,7 @@ class _Histories:
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape = record_on(self.disk_state)
+            self.tape, self.watched = record_on(self.disk_state), []
             for mark in self.before:
                 self.tape.mark(mark)
             begun = len(self.tape.steps)
@@ -190,7 +211,11 @@ class _Histories:
     def _judge(self, begun: int) -> list[CrashState]:
         """Some crash states as they are, and the disk as the last process left it."""
         syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
-        chosen = dict.fromkeys(self.judging.sample(syncs, min(STATES, len(syncs))))
+        behind = [n for at in self.watched for n in syncs[bisect_right(syncs, at) :][:4]]
+        watched = self.judging.sample(behind, min(WATCHED, len(behind)))
+        chosen = dict.fromkeys(
+            [*watched, *self.judging.sample(syncs, min(STATES - len(watched), len(syncs)))]
+        )
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
         for state in states:
@@ -200,24 +225,34 @@ class _Histories:
             self._start(_Disk(disk_state, promised, None, NO_DAMAGE, f"step {state.position}", shelf))
         return states
 
-    def _start(self, disk: _Disk) -> None:
-        """Start a node on it, and judge what it shows; sometimes twice."""
+    def _start(self, disk: _Disk) -> bool:
+        """Start a node on it, and judge what it shows; sometimes twice.
+
+        Returns:
+            Whether the power failed meanwhile, so that what only the page cache had is gone.
+        """
         self.run.judged += 1
         random = stream(self.run.plan.seed, "judge", self.run.judged)
         disk.state.draws = Draws(self.run.plan.seed, "judged", self.run.judged)
         shelf, clock = disk.shelf, disk.clock or self._reboot()
+        is_cut = False
         if disk.damage.what and random.random() < 0.3:
             disk.state.quota_bytes = disk.state.used() + random.choice((0, 100, 6 * KIB, 60 * KIB))
             self.run.live(disk.state, partial(self._on_a_full_disk, shelf), clock=clock)
             disk.state.quota_bytes = FULL_BYTES
             self._forget_locks(disk.state)
+        while random.random() < EARLY:
+            operations = random.choice((1 + random.randrange(24), 1 + random.randrange(120)))
+            self.run.die(disk.state, partial(self._opened, shelf), operations=operations, clock=clock)
+            if random.random() < 0.5:
+                is_cut, clock = True, self._cut(disk.state)
+                disk = disk._replace(damage=disk.damage._replace(may_lack=disk.damage.is_newest))
+            self._forget_locks(disk.state)
         shown: dict[JournalName, bytes] = {}
         said = self.run.live(disk.state, partial(self._looked_at, disk, shelf, shown), clock=clock)
         if said is None and random.random() < 0.4:
             if random.random() < 0.7:
-                disk.state.tape = None  # It goes on with what the power left, which no tape tells.
-                disk.state.power_cut()
-                clock = self._reboot()
+                is_cut, clock = True, self._cut(disk.state)
             self._forget_locks(disk.state)
             again = disk._replace(where=f"{disk.where}, started again")
             said = self.run.live(disk.state, partial(self._looked_at, again, shelf, shown), clock=clock)
@@ -225,6 +260,20 @@ class _Histories:
         if said is not None:
             hurt = f" with {disk.damage.what}" if disk.damage.what else ""
             raise Violation(f"{said} (at {disk.where}{hurt})")
+        return is_cut
+
+    def _cut(self, state: DiskState) -> NodeClock:
+        """The power fails, and the machine starts again; no tape tells what is left."""
+        state.tape = None
+        state.power_cut()
+        return self._reboot()
+
+    async def _opened(self, shelf: Shelf, life: Life, disk: SimDisk) -> None:
+        """A start that is killed: in its logs, or while journals are opened."""
+        node = _Life(self, life, disk, shelf)
+        with suppress(BroadsheetError, OSError, TimeoutError):
+            await asyncio.wait_for(node.open(), OPENS_SECONDS)
+            await asyncio.sleep(0.05)
 
     def _reboot(self) -> NodeClock:
         self.boots += 1
@@ -379,22 +428,25 @@ class _Histories:
 
     def _start_damaged(self, disk: _Disk, tape: Tape, image: dict[str, bytes]) -> None:
         before = self._kept(image, disk.promised)
+        durable = self._kept(disk.state.image(), disk.promised)
         begun = len(tape.steps)
         self._forget_locks(disk.state)
-        self._start(disk)
-        after = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
-        self._keeps(before, after, disk.shelf.objects, disk)
+        is_cut = self._start(disk)
+        if not (is_cut and disk.damage.is_newest):  # After a reboot it is a torn tail, which nobody keeps.
+            self._keeps(durable if is_cut else before, _view(disk.state), disk.shelf.objects, disk)
         positions = [n for n in range(begun, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
         chosen = dict.fromkeys(self.judging.sample(positions, min(BEHIND, len(positions))))
         for state in crash_states(tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen):
             promised = Promised(state.marks)
-            if not disk.is_killed:
-                self._keeps(before, state.image, promised.stored, disk)
+            self._keeps(durable, state.image, promised.stored, disk)
             what = f"{disk.damage.what}, and a power cut at {state.position}"
             damage = disk.damage._replace(what=what, may_lack=disk.damage.is_newest)
             disk_state = DiskState.of(state.image, state.directories)
             shelf = Shelf(None, dict(promised.stored))
-            self._start(_Disk(disk_state, promised, None, damage, disk.where, shelf))
+            again = _Disk(disk_state, promised, None, damage, disk.where, shelf)
+            self._start(again)
+            if not damage.is_newest:
+                self._keeps(durable, _view(disk_state), shelf.objects, again)
 
     def _damaged(self, image: dict[str, bytes], *, is_torn: bool) -> tuple[dict[str, bytes], _Damage]:
         """A disk of which some bytes are wrong."""
@@ -405,7 +457,7 @@ class _Histories:
             names = [name for name in image if name.endswith(".spool")]
         else:
             names = [name for name in image if name.startswith("keyspace/")]
-        found = hurt(image, random, names, LOG)
+        found = hurt(image, random, names, LOG, is_whole=not is_torn)
         if found is None:
             return image, NO_DAMAGE
         is_keyspace = found.name.startswith("keyspace/")
@@ -446,6 +498,10 @@ class _Histories:
         self.shelf = Shelf(None, dict(promised.stored))
         self.clock = self._reboot()
         self.before = state.marks
+
+
+def _view(state: DiskState) -> dict[str, bytes]:
+    return {name: bytes(inode.view) for name, inode in state.files.items()}
 
 
 MORE: Final = b"and one more, which a judge appends\n"
@@ -574,14 +630,18 @@ class _Life:
             run = self._append(replica, random.choice((20, 60, 300, 300, 900, 2500, 5000)))
             if random.random() < 0.5:
                 await asyncio.wait([run.answered])
-        elif chance < 0.8:
+        elif chance < 0.77:
             self.tasks.append(asyncio.ensure_future(self._stream(replica)))
-        elif chance < 0.86:
+        elif chance < 0.8:
+            await self._refuse(replica)
+        elif chance < 0.83:
+            await self._read(replica)
+        elif chance < 0.87:
             replica.deliver(RollAsked())
+        elif chance < 0.89:
+            await self._roll_in_a_flush(replica)
         elif chance < 0.92:
-            slot = self.running.broker._slots[replica.name]  # noqa: SLF001 - as the log asks for it.
-            if slot.housekeeping is not None:
-                slot.housekeeping.checkpoint()
+            self._checkpoint(replica)
         elif chance < 0.95:
             self.disk.state.health.slow_ns = random.choice((0, 0, 300_000, 5_000_000))
         elif chance < 0.98:
@@ -590,6 +650,56 @@ class _Life:
             state.quota_bytes = FULL_BYTES if is_full else state.used() + random.randrange(20_000)
         else:
             self.shelf.is_shut = not self.shelf.is_shut
+
+    def _checkpoint(self, replica: Replica) -> None:
+        slot = self.running.broker._slots[replica.name]  # noqa: SLF001 - as the log asks for it.
+        if slot.housekeeping is not None:
+            slot.housekeeping.checkpoint()
+
+    async def _roll_in_a_flush(self, replica: Replica) -> None:
+        """A checkpoint, a roll while it syncs its files, and another one that may count on the first."""
+        health, is_shut = self.disk.state.health, self.shelf.is_shut
+        self.shelf.is_shut = True  # What is stored at once needs no file.
+        health.slow_ns = 2 * MILLISECOND
+        self._append(replica, 300)
+        self._checkpoint(replica)
+        await asyncio.sleep(0.0003)
+        self._append(replica, 900)
+        replica.deliver(RollAsked())
+        run = self._append(replica, 60)
+        health.slow_ns = 0
+        await asyncio.wait([run.answered])
+        await asyncio.sleep(0.01)
+        self._checkpoint(replica)
+        await asyncio.sleep(0.005)
+        for _ in range(2):  # What was trimmed is gone when a later batch is durable.
+            await asyncio.wait([self._append(replica, 60).answered])
+        self.histories.watched.append(len(self.histories.tape.steps))
+        self.shelf.is_shut = is_shut
+
+    async def _refuse(self, replica: Replica) -> None:
+        """An append that the log does not take, after the spool has; then somebody reads."""
+        limit = JOURNALS.wal.record_bytes_max
+        append = self.model.note(replica.name, self.random.randbytes(limit), self._condition(replica))
+        run = _Unary(append.content, partial(self._told, append))
+        replica.deliver(Submitted(run=run, count=1, length=len(append.content), condition=append.condition))
+        if self.random.random() < 0.5:
+            self._append(replica, 300)
+        await asyncio.wait([run.answered])
+        await self._read(replica)
+
+    async def _read(self, replica: Replica) -> None:
+        """What is committed now is served as it was appended."""
+        try:
+            reading = read(replica, replica.begin, replica.end, block=False)
+            content = b"".join([chunk.data async for chunk in reading])
+        except OSError:
+            return  # The store is shut.
+        except BroadsheetError as error:
+            raise Violation(f"{replica.name}: a read of what is committed is refused: {error!r}") from error
+        found = self.model.parse(replica.name, content)
+        if isinstance(found, str):
+            raise Violation(f"{replica.name}, while it runs: {found}")
 
     def _condition(self, replica: Replica) -> Condition | None:
         random = self.random
@@ -640,6 +750,9 @@ class _Life:
             streamed.fail(Status.CANCELLED)
         else:
             streamed.finish()
+            if random.random() < 0.25:
+                await asyncio.sleep(random.choice((0, 0.00005, 0.0002, 0.0004)))
+                streamed.fail(Status.CANCELLED)  # Its client has gone; the answer says what became of it.
 
     async def _pause(self) -> None:
         """From nothing, so that appends collect, to longer than a rest."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from broadsheet.base import buggify
 from broadsheet.base.time import MILLISECOND, Duration
-from broadsheet.errors import BroadsheetError, Corrupt, Unknown
+from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Unknown
 from broadsheet.keyspace.core.transaction import Delete, KeyValue, Operation, Put
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig, LocalKeyspace
 from broadsheet.keyspace.local.role import LOG_DIRECTORY, open_keyspace
@@ -41,6 +41,8 @@ STATES: Final = 30
 ATOMS_MAX: Final = 6
 DAMAGED: Final = 10
 OPENS_SECONDS: Final = 60
+TRIES: Final = 40
+"""A transaction that is refused for a while is tried so often, every 50 ms."""
 FULL_BYTES: Final = 1 << 40
 
 
@@ -224,10 +226,15 @@ class KeyspaceHistories:
         told = [mark for mark in marks if isinstance(mark, tuple) and mark[0] in ("answered", "shown")]
         highest = max((int(mark[1]) for mark in told), default=0)
         number = self.note(("judged",), ())
-        try:
-            outcome = await keyspace.transact([], [Put("judged", b"%d" % number)])
-        except BroadsheetError as error:
-            return f"another transaction is refused: {error!r}"
+        for left in reversed(range(TRIES)):
+            try:
+                outcome = await keyspace.transact([], [Put("judged", b"%d" % number)])
+                break
+            except BroadsheetError as error:
+                is_for_now = isinstance(error, StoreUnhealthy)  # A segment may have to be filled.
+                if not is_for_now or not left:
+                    return f"another transaction is refused: {error!r}"
+            await asyncio.sleep(0.05)
         may_repeat = it.may_lack and it.clock is None  # After a reboot a torn batch was answered to nobody.
         if outcome.revision <= highest and not may_repeat:
             return f"revision {outcome.revision} is given again: {highest} was answered"

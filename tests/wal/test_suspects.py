@@ -2,7 +2,7 @@
 
 import pytest
 
-from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES
+from broadsheet.wal.format import BATCH_MAGIC, ENTRY_BYTES, FRAME_BYTES
 from simulator.disk import SimDisk
 from simulator.disk_state import Write
 from tests.wal.harness import A, B, abandon, open_log, opened, payloads
@@ -74,5 +74,44 @@ async def test_bytes_behind_a_damaged_frame_header_are_told_to_the_stream_that_l
     async with opened(disk, seed=2) as bench:
         found = await bench.found(A)
         assert payloads(found.records) == [FIRST, SECOND]
-        assert [(each.offset, each.payload[: len(THIRD)]) for each in found.suspects] == [(2, THIRD)]
+        assert [(each.offset, each.payload) for each in found.suspects] == [(2, THIRD)]
         assert not (await bench.found(B)).suspects
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_record_with_a_damaged_header_is_told_also_where_others_stand_behind_it(lost: int) -> None:
+    """The record behind it hid the gap: an acknowledged append was put aside that its own sum would prove."""
+    disk = await written(in_one_batch=True)
+    content = (FIRST, SECOND, THIRD)
+    for name, inode in disk.state.files.items():
+        if name.endswith(".wal") and (at := bytes(inode.view).find(content[lost])) >= 0:
+            disk.state.change(inode, Write(at - ENTRY_BYTES - FRAME_BYTES, b"X"))
+
+    async with opened(disk, seed=2) as bench:
+        found = await bench.found(A)
+        assert payloads(found.records) == list(content[:lost])
+        told = [(each.offset, each.payload) for each in found.suspects]
+        assert told == [(at, content[at]) for at in (1, 2)][lost - 1 :]
+
+
+async def test_a_start_that_was_killed_before_its_domain_looked_leaves_the_suspects_to_the_next() -> None:
+    """Its boot batch stands where they stood: a second start cut them off, though their sums prove them."""
+    disk = await written(in_one_batch=True)
+    for name, inode in disk.state.files.items():
+        if name.endswith(".wal") and (at := bytes(inode.view).find(FIRST)) >= 0:
+            place = bytes(inode.view).rfind(BATCH_MAGIC, 0, at)
+            disk.state.change(inode, Write(place + 8, bytes((inode.view[place + 8] ^ 1,))))
+    told = []
+    for seed in (2, 3, 4):
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        assert found.tail_cut
+        told.append([(each.offset, each.payload) for each in found.suspects])
+        await abandon(bench)
+        disk.state.locks.clear()
+    assert told == [[(0, FIRST), (1, SECOND), (2, THIRD)]] * 3
+
+    async with opened(disk, seed=5) as bench:
+        bench.log.settle(A)
+    async with opened(disk, seed=6) as bench:
+        assert not (await bench.found(A)).suspects, "what was dealt with is told no more"

@@ -17,9 +17,9 @@ from broadsheet.ports import Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
-from broadsheet.wal.format import VERSION, SegmentHeader, aligned
+from broadsheet.wal.format import VERSION, FrameHeader, Kind, RowFlag, SegmentHeader, aligned
 from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, shorter, survey
-from broadsheet.wal.scan import Content
+from broadsheet.wal.scan import Content, frames
 from broadsheet.wal.segments import (
     LOCK_NAME,
     NO_SPACE,
@@ -29,6 +29,7 @@ from broadsheet.wal.segments import (
     segment_index,
     segment_name,
 )
+from broadsheet.wal.stream_replay import Held, Suspect, suspect_of
 
 JOIN_GAP_BYTES: Final = MIB
 """Damaged places that are no further apart are set aside in one file."""
@@ -158,6 +159,7 @@ def _open_locked(
     _repair_headers(segments, [s for s in found if all(s.file != each.file for each in opened.kept)])
     if result is not None:
         _rewrite(segments, result)
+        _recall(segments, result)
     opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
     return opened
 
@@ -284,6 +286,44 @@ def _repair_headers(segments: Segments, found: list[Found]) -> None:
             file.write_at(0, [SegmentHeader(VERSION, segments.log_id, segments.wanted[index]).pack()])
             file.sync()
             segments.filled[index] = max(segments.filled[index], BLOCK_BYTES)
+
+
+def _recall(segments: Segments, result: Result) -> None:
+    """Tell the suspects of an earlier start again, from the files in which it set them aside.
+
+    Its first batch may stand where they stood. If that start ended before a domain had dealt with its cut
+    stream, nothing else has the suspects.
+    """
+    cut = {stream: verdict for stream, verdict in result.verdicts.items() if verdict.flags & RowFlag.TAIL_CUT}
+    if not cut:
+        return
+
+    def accepts(header: FrameHeader) -> bool:
+        verdict = cut.get(header.stream)
+        return (
+            verdict is not None
+            and header.log_id == segments.log_id
+            and header.kind in (Kind.RUN, Kind.COPY)
+            and header.generation >= verdict.point.generation
+            and header.offset >= verdict.point.next
+            and header.batch >= (verdict.held[-1].batch if verdict.held else 0)  # Not of an older cut.
+        )
+
+    found: dict[int, dict[int, Held | Suspect]] = {}
+    names = [name for name in segments.disk.list(segments.directory) if name.startswith(QUARANTINE_PREFIX)]
+    for name in names:
+        file = segments.disk.open(segments.path(name))
+        try:
+            data = read_around(file, 0, file.size())
+        finally:
+            file.close()
+        for frame in frames(data, 0, len(data), accepts, is_after_hole=True):
+            hit("wal.recovery.suspect_recalled")
+            found.setdefault(frame.header.stream, {})[frame.header.offset] = suspect_of(frame, data)
+    for stream, by_offset in found.items():
+        by_offset |= {each.offset: each for each in cut[stream].suspects}
+        suspects = [by_offset[offset] for offset in sorted(by_offset)]
+        result.verdicts[stream] = cut[stream]._replace(suspects=suspects)
 
 
 def _readable(file: File, begin: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ import msgspec
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset, Term
 from broadsheet.errors import Corrupt, StoreUnhealthy
-from broadsheet.wal.format import ENTRY, ENTRY_BYTES, RowFlag
+from broadsheet.wal.format import ENTRY, ENTRY_BYTES, FRAME_ALIGN, RowFlag
 from broadsheet.wal.stream_replay import Suspect, Verdict
 
 
@@ -153,7 +153,8 @@ class Recovered(msgspec.Struct, frozen=True):
     suspects: list[Record] = []
     """Records behind the damage, by offset: some are whole, some fail their checksum. The log vouches for
     none of them; a domain may take only those that its own checksums prove. The start that finds the damage
-    tells them; later starts may tell fewer."""
+    tells them. Until the domain has dealt with a cut, later starts tell them again, from the files in which
+    they were set aside. Of a quarantined stream later starts may tell fewer."""
 
 
 class LogStatus(msgspec.Struct, frozen=True):
@@ -218,11 +219,18 @@ def suspect_records(run: Suspect) -> Iterator[Record]:
     """The records that a suspect run may have held.
 
     If the run had one entry, all bytes behind the entry's head are its payload, whatever length the head
-    says: the head may be the damaged part.
+    says: the head may be the damaged part. But padding that a damaged frame header left behind the payload is
+    cut off.
     """
     if run.end - run.offset == 1:
-        term = ENTRY.unpack_from(run.data)[0] if len(run.data) >= ENTRY_BYTES else 0
-        yield Record(Offset(run.offset), Term(term), run.data[ENTRY_BYTES:])
+        if len(run.data) < ENTRY_BYTES:
+            yield Record(Offset(run.offset), Term(0), b"")
+            return
+        term, offset, length = ENTRY.unpack_from(run.data)
+        payload = run.data[ENTRY_BYTES:]
+        if offset == run.offset and 0 < len(payload) - length < FRAME_ALIGN:
+            payload = payload[:length]
+        yield Record(Offset(run.offset), Term(term), payload)
         return
     with suppress(Corrupt):
         yield from Run(Offset(run.offset), run.end - run.offset, 0, 0, run.data).records()

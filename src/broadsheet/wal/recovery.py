@@ -39,13 +39,14 @@ from broadsheet.wal.scan import (
     Content,
     FoundFrame,
     batches,
+    first_gap,
     frames,
     is_chained,
     read_batch,
     rows,
     unread_frame,
 )
-from broadsheet.wal.stream_replay import Held, StreamReplay, Suspect, Verdict
+from broadsheet.wal.stream_replay import Held, StreamReplay, Suspect, Verdict, suspect_of
 
 NO_BATCH: Final = -1
 
@@ -195,6 +196,7 @@ class Recovery:
         base, data = header.at, content.read(header.at, header.at + header.length)
         begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
         suspects: list[FoundFrame] = []
+        found: list[FoundFrame] = []
         if (sound := sound_runs(data, header)) is not None:
             runs, self._chain = sound
             for stream, held in runs:
@@ -208,6 +210,7 @@ class Recovery:
                 )  # fmt: skip
                 self._chain = frame.header.chain
                 at = frame.end
+                found.append(frame)
                 if is_good:
                     whole += 1
                     self._apply(frame, data, base)
@@ -220,7 +223,7 @@ class Recovery:
             self._chain = None  # The last frames are unreadable, so the chain after them is unknown.
         said = rows(data, header.row_count)
         if whole + len(suspects) < header.frame_count:
-            self._suspect_unread(said, data, begin, end)
+            self._suspect_unread(said, found, header.batch, unread_frame(data, begin, end))
         for row in said:
             self._row(row, header.batch)
         for frame in suspects:
@@ -340,28 +343,28 @@ class Recovery:
 
     def _suspect(self, frame: FoundFrame, data: bytes) -> None:
         """Keep a run that does not count: its domain may prove it by its own checksums."""
-        if frame.header.kind in (Kind.RUN, Kind.COPY) and frame.header.stream != SYSTEM_STREAM:
-            begin, end = frame.payload
-            if (replay := self._replays.get(frame.header.stream)) is not None:
-                header = frame.header
-                replay.damaged.append(
-                    Suspect(
-                        header.offset,
-                        header.offset + header.entries,
-                        header.generation,
-                        data[begin:end],
-                        is_whole=frame.is_payload_whole,
-                    )
-                )
+        replay = self._replays.get(frame.header.stream)
+        if replay is not None and frame.header.kind in (Kind.RUN, Kind.COPY):
+            replay.damaged.append(suspect_of(frame, data))
 
-    def _suspect_unread(self, said: Sequence[Row], data: bytes, begin: int, end: int) -> None:
-        """Charge frames with damaged headers to the streams whose rows tell of more than was found."""
-        if (unread := unread_frame(data, begin, end)) is None:
+    def _suspect_unread(
+        self, said: Sequence[Row], found: Sequence[FoundFrame], batch: int, unread: bytes | None
+    ) -> None:
+        """Charge the bytes behind a damaged frame header to the streams that lack entries in this batch.
+
+        Args:
+            found: the frames whose headers are whole.
+        """
+        if unread is None:
             return
         for row in said:
             replay = self._replays.get(row.stream)
-            if replay is not None and replay.expect is not None and replay.expect.next < row.next:
-                replay.damaged.append(Suspect(replay.expect.next, row.next, row.generation, unread))
+            if replay is None or replay.expect is None:
+                continue
+            before = replay.prior if replay.touched == batch else replay.expect
+            mine = [frame.header for frame in found if frame.header.stream == row.stream]
+            if (gap := first_gap(before.next if before is not None else 0, mine, row.next)) is not None:
+                replay.damaged.append(Suspect(*gap, row.generation, unread))
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags and row.flags & RowFlag.DROPPED:  # `&` with an enumeration is slow: test for 0 first.

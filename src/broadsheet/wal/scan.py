@@ -5,7 +5,7 @@ verified alone, and goes on behind damage. It does not decide whether something 
 It keeps no state. Source: log.17.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
@@ -25,6 +25,7 @@ from broadsheet.wal.format import (
     VERSION,
     BatchHeader,
     FrameHeader,
+    Kind,
     Row,
     frame_bytes,
 )
@@ -162,6 +163,18 @@ def unread_frame(data: bytes, begin: int, end: int) -> bytes | None:
             return data[at + FRAME_BYTES : next_magic(data, at + FRAME_ALIGN, end)]
         at += frame_bytes(header.length)
     return None
+
+
+def first_gap(at: int, headers: Sequence[FrameHeader], end: int) -> tuple[int, int] | None:
+    """The first entries of [at, end) that no run of a batch has; None if it has them all."""
+    for header in headers:
+        if header.kind in (Kind.TRUNCATE, Kind.RESET):
+            at = header.offset
+        elif header.kind == Kind.RUN:
+            if header.offset > at:
+                return at, header.offset
+            at = header.offset + header.entries
+    return (at, end) if at < end else None
 
 
 def is_chained(frame: FoundFrame, chain: int) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.wal.format import FrameHeader, Row, RowFlag
+from broadsheet.wal.scan import FoundFrame
 
 SUSPECT: Final = RowFlag.QUARANTINED | RowFlag.END_LOST
 
@@ -41,6 +42,18 @@ class Suspect(NamedTuple):
     data: bytes
     is_whole: bool = False
     """Whether the run's own checksum matches: then these bytes were written here as they are."""
+
+
+def suspect_of(frame: FoundFrame, data: bytes) -> Suspect:
+    """The run of a frame that does not count; `data` has its bytes."""
+    header, (begin, end) = frame.header, frame.payload
+    return Suspect(
+        header.offset,
+        header.offset + header.entries,
+        header.generation,
+        data[begin:end],
+        is_whole=frame.is_payload_whole,
+    )
 
 
 class Point(NamedTuple):
