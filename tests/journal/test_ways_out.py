@@ -23,7 +23,7 @@ from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpe
 from broadsheet.journal.loss_acceptance import TOLD_MAX, told_of
 from broadsheet.journal.messages import LossReply
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
-from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX
+from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX, SEAL_NAME
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
@@ -99,6 +99,37 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
         assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
         assert replica.spool.read(ByteOffset(len(CONTENT)), 6) == b"and on"
         assert replica.closed == [] or replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
+    assert not crashes
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+async def test_a_seal_that_is_gone_still_stops_its_journal(how: str) -> None:
+    """J1, W7: the log begins anew when the seal is written, so the file was all that told of the loss.
+
+    Without it the journal opened as if it were whole, cut off the rest, and gave its offsets again.
+    """
+    disk, crashes = await quarantined(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, is_last=False) as node:
+        directory = (await node.broker.replica(NAME)).directory
+        await _idle()
+    if how == "gone":
+        disk.state.remove(f"{directory}/{SEAL_NAME}")
+    else:
+        flip(disk, f"{directory}/{SEAL_NAME}", 20)
+    for seed in (6, 7):  # The second start finds what the first one left.
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            assert "accept-loss" in (await node.broker.replica(NAME)).reason
+            assert await shown(node, NAME) == CONTENT[:LAST]
+            assert await append(node, NAME, b"no") is Status.INDEX_HAS_GREATER_OFFSET
+    assert PARTS[-1] in kept(disk), "nothing is cut off"
+    async with running(disk, Shelf(None, {}), seed=8, crashes=crashes, is_last=False) as node:
+        assert (await accept(node, may_act=True)).head == len(CONTENT)
+        assert await append(node, NAME, b"and on") is Status.OK
+        await _idle()
+    async with running(disk, Shelf(None, {}), seed=9, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
+    assert PARTS[-1] in kept(disk), "what nothing proves is kept aside"
     assert not crashes
 
 

@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
@@ -24,8 +26,9 @@ from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
 from broadsheet.journal.core.spool_claims import Claims, claims_of, may_reach
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.seal_files import lost_of, read_seal, remove_seal, set_aside, write_seal
+from broadsheet.journal.seal_files import SEAL_NAME, lost_of, read_seal, remove_seal, set_aside, write_seal
 from broadsheet.journal.spool_repair import Witnesses, repair
+from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
 
@@ -69,7 +72,7 @@ def stand(
     except Corrupt as error:
         return Standing(replay(()), str(error), seal=None, is_sealed=False)
     try:
-        seal = read_seal(disk, directory)
+        seal = _seal(disk, directory, plan)
     except Corrupt as error:
         return Standing(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
     if seal is not None:
@@ -120,6 +123,18 @@ def stand(
         lost=lost,
     )
     return Standing(plan, reason, seal=sealed, is_sealed=False)
+
+
+def _seal(disk: Disk, directory: str, plan: RecoveryPlan) -> Seal | None:
+    """The seal beside the spools; None if there is none, and need be none.
+
+    Raises:
+        Corrupt: it is damaged, or it is gone although the log says that it tells of a loss.
+    """
+    seal = read_seal(disk, directory)
+    if seal is None and plan.is_sealed:
+        raise Corrupt(f"seal {directory}/{SEAL_NAME} is gone, which told what the journal lost")
+    return seal
 
 
 def _in_order(found: Recovered) -> list[bytes]:
@@ -175,7 +190,8 @@ async def begin_log(
         if not written.done():
             written.set_result(None)
 
-    log.append(stream, [encode_checkpoint(seal.checkpoint)], done=durable, relief=True)
+    checkpoint = replace(seal.checkpoint, is_sealed=True) if seal.reason else seal.checkpoint
+    log.append(stream, [encode_checkpoint(checkpoint)], done=durable, relief=True)
     passed("journal.seal.in_log")
     await written
     if not seal.reason:

@@ -1,6 +1,7 @@
 """The journal's records keep their bytes, and recovery knows whose the last conditional appends were."""
 
 import pytest
+from msgspec.structs import replace
 
 from broadsheet.base.types import ByteOffset, Epoch
 from broadsheet.errors import Corrupt
@@ -76,3 +77,15 @@ def test_a_checkpoint_that_says_nothing_of_attempts_leaves_all_before_it_in_doub
 
     assert replay([checkpoint]).attempts.known_from == 5
     assert replay([]).attempts.known_from == 0
+
+
+def test_only_a_checkpoint_beside_a_seal_says_so() -> None:
+    """The file may be lost: the log must know that there was one."""
+    plain = Checkpoint(
+        epoch=Epoch(3), fragment_begin=ByteOffset(0), end=ByteOffset(5), sum=b"s" * 20, first_append=99
+    )
+    sealed = encode_checkpoint(replace(plain, is_sealed=True))
+
+    assert b"is_sealed" not in encode_checkpoint(plain)
+    assert replay([decode(sealed)]).is_sealed
+    assert not replay([decode(sealed), decode(encode_checkpoint(plain))]).is_sealed

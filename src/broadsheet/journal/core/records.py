@@ -79,6 +79,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The last conditional appends below `end`, with their attempt ids."""
     attempts_from: ByteOffset | None = None
     """No attempt at or above this offset is missing in `attempts`; None means `end`."""
+    is_sealed: bool | msgspec.UnsetType = msgspec.UNSET
+    """True: a seal has the reason why the journal takes no appends. Without that file nothing tells of its
+    loss. Only such checkpoints have the field."""
 
 
 class ProposalHead(NamedTuple):

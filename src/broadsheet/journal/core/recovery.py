@@ -53,6 +53,8 @@ class RecoveryPlan(msgspec.Struct):
     """By offset; the last one is the open fragment."""
     attempts: Attempts
     """The attempts of the last conditional appends."""
+    is_sealed: bool = False
+    """Whether a seal must tell why the journal takes no appends."""
     gap: str = ""
     """Why records above `end` are ignored; empty if there are none."""
 
@@ -66,7 +68,12 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
     known_from = base.end if base.attempts_from is None else base.attempts_from
     attempts = Attempts(base.attempts, known_from=known_from)
     plan = RecoveryPlan(
-        epoch=base.epoch, end=base.end, registers=base.registers, spools=spools, attempts=attempts
+        epoch=base.epoch,
+        end=base.end,
+        registers=base.registers,
+        spools=spools,
+        attempts=attempts,
+        is_sealed=base.is_sealed is True,
     )
     for record in everything:
         if not isinstance(record, Proposal) or record.end <= base.end:
