@@ -154,7 +154,8 @@ class EpisodeBase(ABC, Generic[W]):
     def perform(self, *, until: int | None = None) -> Result:
         """Run the plan to its end, or stop at world time `until` without a verdict."""
         began = process_time()
-        with judged(self.plan, self.coverage, self.trace, passed=self._passed) as verdict, self.around():
+        judging = judged(self.plan, self.coverage, self.trace, passed=self._passed)
+        with judging as verdict, hangs.watched(self.world), self.around():
             if until is None:
                 self._phases()
             else:

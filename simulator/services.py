@@ -25,7 +25,7 @@ from simulator.health import Health
 from simulator.loop import make_loop
 from simulator.objects import ObjectShelf, SimObjects
 from simulator.plan import Plan, Tier
-from simulator.streams import Streams
+from simulator.streams import Streams, Tap
 from simulator.trace import StoriesTraced
 from simulator.workload import Episode, Violation, Workload
 from simulator.world import Life, World
@@ -75,6 +75,10 @@ class ServiceWorkload(Workload):
         """Whether a node's process may end by `error`; anything else is a finding."""
         return isinstance(error, OSError)
 
+    def listen_in(self, world: World) -> Tap | None:
+        """Whoever shall hear what is said over connections; None: nobody."""
+        return None
+
     @abstractmethod
     async def serve(self, context: ServiceContext, run: Episode) -> None:
         """One boot of one node: recover, listen on `context.address`, return; `context.scope` holds the rest.
@@ -97,6 +101,7 @@ class ServiceEpisode(EpisodeBase[ServiceWorkload]):
         super().__init__(plan, workload, show)
         self.loop = make_loop(self.world)
         self.streams = Streams(self.world, self.links, self._is_machine_up)
+        self.streams.tap = workload.listen_in(self.world)
         self.contexts: dict[str, ServiceContext] = {}
         """The context of each node's current or last boot."""
         self.client_seats: list[ServiceContext] = []

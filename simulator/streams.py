@@ -12,12 +12,13 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from broadsheet.base.types import Buffer
 from broadsheet.ports import ByteProtocol
 from simulator.links import Link, Links
 from simulator.moments import Gone
+from simulator.violation import Violation
 from simulator.world import Life, World
 
 WINDOW: Final = 256 * 1024
@@ -58,7 +59,10 @@ class End:
         """Queue bytes."""
         if self.life.is_dead or self._is_closing or self.is_lost or not data:
             return
-        self._outgoing.append(bytes(data))
+        data = bytes(data)
+        if self.streams.tap is not None:
+            self.streams.tap.wrote(self, data)
+        self._outgoing.append(data)
         self._outgoing_bytes += len(data)
         self.pump()
         if self._outgoing_bytes > HIGH and not self._is_write_paused:
@@ -82,6 +86,11 @@ class End:
         if not self._is_reading and not self.is_lost:
             self._is_reading = True
             self.feed_soon()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its protocol wants what comes."""
+        return self._is_reading
 
     def is_closing(self) -> bool:
         """Whether it is closed or about to be."""
@@ -126,6 +135,8 @@ class End:
         self._outgoing_bytes = 0
         self.link.on_mend.remove(self._mended)
         self.streams.forget(self)
+        if self.streams.tap is not None:
+            self.streams.tap.lost(self)
         self.streams.world.soon(self.life, self._tell_lost, error)
 
     def send_reset(self) -> None:
@@ -232,10 +243,13 @@ class End:
         view = memoryview(chunk)
         while view and not self.is_lost:
             buffer = self.protocol.get_buffer(len(view))
-            assert len(buffer) > 0, "a protocol must have room for bytes"
+            if not len(buffer):  # No assertion: under -O it would be asked for ever.
+                raise Violation(f"{self.life!r} has no room for the bytes that it reads")
             part = min(len(buffer), len(view))
             buffer[:part] = view[:part]
             view = view[part:]
+            if self.streams.tap is not None:
+                self.streams.tap.read(self, part)
             self.protocol.buffer_updated(part)
             if view and self._is_held():
                 self.incoming.appendleft(bytes(view))
@@ -254,6 +268,26 @@ class End:
         stays = self.protocol.eof_received()
         if not stays and not self.is_closing():
             self.close()
+
+
+class Tap(Protocol):
+    """Whoever listens in on all connections."""
+
+    def began(self, dialler: End, listener: End) -> None:
+        """A connection was made."""
+        ...
+
+    def wrote(self, end: End, data: bytes) -> None:
+        """`end` says `data`."""
+        ...
+
+    def read(self, end: End, size: int) -> None:
+        """`end` has read `size` bytes more."""
+        ...
+
+    def lost(self, end: End) -> None:
+        """`end` is over."""
+        ...
 
 
 class SimListener:
@@ -280,6 +314,7 @@ class Streams:
         self.listeners: dict[tuple[str, int], tuple[Life, Callable[[], ByteProtocol]]] = {}
         self._ends: dict[Life, dict[End, None]] = {}
         self._next_port = FIRST_PORT
+        self.tap: Tap | None = None
 
     def port_of(self, life: Life) -> "SimNetwork":
         """The `Network` port of one life."""
@@ -295,6 +330,8 @@ class Streams:
         near = self._end(client, server)
         far = self._end(server, client)
         near.peer, far.peer = far, near
+        if self.tap is not None:
+            self.tap.began(near, far)
         return near, far
 
     def forget(self, end: End) -> None:

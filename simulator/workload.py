@@ -22,14 +22,13 @@ from simulator import coverage
 from simulator.history import History
 from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import Budget, Fault, Plan, Tier
+from simulator.violation import Violation
 from simulator.world import Life, World
+
+__all__ = ["OPERATIONS", "Episode", "MachineWorkload", "Violation", "Workload"]
 
 OPERATIONS: Final = ("open", "write", "sync", "truncate", "rename", "remove", "sync_dir")
 """The disk's operations that a fault may wait for."""
-
-
-class Violation(Exception):  # noqa: N818 - the field's word.
-    """A property does not hold in this run. The message says which, with the values."""
 
 
 class Episode(Protocol):

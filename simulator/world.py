@@ -15,9 +15,12 @@ from typing import Any, Final, Protocol
 
 from simulator.moments import Gone, Moments
 from simulator.trace import Trace
+from simulator.violation import Violation
 
 EVENTS_MAX: Final = 50_000_000
 """Calls in one run before we call it endless."""
+STILL_MAX: Final = 500_000
+"""Calls at one instant before we call it endless: each has scheduled another, and time stands still."""
 
 
 class Call:
@@ -156,18 +159,29 @@ class World:
         """Stop the run: `error` is what it found. The first one counts."""
         self.failure = self.failure or error
 
-    def run(  # noqa: C901 - the one loop; a call per event would cost a tenth.
+    def _stands_still(self, call: Call) -> Exception:
+        """The verdict on a loop of calls that never lets time pass."""
+        what = getattr(call.callback, "__qualname__", repr(call.callback))
+        return Violation(
+            f"time stands still at {self.now / 1e9:.6f} s after {STILL_MAX} calls: the next is {what} of"
+            f" {call.life!r}"
+        )
+
+    def run(  # noqa: C901, PLR0912 - the one loop; a call per event would cost a tenth.
         self, until: int, is_done: Callable[[], bool] = lambda: False
     ) -> None:
         """Make time pass until `until`, a failure, or `is_done()` (asked once a virtual millisecond)."""
         heap, ready = self._heap, self._ready
-        ask_at = self.now
-        for _ in range(EVENTS_MAX):
+        ask_at, still_since = self.now, 0
+        for number in range(EVENTS_MAX):
             if ready:
                 call = ready.popleft()
+                if number - still_since > STILL_MAX:
+                    raise self._stands_still(call)
             elif heap and heap[0][0] <= until:
                 when, _, call = heappop(heap)
-                self.now = when
+                if when > self.now:
+                    self.now, still_since = when, number
                 if when >= ask_at:
                     ask_at = when + 1_000_000
                     if is_done():

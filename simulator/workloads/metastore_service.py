@@ -44,12 +44,13 @@ from broadsheet.wire.pool import Pool
 from broadsheet.wire.server import Server
 from simulator.checkers.ledger import Ledger
 from simulator.checkers.linearizable import check_linearizable
+from simulator.checkers.wiretap import Wiretap
 from simulator.history import Operation
 from simulator.plan import CLOCKS, CRASHES, DAMAGE, NETWORK, Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
 from simulator.workload import Episode
 from simulator.workloads.metastore import check_versions, document_model, founded_document
-from simulator.world import Life
+from simulator.world import Life, World
 
 SEEDS: Final = (NodeId("a"), NodeId("b"), NodeId("c"))
 NODES: Final = (*SEEDS, NodeId("d"))
@@ -95,6 +96,15 @@ class MetastoreServiceWorkload(ServiceWorkload):
     def hear(self, life: Life | None, event: Event, effects: Sequence[Effect]) -> None:
         """The rules of ballots, at each step."""
         self.ledger.step(life, event, effects)
+
+    def listen_in(self, world: World) -> Wiretap:
+        """Both sides of each connection are judged by what they say."""
+        self.tap = Wiretap(world, WireLimits())
+        return self.tap
+
+    def watch(self, run: Episode) -> None:
+        """Who hears nothing gives up."""
+        self.tap.look()
 
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried clients and operator are, and how large the documents."""

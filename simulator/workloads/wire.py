@@ -23,7 +23,7 @@ from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.tokens import LEEWAY, Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import NodeId
-from broadsheet.errors import BroadsheetError, Refused, Status
+from broadsheet.errors import BroadsheetError, Refused, Status, Unknown
 from broadsheet.ports import Random, Timers
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
@@ -32,6 +32,7 @@ from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed
 from broadsheet.wire.run import FrameRun
 from broadsheet.wire.server import Server
+from simulator.checkers.wiretap import Wiretap
 from simulator.history import Operation, Outcome
 from simulator.plan import Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
@@ -39,8 +40,9 @@ from simulator.workload import Episode, Violation
 from simulator.workloads.wire_checks import Watcher, check_idle, check_idle_client, check_left, demand, hold
 from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
 from simulator.workloads.wire_long import Long, tail
-from simulator.workloads.wire_requests import Asked, Deeds, Told
-from simulator.world import Life
+from simulator.workloads.wire_pressure import Pressure, Slots, lingering
+from simulator.workloads.wire_requests import Asked, Deeds, Told, is_early
+from simulator.world import Life, World
 
 NODES: Final = (NodeId("n1"), NodeId("n2"))
 TIMEOUT: Final = Duration(800 * MILLISECOND)
@@ -65,10 +67,20 @@ CLUSTER: Final = "sim"
 KEY: Final = b"a key of the simulated cluster.."
 LIFE: Final = Duration(400 * 3600 * SECOND)
 """Of a token, before and after its client's clock: clocks jump by hours, which is not what is tested."""
+AT_RISK: Final = (
+    *("wire.turn_waited", "wire.turn_waited", "wire.turn_waited", "wire.held", "wire.row_waited"),
+    *("wire.cancelled", "wire.late", "wire.expelled", "wire.narrow"),
+)
+"""Where a connection that is lost waits for something, or is waited for."""
+FEW: Final = 7
+"""Places of a node for connections: fewer than four clients take at times."""
 DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
 """Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
 DEAF_EVERY: Final = 20
 EXPIRE_EVERY: Final = 60
+TRICKLE_EVERY: Final = 45
+LATE_MS: Final = 25
+"""How late a handler of many small messages begins: they fill the window until then."""
 EVERYDAY: Final = Capability.LIST | Capability.READ | Capability.APPEND
 """Of those that are neither peers nor operators, whose share is another one."""
 OPERATOR: Final = "client0"
@@ -77,6 +89,7 @@ NOTICED_SECONDS: Final = 2.5
 """By when a connection that died in the faults has been noticed: three keepalives, and some."""
 IDLE_SECONDS: Final = 1.5
 """What was asked has ended by then, given up or not: handlers, sinks and frames on their way."""
+SETTLED: Final = Duration(5 * SECOND)
 STALL_MS: Final = 2000
 """Longer than a silent connection is kept."""
 PROBE_SECONDS: Final = 0.2
@@ -103,6 +116,8 @@ class _Log:
 
     def on_run(self, run: FrameRun) -> None:
         """Hold every other one for a while, or until the next."""
+        if self._asked.count:
+            self._deeds.placed(self._asked.id, int.from_bytes(bytes(run.parts[0][:4]), "little"))
         self._held.append(run)
         if run.sequence % 2 or not self._asked.pause_ms:
             self._answer()
@@ -153,10 +168,17 @@ class WireWorkload(ServiceWorkload):
 
     def __init__(self) -> None:
         self.deeds = Deeds()
-        self.crowd = CrowdServing(self.deeds)
         self.kept = Keeper()
+        self.has_halved = False
+        """Whether one node has left for good."""
+        self.slots: Slots | None = None
         self.servers: dict[str, tuple[Life, Watcher]] = {}
         self.callers: list[_Client] = []
+
+    def listen_in(self, world: World) -> Wiretap:
+        """Both sides of each connection are judged by what they say."""
+        self.tap = Wiretap(world, LIMITS)
+        return self.tap
 
     def knobs(self, draw: Random) -> dict[str, int]:
         """How hurried the clients are, how large the payloads, how slow the handlers."""
@@ -166,7 +188,12 @@ class WireWorkload(ServiceWorkload):
             "streams_max": (2, 8, 64, 64)[draw.randrange(0, 4)],
             "pause_ms": draw.randrange(0, 60),
             "leave_every": 6,
+            "connections_max": (FEW, LIMITS.connections_max, LIMITS.connections_max)[draw.randrange(0, 3)],
         }
+
+    def stale_calls(self, knobs: dict[str, int]) -> int:
+        """Any number where places are few: whoever loses a busy connection to somebody else cannot know."""
+        return 1_000_000 if knobs.get("connections_max") == FEW else self.stale_calls_max
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """Two, so that a route can move."""
@@ -174,12 +201,14 @@ class WireWorkload(ServiceWorkload):
 
     async def serve(self, context: ServiceContext, run: Episode) -> None:
         """A method of each shape."""
+        self.slots = self.slots or Slots(run, _limits(run.plan.knobs).streams_max)
+        crowd = CrowdServing(self.deeds, self.slots.taken)
         methods = [
             _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
             _row("sim.sum", 2, Shape.STREAM, self._sum, Capability.APPEND),
             _row("sim.log", 3, Shape.RUN, partial(self._log, context), Capability.APPEND),
-            _row("sim.row", 4, Shape.UNARY, self.crowd.row, Capability.READ),
-            _row("sim.moved", 5, Shape.UNARY, partial(self._moved, context), Capability.READ),
+            _row("sim.row", 4, Shape.UNARY, crowd.row, Capability.READ),
+            _row("sim.moved", 5, Shape.UNARY, partial(self._moved, context, crowd), Capability.READ),
             _row("sim.tail", 6, Shape.STREAM, tail, Capability.READ, is_receiving=False),
         ]
         authorizer = Authorizer(_tokens(), time=context.ports.time)
@@ -220,11 +249,41 @@ class WireWorkload(ServiceWorkload):
         await asyncio.sleep(IDLE_SECONDS)
         for _, watcher in self.servers.values():  # Each is alive: nothing fails any more.
             check_idle(watcher.server)
+        self.tap.check_idle()
+        await self._halve(client, run)
         await client.leave()
+
+    async def _halve(self, client: "_Client", run: Episode) -> None:
+        """One node leaves for good: whoever asked it goes to the other."""
+        client.is_idle = True
+        while not all(each.is_idle for each in self.callers):  # noqa: ASYNC110 - of several lives.
+            await asyncio.sleep(0.05)
+        await client.settle()
+        client.is_settled = True
+        while not all(each.is_settled for each in self.callers):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        if client.context.node == PROBER:
+            life, watcher = self.servers[NODES[run.plan.seed % 2]]
+            run.world.soon(life, lambda: asyncio.ensure_future(watcher.server.close()))
+            await asyncio.sleep(IDLE_SECONDS)
+            self.has_halved = True
+        while not self.has_halved:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await client.settle()
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """A node leaves now and then, and connections are lost, with much under way."""
-        return [
+        faults = [
+            Fault(
+                draw.randrange(300 * MILLISECOND, plan.safety_ns),
+                Kind.RESET,
+                f"{node}|*",
+                on=f"{node}:mark.{AT_RISK[draw.randrange(0, len(AT_RISK))]}",
+                passage=draw.randrange(1, 20),
+            )
+            for node in (*NODES, *NODES)
+        ]
+        return faults + [
             Fault(draw.randrange(300 * MILLISECOND, plan.safety_ns), kind, target, lasts * MILLISECOND)
             for kind in (Kind.STOP, Kind.STOP, Kind.RESET, Kind.RESET)
             for node in (NODES[draw.randrange(0, 2)],)
@@ -234,6 +293,7 @@ class WireWorkload(ServiceWorkload):
 
     def watch(self, run: Episode) -> None:
         """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
+        self.tap.look()
         for client in self.callers:
             hold(client.pool.check)
         for life, watcher in self.servers.values():
@@ -254,11 +314,11 @@ class WireWorkload(ServiceWorkload):
                 check_left(watcher.server)
         self.deeds.judge()
 
-    def _moved(self, context: ServiceContext, call: Call, request: Asked, payload: memoryview) -> object:
+    def _moved(
+        self, context: ServiceContext, crowd: CrowdServing, call: Call, request: Asked, payload: memoryview
+    ) -> object:
         now = context.ports.time.now()
-        return self.crowd.moved(
-            call, request, payload, other=context.address_of(OTHER[context.node]), now=now
-        )
+        return crowd.moved(call, request, payload, other=context.address_of(OTHER[context.node]), now=now)
 
     def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
         if not request.pause_ms:
@@ -266,20 +326,38 @@ class WireWorkload(ServiceWorkload):
             return Reply(_told(request, payload), (payload,))
         return self._later(call, request, payload)
 
-    async def _later(self, _call: Call, request: Asked, payload: memoryview) -> Reply:
+    async def _later(self, call: Call, request: Asked, payload: memoryview) -> Reply:
+        assert self.slots is not None, "a node serves"
         self.deeds.did(request.id)
         self.kept.keep(payload)
-        await asyncio.sleep(request.pause_ms / 1000)
+        with self.slots.taken(call):
+            await lingering(request, request.pause_ms)
         return Reply(_told(request, payload), (payload,))
 
-    async def _sum(self, _call: Call, request: Asked, stream: WireStream) -> Reply:
-        size = crc = 0
+    async def _sum(self, call: Call, request: Asked, stream: WireStream) -> Reply:
+        assert self.slots is not None, "a node serves"
+        with self.slots.taken(call):
+            try:
+                return await self._summed(request, stream)
+            except Refused as error:  # Of its stream: whoever has done something may not say no.
+                raise (Unknown(str(error)) if self.deeds.counts.get(request.id) else error) from error
+
+    async def _summed(self, request: Asked, stream: WireStream) -> Reply:
+        size = crc = number = 0
+        if request.count:
+            await lingering(request, LATE_MS)
         while (message := await stream.receive()) is not None:
-            self.kept.keep(message.payload)
-            await asyncio.sleep(request.pause_ms / 10_000)
+            number += 1
+            if number == 1 and is_early(request.id):
+                self.deeds.did(request.id)
             size, crc = size + len(message.payload), crc32(message.payload, crc)
+            if request.count:
+                continue  # They are many, and nothing comes back.
+            self.kept.keep(message.payload)
+            await lingering(request, request.pause_ms / 10)
             await stream.send(None, (message.payload,))
-        self.deeds.did(request.id)
+        if not (number and is_early(request.id)):
+            self.deeds.did(request.id)
         return Reply(Told(request.id, size, crc))
 
     def _log(self, context: ServiceContext, _call: Call, request: Asked) -> RunOpened:
@@ -300,11 +378,12 @@ class _Client:
         self.long = Long(
             context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
         )
+        self.pressure = Pressure(context, run, self.routed, deeds, self.random)
         self.serial = 0
         self._tokens: dict[tuple[Capability, str], str] = {}
         self.aside: list[asyncio.Future[None]] = []
         """What is asked beside everything else."""
-        self.is_done = self.has_stalled = False
+        self.is_done = self.has_stalled = self.is_idle = self.is_settled = False
         """Whether it has asked for everything that it will ask for."""
 
     async def work(self) -> None:
@@ -321,6 +400,8 @@ class _Client:
                 self.aside.append(asyncio.ensure_future(self._be_deaf()))
             if self.serial % EXPIRE_EVERY == EXPIRE_EVERY // 4:
                 self._begin_to_expire()
+            if self.serial % TRICKLE_EVERY == TRICKLE_EVERY // 2:
+                await self.pressure.trickle(Asked(f"{self.context.node}.{self.serial}.trickle"))
             if self.serial % self.knobs.get("leave_every", 1 << 30) == 0:  # Plans that are older have none.
                 await self._leave()
             await asyncio.sleep(self.random.randrange(0, 2 * self.knobs["think_ms"]) / 1000)
@@ -342,6 +423,18 @@ class _Client:
         await asyncio.gather(probes, return_exceptions=True)
         self.is_done = True
 
+    async def settle(self) -> None:
+        """Ask for what has a route of its own, and for what has none: somebody serves it."""
+        for route in (f"{self.context.node}.route", ""):
+            self.serial += 1
+            asked = Asked(f"{self.context.node}.{self.serial}")
+            try:
+                await self.routed.call(
+                    "sim.echo", asked, reply=Told, timeout=SETTLED, is_idempotent=True, route=route
+                )
+            except BroadsheetError as error:
+                raise Violation(f"a node is there, and {asked.id} is not served: {error}") from error
+
     async def leave(self) -> None:
         """Nothing is left over; go."""
         check_idle_client(self.pool)
@@ -353,7 +446,9 @@ class _Client:
             *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
             *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
         )
-        return (*often, *often, crowd.gone, long.narrow_run, long.trespass, long.tail)
+        pressure = self.pressure
+        seldom = (pressure.parade, pressure.relay, pressure.break_off)
+        return (*often, *often, *seldom, crowd.gone, crowd.gone, long.narrow_run, long.trespass, long.tail)
 
     def _begin_to_expire(self) -> None:
         asked = Asked(f"{self.context.node}.{self.serial}.expire")
@@ -362,6 +457,8 @@ class _Client:
     async def _probe(self) -> None:
         """Ask for little, as somebody else, while the others ask for much: nobody starves."""
         address, name = self.context.address_of(NODES[0]), f"probe.{self.context.node}"
+        if self.knobs.get("connections_max") == FEW:
+            return  # Whoever asks seldom may lose its place.
         connection = await dial(self.context.ports, address, token=self._token(prefix=name), limits=LIMITS)
         ask, time, number = partial(connection.call, "sim.echo", reply=Told), self.run.world, 0
         try:
@@ -473,6 +570,7 @@ class _Client:
             await asyncio.wait_for(stream.send(None, (b"before",)), 1.0)
             if connection.is_usable:
                 connection.refresh_token(self._token(Capability.READ))
+                self.deeds.given_up[name] = not is_early(name)  # Its end comes behind the token.
             await stream.reply(Told)
         except Refused:
             self.deeds.given_up[name] = True
@@ -577,8 +675,12 @@ class _Client:
 
 
 def _limits(knobs: dict[str, int]) -> WireLimits:
-    """Narrow budgets, and as many streams as this run has."""
-    return msgspec.structs.replace(LIMITS, streams_max=knobs.get("streams_max", LIMITS.streams_max))
+    """Narrow budgets, and as many streams and connections as this run has."""
+    return msgspec.structs.replace(
+        LIMITS,
+        streams_max=knobs.get("streams_max", LIMITS.streams_max),
+        connections_max=knobs.get("connections_max", LIMITS.connections_max),
+    )
 
 
 def _told(asked: Asked, payload: bytes | memoryview) -> Told:

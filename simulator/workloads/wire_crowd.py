@@ -11,6 +11,8 @@ long after it came. Source: C1, C2 (docs/guarantees.md).
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 from zlib import crc32
 
@@ -33,6 +35,7 @@ LARGE_BYTES: Final = 250_000
 ROW_TIMEOUT: Final = Duration(900 * MILLISECOND)
 PATIENCE: Final = 10
 """So many times as long may a call take when nothing fails any more: over two streams and a slow link."""
+GONE_FOR_GOOD: Final = 2
 MOVED_TIMEOUT: Final = Duration(300 * MILLISECOND)
 
 
@@ -77,9 +80,9 @@ class Keeper:
 class CrowdServing:
     """The node's side."""
 
-    def __init__(self, deeds: Deeds) -> None:
-        """Count into `deeds`."""
-        self._deeds = deeds
+    def __init__(self, deeds: Deeds, taken: Callable[[Call], AbstractContextManager[None]]) -> None:
+        """Count into `deeds`, and what runs as a task by `taken`."""
+        self._deeds, self._taken = deeds, taken
 
     def row(self, call: Call, request: Asked, payload: memoryview) -> object:
         """Echo, in one of the forms that the number asks for."""
@@ -89,13 +92,14 @@ class CrowdServing:
             raise InvalidArgument("one of the row is refused")
         self._deeds.did(f"{request.id}/{number}")
         if form == 3:
-            return self._later(request, bytes(payload))
+            return self._later(call, request, bytes(payload))
         if form == 7:
             return Reply(OTHER, (bytes(payload), b"!"))
         return Reply(DONE, (bytes(payload),))
 
-    async def _later(self, request: Asked, payload: bytes) -> Reply:
-        await asyncio.sleep(request.pause_ms / 1000)
+    async def _later(self, call: Call, request: Asked, payload: bytes) -> Reply:
+        with self._taken(call):
+            await asyncio.sleep(request.pause_ms / 1000)
         return Reply(DONE, (payload,))
 
     async def moved(self, call: Call, request: Asked, payload: memoryview, *, other: str, now: int) -> Reply:
@@ -103,6 +107,8 @@ class CrowdServing:
         if not self._deeds.counts.get(request.id):
             self._deeds.did(request.id)
             raise Unknown("it may have been done")
+        if request.count == GONE_FOR_GOOD:
+            raise InvalidArgument("it is refused, wherever it is asked for")
         if request.count:
             raise NotLeader("it has moved, and nobody has it", hint=other)
         if request.pause_ms and call.deadline is not None:
@@ -241,7 +247,7 @@ class Crowd:
         try:
             await self._routed.call(
                 "sim.moved",
-                msgspec.structs.replace(asked, count=1),
+                msgspec.structs.replace(asked, count=self._random.randrange(1, GONE_FOR_GOOD + 1)),
                 (b"!",),
                 reply=Done,
                 timeout=MOVED_TIMEOUT,

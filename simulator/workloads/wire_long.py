@@ -79,7 +79,9 @@ class Long:
         slow = msgspec.structs.replace(asked, pause_ms=100)
         try:
             _, run = await connection.open_run("sim.log", slow, reply=Empty, timeout=OPEN_TIMEOUT)
-            reader = await connection.open("sim.tail", Asked(f"{asked.id}.tail", 30_000, 1))
+            reader = None
+            if self._random.random() < 0.5:
+                reader = await connection.open("sim.tail", Asked(f"{asked.id}.tail", 30_000, 1))
         except BroadsheetError:
             connection.abort("it was refused")
             return
@@ -90,7 +92,8 @@ class Long:
             await self._submit(run, asked.id, answers)
             await asyncio.sleep(0.15)
         await self._settle(run, answers)
-        reader.cancel()
+        if reader is not None:
+            reader.cancel()
         connection.abort("its token has expired")
 
     async def stall(self, asked: Asked) -> None:
@@ -127,6 +130,11 @@ class Long:
         await asyncio.sleep(self._random.randrange(0, 60) / 1000)
         if connection.is_usable:
             connection.refresh_token(self._token(Capability.READ))
+            late = asyncio.ensure_future(run.submit([b"behind the token"]))
+            self._deeds.given_up[f"{asked.id}/{len(answers)}"] = True
+            await asyncio.wait([late], timeout=1.0)
+            late.cancel()
+            await asyncio.gather(late, return_exceptions=True)
         await self._settle(run, answers)
         connection.abort("it was narrowed")
 
@@ -162,7 +170,7 @@ class Long:
             return
         is_silent = self._random.random() < 0.3
         pause_ms, count = (2000, 2) if is_silent else (0, self._random.randrange(3, 24))
-        names = [f"{asked.id}.{number}" for number in range(1 if is_silent else self._random.randrange(1, 4))]
+        names = [f"{asked.id}.{number}" for number in range(1 if is_silent else self._random.randrange(1, 7))]
         readers = [self._read(connection, Asked(name, pause_ms, count)) for name in names]
         tasks = [asyncio.ensure_future(reader) for reader in readers]
         await asyncio.sleep(self._random.randrange(0, 50) / 1000)

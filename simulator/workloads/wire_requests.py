@@ -4,6 +4,7 @@ Values and counters. Source: C1, C2.
 """
 
 from collections.abc import Callable
+from zlib import crc32
 
 import msgspec
 
@@ -27,6 +28,11 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     crc: int
 
 
+def is_early(name: str) -> bool:
+    """Whether the upload of that name is done with its first message, and not with its last."""
+    return crc32(name.encode()) % 2 == 0
+
+
 class Deeds:
     """What the nodes did, by request: it outlives them."""
 
@@ -39,6 +45,16 @@ class Deeds:
         self.sinks: list[tuple[Callable[[], bool], str, list[str]]] = []
         """Of each RUN stream that was opened: whether its node is dead, its name, and when its sink was told
         of the end."""
+
+        self._places: dict[str, int] = {}
+        self._disorder: list[str] = []
+
+    def placed(self, name: str, number: int) -> None:
+        """Run `number` of `name` was placed: runs stand in the order in which they were submitted."""
+        before = self._places.get(name, -1)
+        self._places[name] = number
+        if number <= before:
+            self._disorder.append(f"run {number} of {name} was placed after run {before}")
 
     def did(self, name: str) -> None:
         """Count one."""
@@ -56,6 +72,8 @@ class Deeds:
         Raises:
             Violation: one was told otherwise.
         """
+        if self._disorder:
+            raise Violation(self._disorder[0])
         for name, is_refused in self.given_up.items():
             count = self.counts.get(name, 0)
             least, most = int(name in self.acknowledged), 0 if is_refused else 1
