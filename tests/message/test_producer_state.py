@@ -15,6 +15,7 @@ from broadsheet.message.producer_state import (
     ProducerIndex,
     ProducerState,
     begun,
+    behind_hole,
     decode,
     encode,
     pruned,
@@ -122,3 +123,38 @@ def test_a_roll_back_of_a_forgotten_span_is_harmless() -> None:
     back = framed(FIXED, pack(ProducerId(1), Clock(1 << 50), Flag.ACK), b"")
 
     assert not len(sequence(index, frames_of(FIXED, back, 9)).rows)
+
+
+def test_who_goes_on_behind_a_forgotten_span_reads_what_its_producer_sent_later() -> None:
+    """The error says "go on behind this offset", and its producer was refused there again, for ever."""
+    producer, second = ProducerId(1), 160 << 32
+
+    def frame(at: int, flag: Flag, body: bytes = b"") -> bytes:
+        return framed(FIXED, pack(producer, Clock(at * second), flag), body)
+
+    opened = update(begun(FIXED), frame(10, Flag.ACK) + frame(11, Flag.CONTINUE, b"lost in part"))
+    index = behind_hole(opened, ByteOffset(opened.offset + 1000))
+    refused = frame(12, Flag.ACK)
+    rest = frame(13, Flag.CONTINUE, b"a") + frame(14, Flag.ACK) + frame(15, Flag.CONTINUE, b"b")
+    rest += frame(16, Flag.ACK)
+    frames, behind = frames_of(FIXED, refused + rest, index.offset), index.offset + len(refused)
+
+    with pytest.raises(SpanForgotten):
+        sequence(index, frames, behind - 1)
+    assert sequence(index, frames, behind).rows.tolist() == [1, 3]
+    after = update(index, refused)
+    assert after.forgotten == {}
+    assert update(index, refused + rest) == update(after, rest)
+    assert sequence(after, frames_of(FIXED, rest, behind), behind).rows.tolist() == [0, 2]
+
+
+def test_a_roll_back_ends_a_forgotten_span_for_good() -> None:
+    """Its producer said that nothing of it counts, so that what follows is whole."""
+    index = ProducerIndex(framing=FIXED, offset=ByteOffset(9), forgotten={ProducerId(1): 1 << 28})
+    later = [(1 << 50, Flag.ACK, b""), (1 << 61, Flag.CONTINUE, b"x"), ((1 << 61) + 16, Flag.ACK, b"")]
+    content = b"".join(framed(FIXED, pack(ProducerId(1), Clock(at), f), body) for at, f, body in later)
+
+    assert sequence(index, frames_of(FIXED, content, 9)).rows.tolist() == [1]
+    sequencer = Sequencer(index)
+    assert [len(sequencer.step(each)[1]) for each in scan(FIXED, content, ByteOffset(9))] == [0, 0, 1]
+    assert sequencer.index() == update(index, content)

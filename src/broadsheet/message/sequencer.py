@@ -89,7 +89,7 @@ class Sequencer:
             offset=self.offset,
             newest=self.newest,
             states=dict(self.states),
-            forgotten=self.forgotten,
+            forgotten=dict(self.forgotten),
         )
 
     def check(self) -> None:
@@ -142,6 +142,7 @@ class Sequencer:
     def _on_ack(self, frame: Frame, old: ProducerState) -> tuple[Outcome, list[Frame]]:
         producer, clock, _ = frame.id
         refuse_forgotten(self.index(), producer, clock, frame.begin)
+        self.forgotten.pop(producer, None)  # The span that was given up has ended.
         waiting = self._settle(frame)
         if clock <= old.last_ack:
             return Outcome.ACK_ROLLBACK, []

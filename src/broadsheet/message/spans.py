@@ -77,8 +77,7 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     runs = _runs_of(index, frames)
     end = frames.end[runs.order]
     is_ack = frames.flags[runs.order] == Flag.ACK
-    if index.forgotten:
-        _refuse_forgotten(index, frames, start)
+    forgotten = _still_forgotten(index, frames, start) if index.forgotten else index.forgotten
     ranked = np.where(runs.is_continue, _ranks(runs.clock, len(runs.first)), 0)
     before = _running_before(ranked, runs.run)
     is_new = runs.is_continue & (runs.clock > runs.seen[runs.run]) & (ranked > before)
@@ -95,7 +94,7 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     rows, at = np.concatenate((rows, bare)), np.concatenate((at, frames.end[bare]))
     rows = rows[np.lexsort((frames.begin[rows], at))]
     duplicates = (runs.is_continue & ~is_new).sum() + (~runs.is_continue & ~is_ack & ~outside).sum()
-    after = _index_after(index, frames, runs, is_new)
+    after = _index_after(index, frames, runs, is_new, forgotten)
     return Sequenced(rows[frames.has_data[rows]], after, int(duplicates))
 
 
@@ -165,15 +164,26 @@ def _running_before(ranked: Int, run: Int) -> Int:
     return before
 
 
-def _refuse_forgotten(index: ProducerIndex, frames: Frames, start: int) -> None:
-    marked = np.isin(frames.producer, np.fromiter(index.forgotten, np.int64, len(index.forgotten)))
-    for at in np.flatnonzero(marked & (frames.flags == Flag.ACK) & (frames.end > start)).tolist():
-        refuse_forgotten(
-            index, ProducerId(int(frames.producer[at])), Clock(int(frames.clock[at])), int(frames.begin[at])
-        )
+def _still_forgotten(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId, int]:
+    """The tombstones that are left after the frames: a producer's next acknowledgement ends its own.
+
+    Raises:
+        SpanForgotten: such an acknowledgement lies above `start`, and might commit messages.
+    """
+    left = dict(index.forgotten)
+    marked = np.isin(frames.producer, np.fromiter(left, np.int64, len(left)))
+    acks = np.flatnonzero(marked & (frames.flags == Flag.ACK) & (frames.clock != 0))
+    for at in acks[np.sort(np.unique(frames.producer[acks], return_index=True)[1])].tolist():
+        producer = ProducerId(int(frames.producer[at]))
+        if frames.end[at] > start:
+            refuse_forgotten(index, producer, Clock(int(frames.clock[at])), int(frames.begin[at]))
+        del left[producer]
+    return left
 
 
-def _index_after(index: ProducerIndex, frames: Frames, runs: _Runs, is_new: Bool) -> ProducerIndex:
+def _index_after(
+    index: ProducerIndex, frames: Frames, runs: _Runs, is_new: Bool, forgotten: dict[ProducerId, int]
+) -> ProducerIndex:
     states = dict(index.states)
     if len(runs.order):
         last_of_group = np.append(np.flatnonzero(np.diff(runs.group)), len(runs.group) - 1)
@@ -201,7 +211,7 @@ def _index_after(index: ProducerIndex, frames: Frames, runs: _Runs, is_new: Bool
         offset=ByteOffset(int(frames.end[-1])),
         newest=Clock(max(index.newest, int(np.max(frames.clock)))),
         states=states,
-        forgotten=index.forgotten,
+        forgotten=forgotten,
     )
 
 
