@@ -1,11 +1,12 @@
 """What the local object store keeps beyond its port: crashes, other processes, its confinement."""
 
 import asyncio
+import errno
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,34 @@ async def test_a_directory_that_somebody_removed_is_made_again(tmp_path: Path, r
     assert await objects.put_if_absent("journal/part/second", (b"2",))
     assert await objects.get("journal/part/second") == b"2"
     assert list((tmp_path / PARTIAL).iterdir()) == []
+    objects.close()
+
+
+async def test_a_store_whose_directory_was_removed_is_down_until_it_is_put_back(tmp_path: Path) -> None:
+    """It listed nothing, as if it were empty, and each put failed until a restart, also when it was back."""
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    objects = LocalObjects(root)
+    await objects.put_if_absent("journal/first", (b"1",))
+    shutil.copytree(root, copy)
+
+    async def refused(call: Awaitable[object]) -> None:
+        with pytest.raises(OSError, match="the store's directory was removed") as caught:
+            await call
+        assert caught.value.errno == errno.ESTALE
+
+    for is_empty in (False, True):  # Gone, and then empty: another directory.
+        root.mkdir() if is_empty else shutil.rmtree(root)
+        await refused(objects.list(""))
+        await refused(objects.get("journal/first"))
+        await refused(objects.put_if_absent("journal/second", (b"2",)))
+        await refused(objects.delete("journal/first"))
+    root.rmdir()
+    copy.rename(root)
+
+    assert [found.name for found in await objects.list("")] == ["journal/first"]
+    assert await objects.get("journal/first") == b"1"
+    assert await objects.put_if_absent("journal/second", (b"2",))
+    assert (root / "journal/second").read_bytes() == b"2"
     objects.close()
 
 

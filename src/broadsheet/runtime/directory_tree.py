@@ -138,6 +138,13 @@ class Tree:
         status = os.fstatvfs(self._fd)
         return (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
 
+    def is_removed(self) -> bool:
+        """Whether the root was removed, or its server knows it no more, while it was open here."""
+        try:
+            return os.fstat(self._fd).st_nlink == 0
+        except OSError:  # ESTALE of a network file system, for one.
+            return True
+
     def close(self) -> None:
         """Close the root; idempotent."""
         if self._fd >= 0:

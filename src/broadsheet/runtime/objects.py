@@ -4,7 +4,8 @@ An object is written to a hidden partial file, synced, and linked to its name, w
 taken; then its directory is synced. Many processes may share a store. A crash leaves at most a partial file,
 which is removed after an hour. Names are paths of `base.names`; the first segment `.partial` is reserved. The
 directory is opened at the first use, in a thread. So a store that is down stops only the callers that need
-it, and works again when it answers.
+it, and works again when it answers. If the directory is removed while it is open, every call fails until it
+is there again with its content. It is not made anew: an empty store would say that no object exists.
 """
 
 import errno
@@ -56,6 +57,8 @@ class LocalObjects:
         self._workers = Workers("objects", POOL_THREADS)
         self._opening = threading.Lock()
         self._opened: LocalDisk | None = None
+        self._removed: list[LocalDisk] = []
+        """Open to the end: another thread may be about to use their descriptors."""
         self._is_closed = False
         self._durable_directories: dict[str, None] = {"": None}
 
@@ -67,6 +70,13 @@ class LocalObjects:
             OSError: the directory cannot be made or opened now.
         """
         with self._opening:
+            if self._opened is not None and self._opened.tree.is_removed():
+                self._must_be_open()
+                if not (self._root / PARTIAL_SEGMENT).is_dir():
+                    text = "the store's directory was removed: put it back with its content"
+                    raise OSError(errno.ESTALE, text, str(self._root))
+                self._removed.append(self._opened)
+                self._opened, self._durable_directories = None, {"": None}
             if self._opened is None:
                 self._must_be_open()
                 disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
@@ -110,8 +120,8 @@ class LocalObjects:
         self._is_closed = True
         if self._opening.acquire(blocking=False):
             try:
-                if self._opened is not None:
-                    self._opened.close()
+                for disk in (*self._removed, *([self._opened] if self._opened is not None else [])):
+                    disk.close()
             finally:
                 self._opening.release()
         if self._is_alone:
