@@ -96,14 +96,14 @@ async def serve_native() -> None:
 
     from broadsheet.errors import Status
     from broadsheet.wire.method import EMPTY, Call, Empty, Reply, RunOpened, Shape
-    from broadsheet.wire.run import FrameRun
+    from broadsheet.wire.run import Run
 
     class Sink:
         head = 0
 
-        def on_run(self, run: FrameRun) -> None:
+        def on_run(self, run: Run) -> None:
             begin, self.head = self.head, self.head + run.size
-            run.reply(Status.OK, begin)
+            run.answer(Status.OK, begin, begin + run.size)
 
         def on_end(self) -> None: ...
 

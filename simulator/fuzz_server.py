@@ -25,7 +25,7 @@ from broadsheet.runtime.time import LoopTimers, SystemTime
 from broadsheet.runtime.turn import Turn
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
-from broadsheet.wire.run import FrameRun
+from broadsheet.wire.run import Run
 from broadsheet.wire.server import Server
 from simulator.fuzz_sessions import APPEND, ECHO, SUM, Asked
 
@@ -47,22 +47,22 @@ class _Sink:
 
     def __init__(self) -> None:
         self._head = 0
-        self._kept: list[FrameRun] = []
+        self._kept: list[Run] = []
 
-    def on_run(self, run: FrameRun) -> None:
+    def on_run(self, run: Run) -> None:
         assert sum([len(part) for part in run.parts]) == run.size, "the parts are the run"
         if run.sequence % 7 == 3 and len(self._kept) < 4:
             self._kept.append(run)
         elif run.at not in (None, self._head):
-            run.reply(Status.WRONG_APPEND_OFFSET, message=f"the head is at {self._head}")
+            run.answer(Status.WRONG_APPEND_OFFSET, message=f"the head is at {self._head}")
         else:
             begin, self._head = self._head, self._head + run.size
-            run.reply(Status.OK, begin)
+            run.answer(Status.OK, begin, begin + run.size)
 
     def on_end(self) -> None:
         kept, self._kept = self._kept, []
         for each in kept:
-            each.reply(Status.UNKNOWN, message="the stream ended")
+            each.answer(Status.UNKNOWN, message="the stream ended")
 
 
 async def _echo(_call: Call, request: Asked, payload: memoryview) -> Reply:

@@ -6,16 +6,18 @@ make it unavailable. `journalmodel` judges what the node shows.
 
 import asyncio
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer, JournalName, NodeId
+from broadsheet.errors import BroadsheetError, Status
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.messages import Commit
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.role import JournalsRole
 from broadsheet.keyspace.core.transaction import Limits
@@ -139,3 +141,12 @@ async def start(
     services.offer(Identity, Identity(node=node, cluster="c", peers={node: ""}, version=""))
     await KeyspaceRole().start(scope.child("keyspace"), ports, keyspace, services)
     await JournalsRole().start(scope.child("journals"), ports, journals, services)
+
+
+async def status_of(answered: Awaitable[Commit]) -> Status:
+    """The status of an append's answer."""
+    try:
+        await answered
+    except BroadsheetError as error:
+        return error.status
+    return Status.OK

@@ -53,7 +53,7 @@ from simulator.journalmodel import (
     judge_attempts,
     registers_behind,
 )
-from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start
+from simulator.journalnode import JOURNALS, KEYSPACE, Running, Shelf, start, status_of
 from simulator.logdamage import hurt
 from simulator.workload import Violation
 from simulator.world import Life
@@ -354,7 +354,7 @@ class _Histories:
         run = UnaryAppend(MORE)
         here = Condition(offset=ByteOffset(replica.end))
         replica.deliver(Submitted(run=run, count=1, length=len(MORE), condition=here))
-        status, _ = await run.answered
+        status = await status_of(run.answered)
         shown[name] = content + MORE
         return None if status is Status.OK else f"{name}: another append is refused: {status}"
 
@@ -377,7 +377,7 @@ class _Histories:
             return f"{name}: its loss was accepted, and it says: {replica.reason or replica.damage}"
         run = UnaryAppend(MORE)
         replica.deliver(Submitted(run=run, count=1, length=len(MORE)))
-        status, _ = await run.answered
+        status = await status_of(run.answered)
         return None if status is Status.OK else f"{name}: its loss was accepted, and it answers {status}"
 
     async def _spans(self, replica: Replica, promised: Promised) -> str | None:
@@ -524,10 +524,10 @@ class _Unary(UnaryAppend):
         super().__init__(content)
         self._told = told
 
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Its client is told."""
         self._told(status, begin, end)
-        super().answer(status, begin, end)
+        super().answer(status, begin, end, message)
 
 
 class _Streamed(StreamedAppend):
@@ -535,10 +535,10 @@ class _Streamed(StreamedAppend):
 
     told: Callable[[Status, int, int], None]
 
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Its client is told."""
         self.told(status, begin, end)
-        super().answer(status, begin, end)
+        super().answer(status, begin, end, message)
 
 
 class _Life:

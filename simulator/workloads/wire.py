@@ -30,7 +30,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed
-from broadsheet.wire.run import FrameRun
+from broadsheet.wire.run import Run
 from broadsheet.wire.server import Server
 from simulator.checkers.wiretap import Wiretap
 from simulator.history import Operation, Outcome
@@ -110,11 +110,11 @@ class _Log:
     def __init__(self, deeds: Deeds, asked: Asked, timers: Timers) -> None:
         self._deeds, self._asked, self._timers = deeds, asked, timers
         self._head = 0
-        self._held: list[FrameRun] = []
+        self._held: list[Run] = []
         self.ends: list[str] = []
         """Each time that it was told of the end."""
 
-    def on_run(self, run: FrameRun) -> None:
+    def on_run(self, run: Run) -> None:
         """Hold every other one for a while, or until the next."""
         if self._asked.count:
             self._deeds.placed(self._asked.id, int.from_bytes(bytes(run.parts[0][:4]), "little"))
@@ -141,9 +141,9 @@ class _Log:
                 self._head += run.size
         for run, begin in zip(held, begins, strict=True):
             if begin is None:
-                run.reply(Status.THROTTLED, message="every seventh")
+                run.answer(Status.THROTTLED, message="every seventh")
             else:
-                run.reply(Status.OK, begin)
+                run.answer(Status.OK, begin, begin + run.size)
 
 
 class WireWorkload(ServiceWorkload):

@@ -11,7 +11,7 @@ from typing import Final
 
 from broadsheet.runtime.turn import Rank
 from broadsheet.wire.account import SHARE_OF_CONTROL, Account, Accounts, Holding, Owned
-from broadsheet.wire.client import ClientConnection, RunCaller
+from broadsheet.wire.client import ClientConnection, ClientRunStream
 from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.server import Server
@@ -189,7 +189,7 @@ def outlived(connection: ServerConnection) -> list[int]:
     ]
 
 
-def check_run(run: RunCaller) -> None:
+def check_run(run: ClientRunStream) -> None:
     """Nobody submits any more: only what is on its way uses the window."""
     size = sum([size for _, size, _ in run._answers.values()])  # noqa: SLF001 - a judge looks inside.
     demand(

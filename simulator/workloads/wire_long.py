@@ -18,7 +18,7 @@ from broadsheet.access.capability import Capability
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.errors import BroadsheetError, NotAllowed, Refused
 from broadsheet.ports import Random
-from broadsheet.wire.client import Acknowledged, ClientConnection, ClientStream, RunStream, dial
+from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream, ClientStream, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Empty, Reply, RoomyStream
 from broadsheet.wire.routed import Routed
@@ -138,7 +138,7 @@ class Long:
         await self._settle(run, answers)
         connection.abort("it was narrowed")
 
-    async def _submit(self, run: RunStream, name: str, answers: Answers) -> None:
+    async def _submit(self, run: ClientRunStream, name: str, answers: Answers) -> None:
         """One run more; what is not sent is not done."""
         number = len(answers)
         record = b"r" * (number + 1)
@@ -150,7 +150,7 @@ class Long:
         except TimeoutError:
             pass
 
-    async def _settle(self, run: RunStream, answers: Answers) -> None:
+    async def _settle(self, run: ClientRunStream, answers: Answers) -> None:
         """Hear of each run; whoever hears of none in time knows nothing."""
         for name, answer in answers:
             try:

@@ -11,10 +11,10 @@ from broadsheet.errors import Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.journal.messages import Commit
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import (
     FRAGMENT_BYTES,
     JOURNALS,
@@ -115,11 +115,11 @@ async def test_what_is_synced_and_far_behind_the_end_of_a_spool_need_not_stay_in
     assert given_back >= 2 * CACHED_BYTES
 
 
-async def _submitted(node: Running, content: bytes, condition: Condition) -> tuple[Status, Commit]:
+async def _submitted(node: Running, content: bytes, condition: Condition) -> Status:
     """What an append is told."""
     replica, run = await node.broker.replica(NAME), UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=len(content), condition=condition))
-    return await run.answered
+    return await status_of(run.answered)
 
 
 def _after_power_cut(disk: SimDisk) -> SimDisk:
@@ -134,11 +134,11 @@ async def test_a_checkpoint_names_the_attempt_of_an_append_that_is_not_committed
         await node.broker.create(JournalSpec(name=NAME))
         replica = await node.broker.replica(NAME)
         await _idle()
-        status, _ = await _submitted(node, b"x" * 5500, ours)  # Its record is the one that asks for it.
+        status = await _submitted(node, b"x" * 5500, ours)  # Its record is the one that asks for it.
         assert (status, replica.log_bytes) == (Status.OK, 0)
         await _idle()
     async with running(_after_power_cut(disk), shelf, seed=2, crashes=crashes) as node:
-        status, _ = await _submitted(node, b"x" * 5500, ours)
+        status = await _submitted(node, b"x" * 5500, ours)
         _, content = await node.content()
 
     assert status is Status.ALREADY_EXISTS
@@ -153,11 +153,11 @@ async def test_a_checkpoint_tells_nothing_of_an_append_that_the_log_refused() ->
         await node.broker.create(JournalSpec(name=NAME))
         await node.broker.replica(NAME)
         await _idle()
-        status, _ = await _submitted(node, b"first", Condition(union={"v": "1"}))
+        status = await _submitted(node, b"first", Condition(union={"v": "1"}))
         assert status is Status.OK
-        status, _ = await _submitted(node, b"x" * 13_000, Condition(union={"v": "2"}, attempt=b"b" * 16))
+        status = await _submitted(node, b"x" * 13_000, Condition(union={"v": "2"}, attempt=b"b" * 16))
         assert status is Status.TOO_LARGE
-        status, _ = await _submitted(node, b"x" * 5500, Condition())
+        status = await _submitted(node, b"x" * 5500, Condition())
         assert status is Status.OK
         await _idle()
     async with running(_after_power_cut(disk), shelf, seed=2, crashes=crashes) as node:

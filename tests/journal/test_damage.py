@@ -32,6 +32,7 @@ from broadsheet.ports import File
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
 from tests.journal.node_process import NodeProcess
 
@@ -51,8 +52,7 @@ async def append(
     replica = await node.broker.replica(name)
     run = UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=len(content), condition=condition))
-    status, _ = await run.answered
-    return status
+    return await status_of(run.answered)
 
 
 async def shown(node: Running, name: JournalName) -> bytes:

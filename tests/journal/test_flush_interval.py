@@ -11,6 +11,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import StreamedAppend
 from simulator.disk import SimDisk
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
 from tests.support.hand import HandClock
 
@@ -22,7 +23,7 @@ async def append(node: Running, content: bytes) -> None:
     replica = await node.broker.replica(NAME)
     run = UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=len(content)))
-    assert (await run.answered)[0] is Status.OK
+    assert await status_of(run.answered) is Status.OK
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -82,7 +83,7 @@ async def test_a_fragment_that_somebody_streams_into_is_closed_after_that() -> N
         stream.put(b"x" * 200_000)
         stream.finish()
         clock.advance(SECOND)
-        assert (await stream.answered)[0] is Status.OK
+        assert await status_of(stream.answered) is Status.OK
         assert not shelf.objects
         clock.advance(Duration(2 * SECOND))
         await until(lambda: bool(shelf.objects))

@@ -12,6 +12,7 @@ from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import Running, Shelf, running
 
 COMMITS: Final = JournalName("full/commits")
@@ -26,8 +27,7 @@ async def _append(node: Running, batch: str) -> Status:
     condition = Condition(union={"batch": batch})
     replica.deliver(Submitted(run=run, count=1, length=1, condition=condition))
     async with asyncio.timeout(SECONDS):
-        status, _ = await run.answered
-    return status
+        return await status_of(run.answered)
 
 
 async def _fill(node: Running) -> list[JournalName]:

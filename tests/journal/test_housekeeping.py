@@ -15,6 +15,7 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import StreamedAppend
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import ROOMY, append, shown
 
@@ -69,7 +70,7 @@ async def test_a_fragment_is_stored_only_once_its_end_is_committed(monkeypatch: 
         seen = replica.end, [each.end for each in replica.closed], list(shelf.ends)
         second.set()
         assert seen == (600, [1200], []), "it was stored before its second append was durable"
-        assert [(await run.answered)[0] for run in runs] == [Status.OK] * 3
+        assert [await status_of(run.answered) for run in runs] == [Status.OK] * 3
         await _idle()
         assert shelf.ends == [(1200, 1300)]
     assert not crashes
@@ -87,7 +88,7 @@ async def test_a_stream_behind_an_append_has_the_name_of_its_spool_file_synced()
         await stream.granted
         stream.put(LARGE)
         stream.finish()
-        assert (await stream.answered)[0] is Status.OK
+        assert await status_of(stream.answered) is Status.OK
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, store, seed=2, crashes=crashes, config=ROOMY) as node:
         assert (await node.broker.replica(NAME)).reason == ""

@@ -20,6 +20,7 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import JSON_LINES, framed
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from simulator.disk import SimDisk
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, Running, Shelf, Stored, _idle, _until, running
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -60,7 +61,7 @@ async def _append(node: Running, count: int) -> None:
     for _ in range(count):
         run = UnaryAppend(LINE)
         replica.deliver(Submitted(run=run, count=1, length=len(LINE)))
-        status, _commit = await run.answered
+        status = await status_of(run.answered)
         assert status is Status.OK
     await _idle()
 
@@ -194,7 +195,7 @@ async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.Mon
             content = framed(JSON_LINES, uuid, LINE)
             run = UnaryAppend(content)
             replica.deliver(Submitted(run=run, count=1, length=len(content)))
-            assert (await run.answered)[0] is Status.OK
+            assert await status_of(run.answered) is Status.OK
             await _idle()
         indexing = await node.broker.indexing(NAME)
         assert "more than 3 producers" in indexing.trouble

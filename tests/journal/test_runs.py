@@ -68,7 +68,7 @@ async def test_one_client_appends_to_more_journals_than_a_connection_has_streams
             commits = await asyncio.gather(*appends)
             assert all(commit.begin == 0 for commit in commits)
             assert (await journals.append("many/7", b"again")).begin == 1
-            assert len(journals._runs._runs) <= STREAMS_KEPT
+            assert len(journals._batches._batches) <= STREAMS_KEPT
             assert (await journals.status("many/1099")).end == 4
     finally:
         node.kill()
@@ -81,7 +81,7 @@ async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path
         assert await node.start()
         async with broadsheet.connect(node.address) as client:
             await client.journals.create(NAME)
-            runs = client.journals._runs.of(NAME)
+            runs = client.journals._batches.of(NAME)
             async with runs._opening:  # Nothing can be sent meanwhile.
                 first = asyncio.ensure_future(client.journals.append(NAME, b"first "))
                 await asyncio.sleep(0.01)
@@ -105,7 +105,7 @@ async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> Non
         async with broadsheet.connect(node.address) as client:
             await client.journals.create(NAME)
             await client.journals.append(NAME, b"its stream is open")
-            runs = client.journals._runs.of(NAME)
+            runs = client.journals._batches.of(NAME)
             stream = runs._stream
             assert stream is not None
             node.kill()

@@ -20,6 +20,7 @@ from broadsheet.journal.staging_area import DIRECTORY, SLICE_BYTES, Staged, Stag
 from broadsheet.journal.streamed_append import Stage, StreamedAppend
 from broadsheet.ports import Disk
 from simulator.disk import SimDisk
+from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
 from tests.support.faulty import Fault, FaultyDisk
 
@@ -42,11 +43,11 @@ async def node(disk: SimDisk) -> AsyncIterator[Running]:
 
 
 async def append(replica: Replica, content: bytes) -> tuple[Status, int]:
-    """One small append: its status, and where it begins."""
+    """One small append that is taken: its status, and where it begins."""
     run = UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=len(content)))
-    status, commit = await asyncio.wait_for(run.answered, 5)
-    return status, commit.begin
+    commit = await asyncio.wait_for(run.answered, 5)
+    return Status.OK, commit.begin
 
 
 async def test_appends_go_on_while_a_stream_comes_and_it_takes_its_place_behind_them(node: Running) -> None:
@@ -60,8 +61,7 @@ async def test_appends_go_on_while_a_stream_comes_and_it_takes_its_place_behind_
     stream.put(b"end")
     assert await append(replica, b"go on ") == (Status.OK, 7)
     stream.finish()
-    status, commit = await stream.answered
-    assert (status, commit.begin) == (Status.OK, 13)
+    assert (await stream.answered).begin == 13
     assert (await node.content())[1] == b"others go on " + LARGE + b"end"
 
 
@@ -74,7 +74,7 @@ async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, d
         stream.put(LARGE)
         assert disk.list(DIRECTORY) != []
         stream.abort(status)
-        assert (await stream.answered)[0] is status
+        assert await status_of(stream.answered) is status
         assert disk.list(DIRECTORY) == []
         assert stream.stage is Stage.DONE
 
@@ -94,7 +94,7 @@ async def test_a_client_that_leaves_while_its_content_is_copied_leaves_nothing(n
     assert (stream.stage, replica.spool.length > 0) == (Stage.PLACING, True)
     stream.fail(Status.CANCELLED)
 
-    assert (await stream.answered)[0] is Status.CANCELLED
+    assert await status_of(stream.answered) is Status.CANCELLED
     assert await append(replica, b"next") == (Status.OK, 0)
     assert (await node.content())[1] == b"next"
 
@@ -109,7 +109,7 @@ async def test_staged_content_that_was_damaged_is_not_appended(node: Running, di
     disk.open(f"{DIRECTORY}/{name}").write_at(7, (b"X",))
     stream.finish()
 
-    assert (await stream.answered)[0] is Status.CORRUPT
+    assert await status_of(stream.answered) is Status.CORRUPT
     assert await append(replica, b"next") == (Status.OK, 0)
 
 
@@ -121,7 +121,7 @@ async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
         await stream.granted
         stream.put(LARGE)
         stream.finish()
-        assert (await stream.answered)[0] is Status.OK
+        assert await status_of(stream.answered) is Status.OK
 
     assert replica.log_bytes < len(LARGE)
 
@@ -135,9 +135,9 @@ async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, di
     await coming.granted
     disk.state.health.is_full = True
     whole.finish()
-    assert (await whole.answered)[0] is Status.STORE_UNHEALTHY
+    assert await status_of(whole.answered) is Status.STORE_UNHEALTHY
     coming.put(LARGE)
-    assert (await coming.answered)[0] is Status.STORE_UNHEALTHY
+    assert await status_of(coming.answered) is Status.STORE_UNHEALTHY
     disk.state.health.is_full = False
 
     assert await append(replica, b"goes on") == (Status.OK, 0)
@@ -224,7 +224,7 @@ async def test_a_staged_file_that_cannot_be_removed_just_now_ends_nothing(error:
             await stream.granted
             stream.put(LARGE)
             stream.finish()
-            status, _ = await asyncio.wait_for(stream.answered, 5)
+            status = await status_of(asyncio.wait_for(stream.answered, 5))
             assert status is Status.OK
         StreamedAppend(replica, 3, None).fail(Status.CANCELLED)
         left = disk.list(DIRECTORY)
@@ -266,8 +266,8 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
         replica.deliver(Submitted(run=rolls, count=1, length=5))
         stream.finish()
 
-        assert (await rolls.answered)[0] is Status.STORE_UNHEALTHY
-        assert (await asyncio.wait_for(stream.answered, 5))[0] is Status.STORE_UNHEALTHY
+        assert await status_of(rolls.answered) is Status.STORE_UNHEALTHY
+        assert await status_of(asyncio.wait_for(stream.answered, 5)) is Status.STORE_UNHEALTHY
         faulty.plan()
         assert await append(replica, b"goes on") == (Status.OK, 2000)
     assert not crashes
@@ -332,6 +332,6 @@ async def test_a_stream_that_is_given_up_in_the_turn_in_which_it_gets_the_tail_p
 
     stream.fail(Status.CANCELLED)
 
-    assert (await stream.answered)[0] is Status.CANCELLED
+    assert await status_of(stream.answered) is Status.CANCELLED
     await _idle()
     assert await append(replica, b"next") == (Status.OK, 0)

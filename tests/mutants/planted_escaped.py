@@ -15,7 +15,7 @@ PLANTED = [
     (
         "wire_runs_refused_with_their_stream",
         "Runs that are on their way when their stream is refused are refused with it (C2).",
-        f"{WIRE}.client:RunCaller.on_end",
+        f"{WIRE}.client:ClientRunStream.on_end",
         (
             'undecided = Unknown(f"the run stream ended before the answer came: {self._error}")',
             "undecided = self._error",
@@ -32,7 +32,7 @@ PLANTED = [
     (
         "wire_promised_room_leaks",
         "A sender that is cancelled just as it gets room keeps it.",
-        f"{WIRE}.client:RunCaller._wait",
+        f"{WIRE}.client:ClientRunStream._wait",
         ("elif not waiter.cancelled():", "elif waiter.cancelled():"),
         "wire",
     ),
@@ -77,14 +77,14 @@ PLANTED = [
     (
         "wire_sink_not_told_of_the_end",
         "The sink of a RUN stream whose connection is lost never hears of it.",
-        f"{WIRE}.server_connection:Runs.drop",
+        f"{WIRE}.server_connection:ServedRunStreams.drop",
         ("end.sink.on_end()", "pass"),
         "wire",
     ),
     (
         "wire_bytes_of_the_lost_leak",
         "Runs that are answered after their connection is lost keep their bytes.",
-        f"{WIRE}.server_connection:Runs._on_answered",
+        f"{WIRE}.server_connection:ServedRunStreams._on_answered",
         (
             "connection.backpressure.give(run.held_bytes)",
             "connection.is_lost or connection.backpressure.give(run.held_bytes)",

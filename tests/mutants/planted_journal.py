@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from broadsheet.base.time import Instant
 from broadsheet.errors import Status
-from broadsheet.journal.core.append_admission import Entry
+from broadsheet.journal.core.append_admission import PendingAppend
 from broadsheet.journal.core.pipeline import Pipeline
 from broadsheet.journal.core.pipeline_events import Output, Persisted, PutRegisters, Rollback
 from simulator.plan import Tier
@@ -55,7 +55,7 @@ def _takes_any_sync_for_all(persisted: Handler) -> Any:
 
 def _ignores(field: str) -> Callable[[Any], Any]:
     def plant(verdict: Callable[..., Status]) -> Any:
-        def blind(entry: Entry, *rest: Any, **named: Any) -> Status:
+        def blind(entry: PendingAppend, *rest: Any, **named: Any) -> Status:
             wanted = entry.condition
             entry.condition = None if wanted is None else replace(wanted, **{field: None})
             try:

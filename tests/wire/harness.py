@@ -20,7 +20,7 @@ from broadsheet.runtime.turn import Turn
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
-from broadsheet.wire.run import FrameRun
+from broadsheet.wire.run import Run
 from broadsheet.wire.server import Server
 
 PATIENCE_SECONDS = 30.0
@@ -55,31 +55,31 @@ class Log:
 
     def __init__(self) -> None:
         self.content = bytearray()
-        self.held: list[FrameRun] = []
+        self.held: list[Run] = []
         self.is_holding = False
         self.is_ended = False
         self.largest_run = 0
         self.refuse_above = 1 << 62
 
-    def on_run(self, run: FrameRun) -> None:
+    def on_run(self, run: Run) -> None:
         self.largest_run = max(self.largest_run, run.count)
         if self.is_holding:
             self.held.append(run)
         else:
             self.place(run)
 
-    def place(self, run: FrameRun) -> None:
+    def place(self, run: Run) -> None:
         begin = len(self.content)
         if run.at is not None and run.at != begin:
-            run.reply(Status.WRONG_APPEND_OFFSET, message=f"the head is at {begin}")
+            run.answer(Status.WRONG_APPEND_OFFSET, message=f"the head is at {begin}")
             return
         if run.size > self.refuse_above:
-            run.reply(Status.TOO_LARGE, message="more than this log takes")
+            run.answer(Status.TOO_LARGE, message="more than this log takes")
             return
         for part in run.parts:
             self.content += part
         assert len(self.content) == begin + run.size, "the parts are the records"
-        run.reply(Status.OK, begin)
+        run.answer(Status.OK, begin, begin + run.size)
 
     def release(self) -> None:
         held, self.held, self.is_holding = self.held, [], False

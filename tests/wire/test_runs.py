@@ -13,7 +13,7 @@ from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unkno
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.server_connection import RUN_BYTES
+from broadsheet.wire.run import RUN_BYTES
 from tests.wire.harness import Echo, Empty, until, world
 
 
@@ -364,9 +364,9 @@ async def test_a_run_is_answered_once() -> None:
         sent = asyncio.create_task(run.send([b"abc"]))
         await until(lambda: w.methods.log.held)
         (held,) = w.methods.log.held
-        held.reply(Status.OK, 0)
+        held.answer(Status.OK, 0, held.size)
         with pytest.raises(AssertionError, match="answered once"):
-            held.reply(Status.OK, 0)
+            held.answer(Status.OK, 0, held.size)
         await sent
         await client.close()
 

@@ -1,9 +1,11 @@
 """Append ports: the interfaces through which a replica uses an append: a run, or a streaming append."""
 
+import asyncio
 from typing import Protocol
 
 from broadsheet.base.types import Buffer, ByteOffset
-from broadsheet.errors import Status
+from broadsheet.errors import BY_STATUS, Status
+from broadsheet.journal.messages import Commit
 from broadsheet.journal.spool_file import SpoolFile
 
 
@@ -14,8 +16,8 @@ class AppendRun(Protocol):
         """All content back to back; the buffer does not change before the answer."""
         ...
 
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
-        """Give the callers the outcome; called once."""
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
+        """Give the callers the outcome, of a refusal with its text; called once."""
         ...
 
 
@@ -42,3 +44,16 @@ class Upload(Protocol):
     def undo(self) -> None:
         """Remove the content from the spool: the log had no room for its record."""
         ...
+
+
+def resolve(
+    answered: "asyncio.Future[Commit]", status: Status, begin: ByteOffset, end: ByteOffset, message: str
+) -> None:
+    """Give `answered` the commit [begin, end), or the error that `status` stands for."""
+    if answered.done():
+        return
+    if status is Status.OK:
+        answered.set_result(Commit(begin=begin, end=end))
+    else:
+        answered.set_exception(BY_STATUS[status](message))
+        answered.exception()  # Marked as seen: perhaps no task waits for it any more.

@@ -20,7 +20,7 @@ from broadsheet.errors import (
     StoreUnhealthy,
 )
 from broadsheet.journal.client_appends import Appending, Upload
-from broadsheet.journal.client_batches import RunsByJournal
+from broadsheet.journal.client_batches import BatchesByJournal
 from broadsheet.journal.client_reads import Reader
 from broadsheet.journal.client_requests import (
     RETRY_MAX,
@@ -103,11 +103,11 @@ class Journals:
         """
         self._caller, self._random, self._inline_bytes_max = caller, random, inline_bytes_max
         self._appending = Appending(caller, inline_bytes_max=inline_bytes_max, read_span=self._read_span)
-        self._runs = RunsByJournal(caller)
+        self._batches = BatchesByJournal(caller)
 
     async def close(self) -> None:
         """End the run streams; appends that were sent are still answered. Idempotent."""
-        await self._runs.close()
+        await self._batches.close()
 
     async def create(
         self,
@@ -255,7 +255,7 @@ class Journals:
             return await self._appending.append_source(request, content, within)
         is_any = request.condition is None and create_revision is None
         if is_any and len(pieces) == 1 and 0 < len(pieces[0]) <= self._inline_bytes_max:
-            return await self._runs.of(name).append(pieces[0], within)
+            return await self._batches.of(name).append(pieces[0], within)
         return await self._appending.append_pieces(request, pieces, within)
 
     async def begin_append(
@@ -313,7 +313,7 @@ class Journals:
                 raise InvalidArgument(
                     f"one of the contents has {len(piece)} bytes, above {INLINE_BYTES_MAX}: use append for it"
                 )
-        return await self._runs.of(journal).append_many(pieces, within)
+        return await self._batches.of(journal).append_many(pieces, within)
 
     async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
         """The committed end; waits until the journal is open.

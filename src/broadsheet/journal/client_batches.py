@@ -14,7 +14,7 @@ from typing import Final
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
 from broadsheet.journal.messages import Commit, JournalInfo, RunRequest
-from broadsheet.wire.client import Acknowledged, Caller, RunStream
+from broadsheet.wire.client import Acknowledged, Caller, ClientRunStream
 
 FRAME_BYTES_MAX: Final = 1 << 20
 FRAME_COUNT_MAX: Final = 16_384
@@ -25,55 +25,55 @@ STREAMS_KEPT: Final = 128
 Waiter = tuple[Buffer, "asyncio.Future[Commit]"]
 
 
-class RunsByJournal:
+class BatchesByJournal:
     """The run streams of one client: each opens at its first append; idle ones above a bound are closed."""
 
     def __init__(self, caller: Caller) -> None:
         """Append through `caller`."""
         self._caller = caller
-        self._runs: dict[str, Runs] = {}
+        self._batches: dict[str, Batches] = {}
         """The one used longest ago first."""
         self._closing: dict[asyncio.Task[None], None] = {}
 
-    def of(self, journal: str) -> "Runs":
+    def of(self, journal: str) -> "Batches":
         """The run stream of `journal`. The caller must use it at once, because idle ones may be closed."""
-        runs = self._runs.pop(journal, None) or Runs(self._caller, JournalName(journal), self._rest)
-        self._runs[journal] = runs
-        self._thin(but=runs)
-        return runs
+        batches = self._batches.pop(journal, None) or Batches(self._caller, JournalName(journal), self._rest)
+        self._batches[journal] = batches
+        self._thin(but=batches)
+        return batches
 
     async def close(self) -> None:
         """End the streams; appends that were sent are still answered. Idempotent."""
-        runs, self._runs = list(self._runs.values()), {}
-        for each in runs:
+        batches, self._batches = list(self._batches.values()), {}
+        for each in batches:
             await each.close()
         if self._closing:
             await asyncio.wait(list(self._closing))
 
-    def _rest(self, _runs: "Runs") -> None:
+    def _rest(self, _batches: "Batches") -> None:
         self._thin(but=None)
 
-    def _thin(self, *, but: "Runs | None") -> None:
+    def _thin(self, *, but: "Batches | None") -> None:
         """Close idle streams above `STREAMS_KEPT`, those used longest ago first."""
-        if len(self._runs) <= STREAMS_KEPT:
+        if len(self._batches) <= STREAMS_KEPT:
             return
-        idle = [name for name, runs in self._runs.items() if runs.is_idle and runs is not but]
-        for name in idle[: len(self._runs) - STREAMS_KEPT]:
-            task = asyncio.get_running_loop().create_task(self._runs.pop(name).close())
+        idle = [name for name, batches in self._batches.items() if batches.is_idle and batches is not but]
+        for name in idle[: len(self._batches) - STREAMS_KEPT]:
+            task = asyncio.get_running_loop().create_task(self._batches.pop(name).close())
             self._closing[task] = None
             task.add_done_callback(lambda done: self._closing.pop(done, None))
 
 
-class Runs:
+class Batches:
     """Unconditional small appends to one journal."""
 
     def __init__(
-        self, caller: Caller, journal: JournalName, on_idle: "Callable[[Runs], None]" = lambda _: None
+        self, caller: Caller, journal: JournalName, on_idle: "Callable[[Batches], None]" = lambda _: None
     ) -> None:
         """Append to `journal` through `caller`; call `on_idle` when no append waits any more."""
         self._caller, self._journal, self._on_idle = caller, journal, on_idle
         self._user_count = 0
-        self._stream: RunStream | None = None
+        self._stream: ClientRunStream | None = None
         self._ready: list[Waiter] = []
         self._unsent: list[Waiter] = []  # Taken from `_ready`, and waiting for a stream.
         self._sender: asyncio.Task[None] | None = None
@@ -176,7 +176,7 @@ class Runs:
             except BroadsheetError:
                 return  # The stream was lost, and its appends were answered with that.
 
-    async def _open(self) -> RunStream:
+    async def _open(self) -> ClientRunStream:
         async with self._opening:
             if self._stream is None or self._stream.has_ended:
                 request = RunRequest(journal=self._journal)
@@ -229,16 +229,16 @@ class Runs:
         batch, self._ready = self._ready[:count], self._ready[count:]
         return batch
 
-    def _forget(self, stream: RunStream) -> None:
+    def _forget(self, stream: ClientRunStream) -> None:
         if self._stream is stream:
             self._stream = None
 
-    def _drop(self, stream: RunStream) -> None:
+    def _drop(self, stream: ClientRunStream) -> None:
         task = asyncio.get_running_loop().create_task(_close_old(stream))
         self._answering[task] = None
         task.add_done_callback(self._answered)
 
-    def _retry(self, batch: list[Waiter], stream: RunStream, error: NotFound) -> None:
+    def _retry(self, batch: list[Waiter], stream: ClientRunStream, error: NotFound) -> None:
         """Send a batch again on a new stream: a journal of the same name may have been created since.
 
         The old stream belongs to the deleted journal, so nothing of the batch was appended.
@@ -253,7 +253,7 @@ class Runs:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
     async def _answer(
-        self, batch: list[Waiter], stream: RunStream, future: "asyncio.Future[Acknowledged]"
+        self, batch: list[Waiter], stream: ClientRunStream, future: "asyncio.Future[Acknowledged]"
     ) -> None:
         try:
             acknowledged = await future
@@ -278,7 +278,7 @@ def _wanted(waiters: list[Waiter]) -> list[Waiter]:
     return [each for each in waiters if not each[1].done()]
 
 
-async def _close_old(stream: RunStream) -> None:
+async def _close_old(stream: ClientRunStream) -> None:
     """End a stream that is no longer used; otherwise the connection runs out of streams."""
     with suppress(BroadsheetError):
         await stream.close()

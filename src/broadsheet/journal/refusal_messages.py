@@ -1,12 +1,13 @@
 """Refusal messages: the error text of a refused append, with the values and the remedy."""
 
-from typing import Final
+from typing import Final, Protocol
 
 from broadsheet.base.time import SECOND
+from broadsheet.base.types import JournalName
 from broadsheet.errors import Status
+from broadsheet.journal.context import Context
 from broadsheet.journal.core.registers import REGISTERS_BYTES_MAX, REGISTERS_MAX
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.replica import Replica
 
 _MESSAGES: Final[dict[Status, str]] = {
     Status.WRONG_APPEND_OFFSET: "the head is {begin}, not the expected offset",
@@ -28,20 +29,30 @@ _MESSAGES: Final[dict[Status, str]] = {
 }
 
 
-def refusal(status: Status, replica: Replica, begin: int) -> str:
+class Refusing(Protocol):
+    """The journal that refuses, as `Replica` is one."""
+
+    name: JournalName
+    context: Context
+    reason: str
+    trouble: str
+    fullness: str
+    refused_for: str
+
+
+def refusal(status: Status, journal: Refusing, begin: int) -> str:
     """The error text of a refusal, in which `begin` is the head that the append met."""
-    text = _MESSAGES.get(status, status.name)
     fullness = (
-        replica.trouble
-        or replica.fullness
-        or replica.refused_for
+        journal.trouble
+        or journal.fullness
+        or journal.refused_for
         or "the disk had no space left for it, or the process no open file: free some"
     )
-    limits = replica.context.config.limits
-    return f"journal {replica.name}: " + text.format(
+    limits = journal.context.config.limits
+    return f"journal {journal.name}: " + _MESSAGES.get(status, status.name).format(
         begin=begin,
-        reason=replica.reason,
-        remedy=accept_loss(replica.name),
+        reason=journal.reason,
+        remedy=accept_loss(journal.name),
         fullness=fullness,
         bytes_max=limits.append_bytes_max,
         registers_max=REGISTERS_MAX,

@@ -50,6 +50,7 @@ from broadsheet.journal.descriptor_waits import Awaiting
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss, require_place, reset_head, want_of
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
@@ -246,11 +247,6 @@ class Replica:
         """Deliver an event to the pipeline."""
         self.host.deliver(event)
 
-    @property
-    def waiting_count(self) -> int:
-        """How many readers wait for a commit."""
-        return len(self._waiters) + len(self._woken)
-
     async def wait_beyond(self, offset: ByteOffset) -> None:
         """Return once a byte at `offset` is committed, or the replica is closed."""
         while self.end <= offset and not self.is_closed:
@@ -419,7 +415,8 @@ class Replica:
     def _reply(self, effect: Reply) -> None:
         run: AppendRun = effect.run  # type: ignore[assignment]  # Its submitter passed one.
         passed("journal.append.before_reply")
-        run.answer(effect.status, effect.begin, effect.end)
+        message = "" if effect.status is Status.OK else refusal(effect.status, self, effect.begin)
+        run.answer(effect.status, effect.begin, effect.end, message)
         passed("journal.append.after_reply")
 
     def _advance(self, _effect: Advance) -> None:

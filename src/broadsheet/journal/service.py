@@ -18,13 +18,13 @@ from broadsheet.base.labels import parse_selector
 from broadsheet.base.time import SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import (
-    BY_STATUS,
     InvalidArgument,
+    RegistersUnknown,
     Status,
     StoreUnhealthy,
     TooLarge,
-    Unknown,
 )
+from broadsheet.journal.append_ports import resolve
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
@@ -62,7 +62,7 @@ from broadsheet.journal.staging_area import StagedBy
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.journal.streamed_content import receive
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
-from broadsheet.wire.run import FrameRun
+from broadsheet.wire.run import Run
 
 LIST_MAX: Final = 200
 """Journals of one page, so that a page costs the loop less than a millisecond."""
@@ -146,38 +146,16 @@ class UnaryAppend:
 
     def __init__(self, content: Buffer) -> None:
         self._content: Buffer = content
-        self.answered: asyncio.Future[tuple[Status, Commit]] = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
 
     def content(self) -> Buffer:
         """The content of the request."""
         return self._content
 
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Wake the handler, and drop the content: the pipeline's story keeps this object much longer."""
         self._content = b""
-        if not self.answered.done():
-            self.answered.set_result((status, Commit(begin=begin, end=end)))
-
-
-class WireAppend:
-    """A run of appends that arrived in one read of a run stream."""
-
-    __slots__ = ("_replica", "_run")
-
-    def __init__(self, run: FrameRun, replica: Replica) -> None:
-        self._run, self._replica = run, replica
-
-    def content(self) -> Buffer:
-        """The content of all appends of the run, back to back."""
-        parts = self._run.parts
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def answer(self, status: Status, begin: ByteOffset, _end: ByteOffset) -> None:
-        """Answer every append of the run."""
-        if status is Status.OK:
-            self._run.reply(status, begin)
-        else:
-            self._run.reply(status, begin, message=refusal(status, self._replica, begin))
+        resolve(self.answered, status, begin, end, message)
 
 
 class AppendRunSink:
@@ -188,19 +166,19 @@ class AppendRunSink:
     def __init__(self, replica: Replica) -> None:
         self._replica, self._bytes_max = replica, replica.context.config.run_bytes_max
 
-    def on_run(self, run: FrameRun) -> None:
+    def on_run(self, run: Run) -> None:
         """Submit the run to the pipeline as one event."""
         if self._replica.is_closed:
             status = self._replica.pipeline.closing_status
-            run.reply(status, message=refusal(status, self._replica, self._replica.end))
+            run.answer(status, message=refusal(status, self._replica, self._replica.end))
             return
         if run.size > self._bytes_max:
-            run.reply(Status.TOO_LARGE, message=f"{run.size} bytes in one run: {self._bytes_max} at most")
+            run.answer(Status.TOO_LARGE, message=f"{run.size} bytes in one run: {self._bytes_max} at most")
             return
         at = run.at
         self._replica.host.deliver(
             Submitted(
-                run=WireAppend(run, self._replica),
+                run=run,
                 count=run.count,
                 length=run.size,
                 condition=Condition(offset=ByteOffset(at)) if at is not None else None,
@@ -288,7 +266,7 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         run = UnaryAppend(payload)
         replica.deliver(Submitted(run=run, count=1, length=len(payload), condition=request.condition))
-        return Reply(_committed(await run.answered, replica))
+        return Reply(await run.answered)
 
     async def append_stream(self, call: Call, request: AppendRequest, stream: WireStream) -> Reply:
         """One append whose content comes in messages; the last one says so."""
@@ -299,8 +277,7 @@ class Service:
         host = call.peer.rpartition(":")[0]  # Without tokens the remote host is the caller (ADR 0154).
         by = StagedBy(call.principal.account or host, call.connection)
         append = StreamedAppend(replica, self._streams, request.condition, by=by)
-        answer = await receive(replica.context, append, stream, call.deadline)
-        return Reply(_committed(answer, replica))
+        return Reply(await receive(replica.context, append, stream, call.deadline))
 
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Open a stream of unconditional appends, which arrive in runs."""
@@ -336,10 +313,10 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(Submitted(run=barrier, count=1, length=0))
-        _committed(await barrier.answered, replica)
+        await barrier.answered
         state = replica.pipeline.committed_registers
         if state is None:
-            raise BY_STATUS[Status.REGISTERS_UNKNOWN](refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
+            raise RegistersUnknown(refusal(Status.REGISTERS_UNKNOWN, replica, replica.end))
         return Reply(Registers(values=state.values, version=state.version, at=state.at))
 
     async def settle(self, call: Call, request: SettleRequest, _payload: memoryview) -> Reply:
@@ -349,7 +326,7 @@ class Service:
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(AttemptAsked(run=barrier, attempt=request.attempt))
-        _committed(await barrier.answered, replica)
+        await barrier.answered
         attempts = replica.pipeline.attempts
         found = attempts.find(request.attempt)
         commit = Commit(begin=found.begin, end=found.end) if found is not None else None
@@ -412,16 +389,3 @@ def _store_down(journal: str, error: OSError) -> StoreUnhealthy:
             " raise the limit of open files (ulimit -n)"
         )
     return StoreUnhealthy(f"journal {journal}: its store does not answer: {error}; try again later")
-
-
-def _committed(answer: tuple[Status, Commit], replica: Replica) -> Commit:
-    """The commit of an answer; a refusal is raised.
-
-    Raises:
-        BroadsheetError: as the status says.
-    """
-    status, commit = answer
-    if status is Status.OK:
-        return commit
-    kind = Unknown if status is Status.UNKNOWN else BY_STATUS[status]
-    raise kind(refusal(status, replica, commit.begin))

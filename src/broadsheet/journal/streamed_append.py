@@ -17,6 +17,7 @@ from typing import Final
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import BY_STATUS, BroadsheetError, Status, Throttled
+from broadsheet.journal.append_ports import resolve
 from broadsheet.journal.core.pipeline_events import (
     ChunkStaged,
     StreamEnded,
@@ -70,7 +71,7 @@ class StreamedAppend:
         """Done once content may come; has the refusal as its exception if it may not."""
         self.aborted: asyncio.Future[Status] = loop.create_future()
         """Done, with the reason, once no more content is accepted."""
-        self.answered: asyncio.Future[tuple[Status, Commit]] = loop.create_future()
+        self.answered: asyncio.Future[Commit] = loop.create_future()
         self._replica, self._stream = replica, stream
         self._staged = replica.context.staging.open(by)
         self._spool: SpoolFile | None = None
@@ -86,8 +87,8 @@ class StreamedAppend:
 
     def refused(self, status: Status) -> BroadsheetError:
         """The error that tells the client why no content is accepted."""
-        message = refusal(status, self._replica, self._replica.pipeline.adopted_end)
-        return BY_STATUS[status](self._throttled or message)
+        message = self._throttled or refusal(status, self._replica, self._replica.pipeline.adopted_end)
+        return BY_STATUS[status](message)
 
     # What the replica calls.
 
@@ -127,7 +128,7 @@ class StreamedAppend:
         """Never called: the content is in the spool."""
         raise AssertionError("the content of a streamed append is in the spool")
 
-    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset) -> None:
+    def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Give the pipeline's answer to the waiting tasks."""
         self.stage = Stage.DONE
         self._replica.streamed_appends.pop(self._stream, None)
@@ -135,8 +136,7 @@ class StreamedAppend:
         if not self.granted.done():
             self.granted.set_exception(self.refused(status))
             self.granted.exception()  # Marked as seen: perhaps no task waits for it.
-        if not self.answered.done():
-            self.answered.set_result((status, Commit(begin=begin, end=end)))
+        resolve(self.answered, status, begin, end, message)
 
     # What the service calls.
 

@@ -26,11 +26,12 @@ _stream_message: Final = msgspec.msgpack.Decoder(AppendStreamMessage)
 
 async def receive(
     context: Context, append: StreamedAppend, stream: WireStream, deadline: Instant | None
-) -> tuple[Status, Commit]:
-    """Receive the content of `append` in messages; returns the pipeline's answer.
+) -> Commit:
+    """Receive the content of `append` in messages, and wait for its outcome.
 
     Raises:
-        BroadsheetError: the append was refused before it was whole, or the stream broke. Nothing is appended.
+        Unknown: it may be appended.
+        BroadsheetError: the append was refused, or the stream broke. Nothing is appended.
     """
     expiry: Timer | None = None
     if deadline is not None:

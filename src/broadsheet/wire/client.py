@@ -126,7 +126,7 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     end: int
 
 
-class RunCaller:
+class ClientRunStream:
     """A caller's end of a RUN stream."""
 
     def __init__(self, connection: "ClientConnection", stream: int) -> None:
@@ -324,7 +324,7 @@ class Caller(Protocol):
 
     async def open_run(
         self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
-    ) -> tuple[R, RunCaller]:
+    ) -> tuple[R, ClientRunStream]:
         """Open a RUN stream; returns when the node has accepted it."""
         ...
 
@@ -388,7 +388,6 @@ class ClientStream(StreamEnd):
         super().on_end(error)
 
 
-RunStream = RunCaller
 """A caller's end of a RUN stream: records out, acknowledgements in."""
 
 
@@ -409,7 +408,7 @@ class ClientConnection(ConnectionProtocol):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[tuple[memoryview, memoryview]]] = {}
         self._streams: dict[int, ClientStream] = {}
-        self._runs: dict[int, RunCaller] = {}
+        self._runs: dict[int, ClientRunStream] = {}
         self._unsent: dict[int, None] = {}
         self._waiting = StreamSlots(self)
         self._away: GoAwayReceived | None = None
@@ -470,7 +469,7 @@ class ClientConnection(ConnectionProtocol):
 
     async def open_run(
         self, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
-    ) -> tuple[R, RunCaller]:
+    ) -> tuple[R, ClientRunStream]:
         """Open a RUN stream; returns when the node has accepted it.
 
         Raises:
@@ -480,7 +479,7 @@ class ClientConnection(ConnectionProtocol):
         request_body = _checked(method, request, timeout)
         timeout = self.limits.call_timeout if timeout is None else timeout
         stream, left = await self._begin(Kind.RUN, method, request_body, (), timeout)
-        run = self._runs[stream] = RunCaller(self, stream)
+        run = self._runs[stream] = ClientRunStream(self, stream)
         timer = self.ports.timers.call_after(left, lambda: self._late(stream, run.opened, timeout))
         try:
             body = await run.opened

@@ -16,7 +16,7 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Refused, Retry, Unknown, Unreachable
-from broadsheet.wire.client import ClientConnection, ClientStream, RunCaller
+from broadsheet.wire.client import ClientConnection, ClientRunStream, ClientStream
 from broadsheet.wire.pool import Pool
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -113,7 +113,7 @@ class Routed:
         reply: type[R],
         timeout: Duration | None = None,
         route: str = "",
-    ) -> tuple[R, RunCaller]:
+    ) -> tuple[R, ClientRunStream]:
         """Open a RUN stream at a node that accepts it. An opening may be repeated: it changes nothing.
 
         Raises:

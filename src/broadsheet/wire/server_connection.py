@@ -46,7 +46,6 @@ from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import U32Column, has_one_body, render_rows
 from broadsheet.wire.connection_machine import Phase
 from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts
-from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
 from broadsheet.wire.events import (
     Broken,
     CallReceived,
@@ -64,7 +63,7 @@ from broadsheet.wire.events import (
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
-from broadsheet.wire.run import RunSink
+from broadsheet.wire.run import Run, ServedRunStream
 from broadsheet.wire.send_shares import Outlet
 from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.stream import StreamEnd
@@ -267,98 +266,13 @@ class Backpressure:
         )
 
 
-MESSAGE_MAX: Final = 1024
-"""Characters of a refusal's message and hint."""
-
-
-RUN_BYTES: Final = 512
-"""Bytes that a run costs besides its records, so that empty runs are bounded too."""
-LENGTH_BYTES: Final = 8
-
-
-class RunEnd:
-    """The accepting end of a RUN stream."""
-
-    __slots__ = (
-        "connection", "has_finished", "send", "sink", "stream", "unanswered_bytes", "unanswered_count",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        sink: RunSink,
-        stream: int,
-        *,
-        connection: ConnectionId,
-        send: Callable[["RunEnd", "Run", bytes], None],
-    ) -> None:
-        self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
-        self.unanswered_count = self.unanswered_bytes = 0
-        """Number and bytes of the runs that the sink has not answered."""
-        self.has_finished = False
-        """Whether the dialler sends no more. The stream ends when every run is answered."""
-
-    def on_run(self, run: "Run") -> None:
-        """Pass a run to the sink."""
-        self.unanswered_count += 1
-        self.unanswered_bytes += run.held_bytes
-        self.sink.on_run(run)
-
-
-class Run:
-    """A `FrameRun`."""
-
-    __slots__ = (
-        "_end", "_is_answered", "_is_framed", "_lengths", "at", "count", "held_bytes", "parts", "sequence",
-        "size",
-    )  # fmt: skip
-
-    def __init__(self, end: RunEnd, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
-        self._end, self._is_framed, self._is_answered = end, event.is_framed, False
-        self._lengths: Lengths = 0 if event.is_framed else event.lengths
-        self.sequence, self.count, self.size, self.at = event.sequence, event.count, event.size, event.at
-        table = 0 if isinstance(self._lengths, int) else LENGTH_BYTES * len(self._lengths)
-        self.held_bytes = self.size + table + RUN_BYTES
-        """Bytes that are charged to the caller until the run is answered."""
-        self.parts = parts
-
-    @property
-    def connection(self) -> ConnectionId:
-        """The connection on which the run came."""
-        return self._end.connection
-
-    @property
-    def stream(self) -> int:
-        """The stream of that connection."""
-        return self._end.stream
-
-    def reply(self, status: Status, begin: int = 0, *, message: str = "", hint: str = "") -> None:
-        """Answer the run, once."""
-        assert not self._is_answered, "a run is answered once"
-        self._is_answered = True
-        self.parts = ()
-        stream = self._end.stream
-        if status is not Status.OK:
-            refusal = f.RunRefusal(
-                self.sequence, self.count, int(status), message[:MESSAGE_MAX], hint[:MESSAGE_MAX]
-            )
-            answer = f.frame(f.RUN_REFUSE, stream, f.encode(refusal))
-        elif self._is_framed:
-            answer = render_run_ack(stream, self.sequence, self.count, begin=begin, end=begin + self.size)
-        else:
-            answer = render_acks(stream, self.sequence, self.count, self._lengths, begin)
-        end = self._end
-        end.unanswered_count -= 1
-        end.unanswered_bytes -= self.held_bytes
-        end.send(end, self, answer)
-
-
-class Runs:
+class ServedRunStreams:
     """The RUN streams of one connection."""
 
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
-        self._ends: dict[int, RunEnd] = {}
-        self._owing: dict[RunEnd, None] = {}
+        self._ends: dict[int, ServedRunStream] = {}
+        self._owing: dict[ServedRunStream, None] = {}
         """Ends with unanswered runs, including those of streams that have ended."""
 
     def __contains__(self, stream: int) -> bool:
@@ -396,7 +310,7 @@ class Runs:
                 f"{holding.account.run_count} RUN streams of this caller are open: wait for one to end"
             )
         accounts.opened(holding)
-        self._ends[stream] = RunEnd(
+        self._ends[stream] = ServedRunStream(
             opened.sink, stream, connection=connection.connection, send=self._on_answered
         )
         connection.base.accept_run(stream, f.encode(opened.body))
@@ -441,7 +355,7 @@ class Runs:
         for end in self._owing:
             assert end.unanswered_count, f"stream {end.stream} owes no answer"
 
-    def _pop(self, stream: int) -> RunEnd | None:
+    def _pop(self, stream: int) -> ServedRunStream | None:
         end = self._ends.pop(stream, None)
         if end is not None:
             holding = self._connection.backpressure.holding
@@ -449,7 +363,7 @@ class Runs:
             self._connection.server.accounts.opened(holding, -1)
         return end
 
-    def _on_answered(self, end: RunEnd, run: Run, answer: bytes) -> None:
+    def _on_answered(self, end: ServedRunStream, run: Run, answer: bytes) -> None:
         connection = self._connection
         if not end.unanswered_count:
             self._owing.pop(end, None)
@@ -459,7 +373,7 @@ class Runs:
             connection.mark_dirty()
         connection.backpressure.give(run.held_bytes)  # Last, because this may process more received frames.
 
-    def _close(self, end: RunEnd) -> None:
+    def _close(self, end: ServedRunStream) -> None:
         if end.has_finished and not end.unanswered_count and self._pop(end.stream) is not None:
             self._connection.reply(end.stream, Reply(EMPTY))
 
@@ -888,7 +802,7 @@ class ServerConnection(ConnectionProtocol):
         self.backpressure = Backpressure(self)
         self.works = RequestTasks(self)
         self.streams: dict[int, ServedStream] = {}
-        self.runs = Runs(self)
+        self.runs = ServedRunStreams(self)
 
     # ------------------------------------------------------------------ Shell
 

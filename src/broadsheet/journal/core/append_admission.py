@@ -32,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True):
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
-class Entry:
+class PendingAppend:
     """One submitted run or request, in the order of evaluation."""
 
     __slots__ = (
@@ -72,7 +72,9 @@ class Entry:
         return self.condition.attempt if self.condition is not None else b""
 
 
-def verdict(entry: Entry, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool) -> Status:
+def verdict(
+    entry: PendingAppend, head: ByteOffset, registers: RegisterState | None, *, is_behind: bool
+) -> Status:
     """Whether `entry` is accepted (OK) or why it is refused, at this head and these registers.
 
     Args:

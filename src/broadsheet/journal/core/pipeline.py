@@ -28,7 +28,7 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ByteOffset, Token
 from broadsheet.errors import Status
-from broadsheet.journal.core.append_admission import Entry, Limits, verdict
+from broadsheet.journal.core.append_admission import Limits, PendingAppend, verdict
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.pipeline_events import (
     Abort,
@@ -166,7 +166,7 @@ class Pipeline:
         if status is not Status.OK:
             effects.append(self._refusal(event.run, status))
             return
-        entry = Entry(event.run, count=event.count, length=event.length, condition=event.condition)
+        entry = PendingAppend(event.run, count=event.count, length=event.length, condition=event.condition)
         self._queue.pending_bytes += entry.pending_bytes
         self._take(entry, effects)
 
@@ -175,11 +175,11 @@ class Pipeline:
         if status is not Status.OK:
             effects.append(self._refusal(event.run, status))
             return
-        entry = Entry(event.run, count=1, length=0, condition=None)
+        entry = PendingAppend(event.run, count=1, length=0, condition=None)
         entry.settles = event.attempt
         self._take(entry, effects)
 
-    def _take(self, entry: Entry, effects: list[Output]) -> None:
+    def _take(self, entry: PendingAppend, effects: list[Output]) -> None:
         """Evaluate `entry`, or queue it while a stream owns the tail: the head is not known before."""
         if not self._tail.is_free:
             self._queue.waiting.append(entry)
@@ -206,7 +206,7 @@ class Pipeline:
             return Status.THROTTLED
         return Status.OK
 
-    def _evaluate(self, entry: Entry, effects: list[Output]) -> None:
+    def _evaluate(self, entry: PendingAppend, effects: list[Output]) -> None:
         """Adopt or refuse `entry` at the present head and queue its answer; a whole stream gets the tail."""
         entry.status = self._verdict(entry)
         if entry.stream is not None and entry.length and entry.status is Status.OK:
@@ -224,7 +224,7 @@ class Pipeline:
         if entry.status is Status.OK and entry.length:
             self._adopt(entry, effects)
 
-    def _verdict(self, entry: Entry) -> Status:
+    def _verdict(self, entry: PendingAppend) -> Status:
         if self.is_full and entry.stream is not None and entry.length:
             return Status.STORE_UNHEALTHY  # It was admitted before the disk was full.
         # Look for the attempt before the condition: its own first try has changed the head and the registers.
@@ -237,7 +237,7 @@ class Pipeline:
             return Status.CANCELLED
         return verdict(entry, self.adopted_end, self.adopted_registers, is_behind=self.state is State.BEHIND)
 
-    def _adopt(self, entry: Entry, effects: list[Output]) -> None:
+    def _adopt(self, entry: PendingAppend, effects: list[Output]) -> None:
         if entry.stream is None:
             self._roll()
         entry.begin = self.adopted_end
@@ -353,7 +353,7 @@ class Pipeline:
             effects.append(Abort(stream=event.stream, status=status))
             effects.append(self._refusal(event.run, status))
             return
-        entry = Entry(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
+        entry = PendingAppend(event.run, count=1, length=0, condition=event.condition, stream=event.stream)
         verdict = self._early_verdict(entry)
         if verdict is not Status.OK:
             hit("journal.pipeline.stream_refused_early")
@@ -364,7 +364,7 @@ class Pipeline:
         self._staging.begin(event.stream, entry, now)
         effects.append(Stage(stream=event.stream))
 
-    def _early_verdict(self, entry: Entry) -> Status:
+    def _early_verdict(self, entry: PendingAppend) -> Status:
         """The refusal that a stream would meet now, so that its content need not be read; OK if none.
 
         While another stream owns the tail the head is not known, so nothing is refused. An offset above the
@@ -404,7 +404,7 @@ class Pipeline:
         """Refuse the stream: its client gave up, was too slow or is gone, or the disk is full."""
         if self._tail.is_owned_by(event.stream):
             hit("journal.pipeline.placing_failed")
-            entry: Entry | None = self._tail.release()
+            entry: PendingAppend | None = self._tail.release()
         else:
             hit("journal.pipeline.stream_failed")
             entry = self._staging.end(event.stream) or self._queue.withdraw(event.stream)

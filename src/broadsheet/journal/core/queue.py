@@ -8,7 +8,7 @@ Source: journals.9.
 from collections import deque
 
 from broadsheet.base.types import ByteOffset, Token
-from broadsheet.journal.core.append_admission import Entry
+from broadsheet.journal.core.append_admission import PendingAppend
 from broadsheet.journal.core.registers import RegisterState
 
 
@@ -16,16 +16,16 @@ class Queue:
     """The appends of one pipeline that are not answered."""
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[PendingAppend] = deque()
         """Evaluated, in order. The spans of the adopted ones follow each other from the committed end on."""
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[PendingAppend] = deque()
         """Not evaluated, because a stream owns the tail."""
         self.pending_bytes = 0
 
     def __len__(self) -> int:
         return len(self.entries) + len(self.waiting)
 
-    def pop(self) -> Entry:
+    def pop(self) -> PendingAppend:
         """Take out the first entry, to answer it."""
         entry = self.entries.popleft()
         self.pending_bytes -= entry.pending_bytes
@@ -40,7 +40,7 @@ class Queue:
             newest = entry.registers or newest
         return newest
 
-    def take_from(self, token: Token) -> list[Entry]:
+    def take_from(self, token: Token) -> list[PendingAppend]:
         """Take out the entry of `token` and everything after it."""
         entries, kept = list(self.entries), 0
         while kept < len(entries) and entries[kept].token < token:
@@ -52,7 +52,7 @@ class Queue:
         """The registers that the last entry with a change sets; None if no entry changes them."""
         return next((each.registers for each in reversed(self.entries) if each.registers is not None), None)
 
-    def withdraw(self, stream: int) -> Entry | None:
+    def withdraw(self, stream: int) -> PendingAppend | None:
         """Take out the waiting entry of a stream; None if it does not wait."""
         found = next((each for each in self.waiting if each.stream == stream), None)
         if found is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from broadsheet.base.time import SECOND, Instant, after
 from broadsheet.errors import Status
-from broadsheet.journal.core.append_admission import Entry, Limits
+from broadsheet.journal.core.append_admission import Limits, PendingAppend
 
 
 class _Clock:
@@ -21,7 +21,7 @@ class _Clock:
 
     __slots__ = ("due", "entry", "length")
 
-    def __init__(self, entry: Entry, due: Instant) -> None:
+    def __init__(self, entry: PendingAppend, due: Instant) -> None:
         self.entry, self.length = entry, 0
         self.due: Instant | None = due
 
@@ -41,7 +41,7 @@ class Staging:
         """The earliest deadline of a stream; None if no stream is open."""
         return min((each.due for each in self._clocks.values() if each.due is not None), default=None)
 
-    def begin(self, stream: int, entry: Entry, now: Instant) -> None:
+    def begin(self, stream: int, entry: PendingAppend, now: Instant) -> None:
         """Start the stream of `entry`, with `flow_stall` for its first byte."""
         assert stream not in self._clocks, "a stream is opened once"
         self._clocks[stream] = _Clock(entry, after(now, self._limits.flow_stall))
@@ -73,12 +73,12 @@ class Staging:
                 clock.due = None
                 yield stream
 
-    def end(self, stream: int) -> Entry | None:
+    def end(self, stream: int) -> PendingAppend | None:
         """Remove a stream that is whole or has failed; its entry, or None if it is not here."""
         clock = self._clocks.pop(stream, None)
         return clock.entry if clock is not None else None
 
-    def take_all(self) -> list[Entry]:
+    def take_all(self) -> list[PendingAppend]:
         """Take out every entry."""
         clocks, self._clocks = self._clocks, {}
         return [clock.entry for clock in clocks.values()]

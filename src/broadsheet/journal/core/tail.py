@@ -4,14 +4,14 @@ FREE --grant--> OWNED --placed or failed--> FREE. The owner's content is whole: 
 at the speed of the disk, and waits for no client meanwhile. Source: journals.17.
 """
 
-from broadsheet.journal.core.append_admission import Entry
+from broadsheet.journal.core.append_admission import PendingAppend
 
 
 class Tail:
     """The owner of the tail, if there is one."""
 
     def __init__(self) -> None:
-        self.owner: Entry | None = None
+        self.owner: PendingAppend | None = None
 
     @property
     def is_free(self) -> bool:
@@ -22,13 +22,13 @@ class Tail:
         """Whether that stream owns the tail."""
         return self.owner is not None and self.owner.stream == stream
 
-    def grant(self, entry: Entry) -> None:
+    def grant(self, entry: PendingAppend) -> None:
         """Make `entry` the owner."""
         assert self.owner is None, "one owner at a time"
         assert entry.length, "an append without content needs no tail"
         self.owner = entry
 
-    def release(self) -> Entry:
+    def release(self) -> PendingAppend:
         """Free the tail; returns the former owner."""
         owner, self.owner = self.owner, None
         assert owner is not None, "only an owner releases the tail"
