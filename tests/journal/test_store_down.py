@@ -257,6 +257,56 @@ async def test_two_stored_contents_of_one_range_are_told_with_a_remedy_that_work
     assert not crashes
 
 
+async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_knows() -> None:
+    """J1: reset-head saw no loss, and appends got offsets that stored fragments have and readers had read."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await until_stored(node, 2)
+    for file in [file for file in disk.state.files if file.startswith("journals/")]:
+        disk.state.remove(file)
+    shelf.is_down = True
+    config = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        accept = node.broker.accept_loss
+        assert "reset-head" in (await node.broker.replica(NAME)).reason
+        for may_act in (False, True):
+            with pytest.raises(StoreUnhealthy, match=r"may know a greater offset.* nothing changed"):
+                await accept(NAME, None, head=None, may_act=may_act, is_head_only=True)
+        shelf.is_down = False
+        await until_stored(node, 2)
+        told = await accept(NAME, None, head=None, may_act=True, is_head_only=True)
+        assert told.head == len(FIRST + SECOND)
+        await append(node, b"and on")
+    assert not crashes
+
+
+@pytest.mark.parametrize("head", [4_000, 5_000])
+async def test_an_operator_may_choose_a_head_while_the_store_is_gone(head: int) -> None:
+    """Else a journal whose store never comes back could not go on. Too low a choice is noticed later."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        await until_stored(node, 2)
+    for file in [file for file in disk.state.files if file.startswith("journals/")]:
+        disk.state.remove(file)
+    shelf.is_down = True
+    config = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
+        await node.broker.accept_loss(NAME, None, head=ByteOffset(head), may_act=True, is_head_only=True)
+        await append(node, b"and on")
+        shelf.is_down = False
+        await _until_listed(await node.broker.replica(NAME))
+        assert node.broker.status(NAME).state == ("open" if head > len(FIRST + SECOND) else "behind-index")
+    assert not crashes
+
+
 async def test_an_open_fragment_that_only_the_store_can_have_is_waited_for() -> None:
     """It was closed without a record, stored, and its file is gone: only the store knows its bytes."""
     crashes: list[BaseException] = []

@@ -93,6 +93,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         OSError: the store does not answer.
     """
     most = min(stop - offset, replica.context.config.read_bytes_max)
+    _require_agreement(replica, offset)
     try:
         spooled = _spooled(replica, offset, most)
     except OSError as error:
@@ -106,9 +107,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     if spooled is not None:
         return spooled
     await _listed(replica)
-    conflict = replica.index.conflict_at(offset)
-    if conflict:
-        raise Corrupt(f"journal {replica.name}, at {offset}: {disagreement(conflict)}")
+    _require_agreement(replica, offset)
     fragment = replica.index.covering(offset)
     if fragment is None:
         raise Trimmed(
@@ -117,6 +116,16 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
         )
     length = min(most, fragment.end - offset)
     return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+
+
+def _require_agreement(replica: Replica, offset: ByteOffset) -> None:
+    """Refuse a read where the store has two contents, also if a spool file has one of them (journals.10).
+
+    Raises:
+        Corrupt: it has.
+    """
+    if conflict := replica.index.conflict_at(offset):
+        raise Corrupt(f"journal {replica.name}, at {offset}: {disagreement(conflict)}")
 
 
 async def _listed(replica: Replica) -> None:

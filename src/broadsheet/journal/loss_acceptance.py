@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, InvalidArgument, Unknown
+from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy, Unknown
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import RegisterState
@@ -70,7 +70,14 @@ def look(
 
     Raises:
         InvalidArgument: `head` is below a known offset.
+        StoreUnhealthy: `head` is None, and the store has not told yet which offsets it knows.
     """
+    if head is None and not replica.is_listed:
+        raise StoreUnhealthy(
+            f"journal {replica.name}: its fragment store has not answered since the start, and may know a"
+            " greater offset; nothing changed: try again when it answers, or choose a --head above every"
+            " offset that a reader has seen"
+        )
     disk, directory = replica.context.disk, replica.directory
     try:
         seal = read_seal(disk, directory)
