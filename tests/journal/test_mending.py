@@ -62,6 +62,7 @@ async def test_a_damaged_block_that_the_log_does_not_have_is_told_with_a_remedy_
         assert (status.state, node.broker.stopped_count) == ("open", 1)
         assert f"is damaged at {BLOCK_BYTES}, and the log does not have its content any more" in status.reason
         assert await append(node, NAME, b"goes on") is Status.OK
+        flip(disk, replica.spool.name, len(WHOLE) + 2)
         above = read(replica, ByteOffset(2 * BLOCK_BYTES), None, block=False)
         assert b"".join([c.data async for c in above]) == WHOLE[2 * BLOCK_BYTES :] + b"goes on"
         await accept(node)

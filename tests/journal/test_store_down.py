@@ -21,6 +21,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.message.framing import Kind
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
@@ -72,10 +73,11 @@ async def append(node: Running, content: bytes) -> None:
 
 
 async def until_stored(node: Running, count: int) -> None:
-    """Return once so many fragments are stored, and no other is on its way."""
+    """Return once so many fragments are stored, and their spool files removed; no other is on its way."""
     replica = await node.broker.replica(NAME)
     for _ in range(TURNS_MAX):
-        if len(replica.index) == count and not replica.closed:
+        files = [name for name in replica.context.disk.list(replica.directory) if name.endswith(SPOOL_SUFFIX)]
+        if len(replica.index) == count and not replica.closed and len(files) == 1:
             return
         await asyncio.sleep(0.001)
     pytest.fail(f"{len(replica.index)} fragments are stored, and {len(replica.closed)} wait")

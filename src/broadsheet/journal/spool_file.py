@@ -73,6 +73,8 @@ class SpoolFile:
         """Why the content may not be served; empty if it may."""
         self.unreadable = ""
         """Why some of its blocks cannot be served; empty if none is known to be damaged."""
+        self.given_up: dict[ByteOffset, None] = {}
+        """The begins of those blocks."""
         self.trouble = ""
         """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
         self._sha: Hash = sha1(usedforsecurity=False)

@@ -50,19 +50,21 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
         if not spool.is_sound(begin):
             damaged.append(begin)
         await asyncio.sleep(0)
-    if not damaged or spool.unreadable:
-        return not damaged
-    pieces = await _logged(replica, spool, damaged) if len(damaged) <= BLOCKS_MAX else ()
+    wanted = [begin for begin in damaged if begin not in spool.given_up]
+    if not wanted:
+        return not damaged  # What the log does not have now it will not have later.
+    pieces = await _logged(replica, spool, wanted) if len(wanted) <= BLOCKS_MAX else ()
     if replica.is_closed or _spool_at(replica, offset) is not spool:
         return False
-    given_up = [begin for begin in damaged if not _write(spool, begin, pieces)]
-    if given_up:
-        told = f"{spool.name} is damaged at {given_up[0]}, and the log does not have its content any more"
+    given_up = dict.fromkeys(begin for begin in wanted if not _write(spool, begin, pieces))
+    if len(given_up) < len(wanted):
+        hit("journal.spool_mended")
+        await spool.file.flush()
+    spool.given_up |= given_up
+    if given_up and not spool.unreadable:
+        told = f"{spool.name} is damaged at {min(given_up)}, and the log does not have its content any more"
         spool.unreadable = f"journal {replica.name}: {told}: {accept_loss(replica.name)}"
-        return False
-    hit("journal.spool_mended")
-    await spool.file.flush()
-    return True
+    return len(wanted) == len(damaged) and not given_up
 
 
 def _spool_at(replica: Replica, offset: ByteOffset) -> SpoolFile | None:
