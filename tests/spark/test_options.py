@@ -13,9 +13,10 @@ from broadsheet.message.mapping import modulo
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import sink
+from broadsheet.spark.checkpoint import digest_of
 from broadsheet.spark.connection import Target
 from broadsheet.spark.options import Options
-from broadsheet.spark.sink import Appender, Done, Routing, SinkWriter, digest_of, task_of
+from broadsheet.spark.sink import Appender, Done, Routing, SinkWriter, task_of
 
 ROWS = StructType([StructField("x", LongType()), StructField("k", BinaryType())])
 GOOD = {

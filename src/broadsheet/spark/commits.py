@@ -96,6 +96,10 @@ class CommitJournal:
         """ABORT: nothing is appended."""
         self._performed(fence, AbortAsked(batch=batch, intents=intents))
 
+    def create_revision(self) -> int:
+        """Which journal of that name this is."""
+        return patiently(lambda: self.journals.get(self.name), self.target.patience_s).create_revision
+
     def standing(self) -> Standing:
         """The registers, after the effect of every append that was acknowledged before this call."""
         registers = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)

@@ -11,14 +11,11 @@ it. The journal of a row is given by its column `journal`, by option `journal`, 
 and `keyColumn`. Source: pipelines.6-11.
 """
 
-import hashlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -39,6 +36,7 @@ from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_f
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.producers import Held
 from broadsheet.sink.core.records import BatchPlan, Fence
+from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import bodies, frames, in_utc
@@ -76,14 +74,13 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "is no commit journal.",
         "commitJournal": "The journal in which this query records its batches. `start` sets it.",
         "fence": "The id of this run of the query. `start` sets it.",
-        "checkpointLocation": "Spark's own option. A commit reads the batch's offsets there, on this machine "
-        "or in a file system that pyarrow can open.",
+        "checkpointLocation": "Spark's own option. A commit reads the batch's offsets there, and the first "
+        "commit writes there which commit journal the query has. It is on this machine or in a file system "
+        "that pyarrow can open.",
         "queryName": "Spark's own option.",
     }
 )
 """The options of the sink."""
-_LOCAL = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
-"""A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
 
 
 class Done(WriterCommitMessage):
@@ -317,11 +314,14 @@ class SinkWriter(DataSourceStreamArrowWriter):
                 f"Spark commits batch {batchId} with results of tasks of {whose} (query, batch): nothing is "
                 "committed. Start the query again"
             )
-        self._journal().commit(
+        journal, digest = self._journal(), digest_of(self.checkpoint, batchId)
+        if batchId == 0:  # Of a later batch the commit journal itself tells that it is another one.
+            keep_to(self.checkpoint, Commits(self.commit_journal, journal.create_revision()))
+        journal.commit(
             self.fence,
             batch=batchId,
             query=whose[0][0],
-            digest=digest_of(self.checkpoint, batchId),
+            digest=digest,
             intents=[intent for message in done for intent in message.intents],
         )
         passed("sink.commit.end")
@@ -354,29 +354,3 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
     def _journal(self) -> CommitJournal:
         return CommitJournal(self.target, self.commit_journal)
-
-
-def digest_of(checkpoint: str, batch: int) -> str:
-    """SHA-256 of the offsets that Spark logged for a batch.
-
-    A replay of the batch has the same digest. A batch of another history has a different one.
-
-    Raises:
-        ConfigError: the file with the offsets cannot be read.
-    """
-    local = _LOCAL.fullmatch(checkpoint)
-    try:
-        if local is not None:
-            content = Path(local[1], "offsets", str(batch)).read_bytes()
-        else:
-            from pyarrow.fs import FileSystem
-
-            system, path = FileSystem.from_uri(checkpoint)
-            with system.open_input_stream(f"{path}/offsets/{batch}") as stream:
-                content = stream.readall()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
-            "checkpointLocation as a path that this process can read"
-        ) from error
-    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,117 @@
+"""Checkpoint: what the sink reads and writes in the directory of a query's checkpoint.
+
+It reads the offsets that Spark logged for a batch. Before a query's first commit it writes a file that names
+the commit journal. Without this file, a commit journal that was deleted and made again would look like one of
+a query without commits, and the first batch would be written a second time. Spark looks only at its own
+files. Source: pipelines.9, pipelines.11.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broadsheet.errors import ConfigError, LocalProtocolError
+
+COMMITS_FILE: Final = "broadsheet-commits"
+"""The file that names the query's commit journal."""
+_LOCAL: Final = re.compile(r"(?:file:(?://[^/]*)?)?(/.*|(?![A-Za-z][\w+.-]*:).*)", re.DOTALL)
+"""A checkpoint's path on this machine. Spark gives `#`, `?` and `%` in it no meaning, so neither do we."""
+
+
+class Commits(msgspec.Struct, frozen=True):
+    """Which journal holds a query's commits."""
+
+    journal: str
+    create_revision: int
+
+
+def digest_of(checkpoint: str, batch: int) -> str:
+    """SHA-256 of the offsets that Spark logged for a batch.
+
+    A replay of the batch has the same digest. A batch of another history has a different one.
+
+    Raises:
+        ConfigError: the file with the offsets cannot be read.
+    """
+    try:
+        return hashlib.sha256(_read(checkpoint, f"offsets/{batch}")).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the offsets of batch {batch} in checkpoint {checkpoint!r}: {error}. Give option "
+            "checkpointLocation as a path that this process can read"
+        ) from error
+
+
+def keep_to(checkpoint: str, ours: Commits) -> None:
+    """Note, before a query's first commit, which journal holds its commits.
+
+    Raises:
+        LocalProtocolError: another journal held them before, and may have had the first batch.
+        ConfigError: the file cannot be read or written.
+    """
+    try:
+        theirs = _noted(checkpoint)
+        if theirs is None:
+            _write(checkpoint, msgspec.json.encode(ours))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {error}. Give option "
+            "checkpointLocation as a directory in which this process can write"
+        ) from error
+    if theirs not in (None, ours):
+        raise LocalProtocolError(
+            f"the checkpoint belongs to commit journal {theirs.journal} (create revision "
+            f"{theirs.create_revision}), not {ours.journal} ({ours.create_revision}): the former one may "
+            "have had the first batch. Start with a new checkpoint and a new commit journal, with option "
+            "startingOffsets if the output has rows already"
+        )
+
+
+def _noted(checkpoint: str) -> Commits | None:
+    """The journal that the file names; None if there is none, or if a crash cut it off before a commit."""
+    try:
+        return msgspec.json.decode(_read(checkpoint, COMMITS_FILE), type=Commits)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _read(checkpoint: str, name: str) -> bytes:
+    local = _LOCAL.fullmatch(checkpoint)
+    if local is not None:
+        return Path(local[1], name).read_bytes()
+    system, path = _system_of(checkpoint)
+    with system.open_input_stream(f"{path}/{name}") as stream:
+        content: bytes = stream.readall()
+        return content
+
+
+def _write(checkpoint: str, content: bytes) -> None:
+    """Write the file, durably: a commit follows, and must not outlive it."""
+    local = _LOCAL.fullmatch(checkpoint)
+    if local is None:
+        system, path = _system_of(checkpoint)
+        with system.open_output_stream(f"{path}/{COMMITS_FILE}") as stream:
+            stream.write(content)
+        return
+    draft = Path(local[1], f".{COMMITS_FILE}.{os.getpid()}")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(Path(local[1], COMMITS_FILE))
+    directory = os.open(local[1], os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _system_of(checkpoint: str) -> tuple[Any, str]:
+    from pyarrow.fs import FileSystem  # Most checkpoints are local, and need none.
+
+    found: tuple[Any, str] = FileSystem.from_uri(checkpoint)
+    return found

@@ -1,0 +1,61 @@
+"""A checkpoint and its commit journal belong together, also before the first batch is known to either."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from broadsheet.client_sync import connect_sync
+from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.sink.core.records import Fence
+from broadsheet.spark.checkpoint import COMMITS_FILE, Commits, keep_to
+from broadsheet.spark.commits import CommitJournal
+from broadsheet.spark.connection import Target
+from broadsheet.spark.sink import Done, SinkWriter
+
+ROWS = StructType([StructField("x", LongType())])
+
+
+def commit_first_batch(address: str, checkpoint: Path, journal: str, fence: str) -> None:
+    """START and COMMIT of batch 0, as a driver does them that begins at this checkpoint."""
+    CommitJournal(Target(address), journal).begin(Fence(fence))
+    options = {"address": address, "journal": "check/out", "commitJournal": journal, "fence": fence}
+    SinkWriter(options | {"checkpointLocation": str(checkpoint)}, ROWS).commit([Done("q", 0, [], 1)], 0)
+
+
+def test_the_first_batch_is_not_committed_again_in_another_commit_journal(node: Any, tmp_path: Path) -> None:
+    """After a crash between our commit and Spark's, each of its rows was written a second time.
+
+    Spark runs the batch again, and a commit journal that was made again meanwhile knew nothing of it.
+    """
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("offsets")
+    commit_first_batch(node.address, tmp_path, "check/commits", "a")
+    commit_first_batch(node.address, tmp_path, "check/commits", "b")  # The same one knows it.
+
+    with pytest.raises(LocalProtocolError, match="belongs to commit journal check/commits"):
+        commit_first_batch(node.address, tmp_path, "check/other", "c")
+    with connect_sync(node.address) as client:
+        client.journals.delete("check/commits")
+        with pytest.raises(LocalProtocolError, match="startingOffsets"):
+            commit_first_batch(node.address, tmp_path, "check/commits", "d")
+        assert client.journals.registers("check/commits").values["batch"] == "-1"
+
+
+def test_what_a_crash_cut_off_was_followed_by_no_commit(tmp_path: Path) -> None:
+    """The file is whole before the commit is sent, so that half a file binds nobody."""
+    (tmp_path / COMMITS_FILE).write_bytes(b'{"journal":"check')
+    ours = Commits("check/commits", 7)
+
+    for spelt in (str(tmp_path), f"file://{tmp_path}", f"file:{tmp_path}"):
+        keep_to(spelt, ours)
+    with pytest.raises(LocalProtocolError, match=r"create revision 7\), not check/commits \(8\)"):
+        keep_to(str(tmp_path), Commits("check/commits", 8))
+    assert [each.name for each in tmp_path.iterdir()] == [COMMITS_FILE]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """Nothing is committed then, and the error says what to give."""
+    with pytest.raises(ConfigError, match="checkpointLocation as a directory"):
+        keep_to(f"{tmp_path}/gone", Commits("check/commits", 7))
