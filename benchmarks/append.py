@@ -8,7 +8,8 @@ segment, syncs once per batch with one batch on its way, and answers by column; 
 conditions, limits, registers or recovery. Rounds alternate, each side first in every other round, and begin
 when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the ratio
 within a round. The node's CPU per append is split, case by case, by the module that its own interpreter was
-in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then).
+in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then). That
+is done after the rounds, in a load of its own: sampling costs the node a few percent.
 
 The loop's spool is resident as well: it wraps around in a file that was written before. A node's spool is a
 new file for each fragment, and its pages are new: where free memory goes back to the host, as in a virtual
@@ -237,8 +238,10 @@ def sample(_signal: int, frame: FrameType | None) -> None:
     samples["loop"] += 1
 
 
-def tell_samples() -> None:
-    """Print what was sampled since the last time."""
+def toggle_sampling() -> None:
+    """Begin to sample; or end, and print what was sampled."""
+    is_over = signal.getitimer(signal.ITIMER_PROF)[1] > 0
+    signal.setitimer(signal.ITIMER_PROF, *((0, 0) if is_over else (0.001, 0.001)))
     print(json.dumps(samples), flush=True)
     samples.clear()
 
@@ -283,11 +286,9 @@ async def serve_node(directory: Path) -> None:
     print(address, flush=True)
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_signal_handler(signal.SIGUSR1, tell_samples)
+    loop.add_signal_handler(signal.SIGUSR1, toggle_sampling)
     signal.signal(signal.SIGPROF, sample)
-    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
     await ended.wait()
-    signal.setitimer(signal.ITIMER_PROF, 0)
     await scope.close()
 
 
@@ -401,8 +402,8 @@ def main() -> None:
         report(measure(Path(root), cases, options.rounds, options.seconds), as_json=options.json)
 
 
-Found = tuple[float, float, dict[str, int]]
-"""Appends per second, CPU microseconds per append, samples by layer."""
+Found = tuple[float, float]
+"""Appends per second, CPU microseconds per append."""
 
 
 def measure(root: Path, cases: list[int], rounds: int, seconds: float) -> dict[str, Any]:
@@ -418,32 +419,38 @@ def measure(root: Path, cases: list[int], rounds: int, seconds: float) -> dict[s
             for case in cases:
                 kinds = KINDS if CASES[case][1] >= LARGE_BYTES else KINDS[:2]
                 for kind in kinds[:: -1 if number % 2 else 1]:
-                    result = one(kind, *servers[kind], case, seconds if number >= 0 else seconds / 4)
+                    result = one(*servers[kind], case, seconds if number >= 0 else seconds / 4)
                     if number >= 0:
                         found.setdefault((case, kind), []).append(result)
+        layers = {case: split(*servers["node"], case, seconds * rounds) for case in cases}
     return {
         "rows": [
-            row(case, found[case, "node"], found[case, "loop"], found.get((case, "fresh"))) for case in cases
+            row(case, found[case, "node"], found[case, "loop"], found.get((case, "fresh")), layers[case])
+            for case in cases
         ]
     }
 
 
-def one(kind: str, address: str, process: "subprocess.Popen[str]", case: int, seconds: float) -> Found:
+def one(address: str, process: "subprocess.Popen[str]", case: int, seconds: float) -> Found:
     """One server under one case."""
     _, size, in_flight, per_run = CASES[case]
-    rate, cpu = load(address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds)
-    if kind != "node":
-        return rate, cpu, {}
-    process.send_signal(signal.SIGUSR1)
+    return load(address, process.pid, size, in_flight=in_flight, per_run=per_run, seconds=seconds)
+
+
+def split(address: str, process: "subprocess.Popen[str]", case: int, seconds: float) -> dict[str, int]:
+    """What the node was at in one case: samples by layer."""
     assert process.stdout is not None
-    return rate, cpu, json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGUSR1)
+    process.stdout.readline()
+    one(address, process, case, seconds)
+    process.send_signal(signal.SIGUSR1)
+    return dict(json.loads(process.stdout.readline()))
 
 
-def row(case: int, node: list[Found], loop: list[Found], fresh: list[Found] | None) -> dict[str, Any]:
+def row(
+    case: int, node: list[Found], loop: list[Found], fresh: list[Found] | None, layers: dict[str, int]
+) -> dict[str, Any]:
     """The medians of one case."""
-    layers: Counter[str] = Counter()
-    for _, _, sampled in node:
-        layers.update(sampled)
     total, cpu = sum(layers.values()) or 1, statistics.median(each[1] for each in node)
     return {
         "case": CASES[case][0],

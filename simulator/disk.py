@@ -245,6 +245,12 @@ class SimFile:
         self._disk.state.change(self._inode, Resize(0))
         self._disk.state.change(self._inode, Resize(length))
 
+    def reserve(self, begin: int, end: int) -> bool:
+        """Changes nothing that could be seen; half of the file systems cannot."""
+        self._check()
+        assert 0 <= begin < end, f"{self._name}: nothing to reserve in [{begin}, {end})"
+        return bool(self._inode.sequence % 2)
+
     def sync(self) -> None:
         """Make everything written so far durable."""
         self._check()

@@ -107,6 +107,16 @@ class File(Protocol):
         """Make [0, length) zero-filled and resident, so that a later overwrite journals no metadata."""
         ...
 
+    def reserve(self, begin: int, end: int) -> bool:
+        """Hint that [begin, end), at or behind the file's end, will be written soon, which is cheaper then.
+
+        Neither length nor content changes, and `truncate` to the present length takes the hint back.
+
+        Returns:
+            False: the file system cannot, or has no space. Nothing changed, and it is not worth asking again.
+        """
+        ...
+
     def sync(self) -> None:
         """Make everything written before this call durable."""
         ...

@@ -83,6 +83,27 @@ def test_truncate_cuts_and_extends_with_zeros(implementation: Implementation, tm
 
 
 @over(DISKS)
+def test_a_reservation_changes_neither_length_nor_content(
+    implementation: Implementation, tmp_path: Path
+) -> None:
+    """A start takes a spool's length for its content: blocks ahead of the end must not count (ADR 0192)."""
+
+    async def story(disk: Disk) -> None:
+        file = disk.open("spool", create=True)
+        file.write_at(0, (b"abc",))
+        file.reserve(3, 3_000_000)
+
+        assert file.size() == 3
+        assert file.read_at(0, 100) == b"abc"
+        file.write_at(3, (b"def",))
+        file.truncate(6)
+        assert file.read_at(0, 100) == b"abcdef"
+        file.close()
+
+    implementation.run(story, tmp_path)
+
+
+@over(DISKS)
 def test_allocate_zero_fills_and_never_shrinks(implementation: Implementation, tmp_path: Path) -> None:
     """A new segment reads as zeros, which no frame header is."""
 

@@ -240,3 +240,33 @@ async def test_a_closed_disk_leaves_no_descriptor(tmp_path: Path) -> None:
         disk.close()
 
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_reserved_blocks_are_given_back_when_the_file_is_cut_to_its_length(tmp_path: Path) -> None:
+    """A closed fragment waits for its upload: it must not hold more of the disk than its content."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("spool", create=True)
+    file.write_at(0, (bytes(100_000),))
+    file.sync()
+    before = (tmp_path / "spool").stat().st_blocks
+
+    assert file.reserve(100_000, 100_000 + (4 << 20))
+    assert ((tmp_path / "spool").stat().st_blocks - before) * 512 >= 4 << 20
+    assert file.size() == 100_000
+    file.truncate(100_000)
+    assert (tmp_path / "spool").stat().st_blocks == before
+    file.close()
+    disk.close()
+
+
+def test_a_reservation_that_the_file_system_refuses_is_no_error(tmp_path: Path) -> None:
+    """Not every file system has blocks to give; a hint that fails must not end a node (W5)."""
+    disk = LocalDisk(tmp_path)
+    file = disk.open("spool", create=True)
+
+    assert not file.reserve(0, 1 << 62)
+    file.write_at(0, (b"abc",))
+    file.sync()
+    assert file.read_at(0, 3) == b"abc"
+    file.close()
+    disk.close()

@@ -178,6 +178,10 @@ class FaultyFile:
         self._spend(max(0, length - self.size()))
         self._inner.allocate(length)
 
+    def reserve(self, begin: int, end: int) -> bool:
+        """As `File.reserve`."""
+        return self._inner.reserve(begin, end)
+
     def sync(self) -> None:
         """As `File.sync`."""
         self._disk.faults.check("sync", self.name)

@@ -1,6 +1,7 @@
 """Append ports: the interfaces through which a replica uses an append: a run, or a streaming append."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from broadsheet.base.types import Buffer, ByteOffset
@@ -12,8 +13,9 @@ from broadsheet.journal.spool_file import SpoolFile
 class AppendRun(Protocol):
     """The pipeline's run: its content, and the way to answer its callers."""
 
-    def content(self) -> Buffer:
-        """All content back to back; the buffer does not change before the answer."""
+    @property
+    def parts(self) -> Sequence[Buffer]:
+        """All content, in pieces that belong back to back; they do not change before the answer."""
         ...
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:

@@ -323,11 +323,10 @@ class Replica:
             parts: list[Buffer] = []
             if effect.stream is None:
                 run: AppendRun = effect.run  # type: ignore[assignment]  # Its submitter passed one.
-                content = run.content()
+                parts += run.parts
                 saved = spool.save()
                 passed("journal.append.before_spool")
-                spool.stage(content, wall=self.context.time.wall())
-                parts.append(content)
+                spool.stage(parts, wall=self.context.time.wall())
             head = self._log(effect, spool, parts)
         except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:
             return self._refused(effect, error, saved)
@@ -398,6 +397,7 @@ class Replica:
             return former
         assert begin == former.end, f"a fragment that begins at {begin} follows one that ends at {former.end}"
         require_place(len(self.closed) + (former.length > 0), self.context.config.closed_max)
+        former.finish()
         passed("journal.roll.before_create")
         self.spool = create(self.context.spools, self.directory, begin)
         if former.length:

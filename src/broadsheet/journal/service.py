@@ -142,19 +142,15 @@ ROWS: Final = (
 class UnaryAppend:
     """One append whose whole content is in its request."""
 
-    __slots__ = ("_content", "answered")
+    __slots__ = ("answered", "parts")
 
     def __init__(self, content: Buffer) -> None:
-        self._content: Buffer = content
+        self.parts: tuple[Buffer, ...] = (content,)
         self.answered: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
-
-    def content(self) -> Buffer:
-        """The content of the request."""
-        return self._content
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Wake the handler, and drop the content: the pipeline's story keeps this object much longer."""
-        self._content = b""
+        self.parts = ()
         resolve(self.answered, status, begin, end, message)
 
 

@@ -259,6 +259,11 @@ class SpoolHandle:
             self._written += 1
             file.allocate(length)
 
+    def reserve(self, begin: int, end: int) -> bool:
+        """See `File.reserve`. Nothing of it must be synced."""
+        with self._using() as file:
+            return file.reserve(begin, end)
+
     def sync(self) -> None:
         """Like `File.sync`, but does nothing if everything is synced."""
         if self.is_unsynced:

@@ -26,6 +26,8 @@ from broadsheet.wal.segments import read_around
 BLOCK_BYTES: Final = 64 << 10
 """Length of a block, the unit of the checksums for reads."""
 SPOOL_SUFFIX: Final = ".spool"
+RESERVE_BYTES: Final = 1 << 20
+"""Blocks that a spool reserves ahead of its end, once it is as long itself: a write into them costs less."""
 REBUILD_BYTES: Final = 1 << 20
 """How much a rebuild reads at a time."""
 
@@ -80,6 +82,9 @@ class SpoolFile:
         self._sha: Hash = sha1(usedforsecurity=False)
         self._block_crcs: list[int] = []
         self._tail_crc = 0
+        self._reserved = 0
+        """How many first bytes of the file have blocks; those behind the end were reserved."""
+        self._may_reserve = True
 
     @property
     def length(self) -> int:
@@ -116,14 +121,34 @@ class SpoolFile:
         self.first_append = saved.first_append
         del self._block_crcs[saved.block_count :]
 
-    def stage(self, content: Buffer, *, wall: int) -> None:
-        """Write `content` at the end, and add it to the sums.
+    def stage(self, parts: Sequence[Buffer], *, wall: int) -> None:
+        """Write `parts` back to back at the end, and add them to the sums.
 
         Raises:
             OSError: after ENOSPC and EDQUOT nothing changed; after any other the process must end.
         """
-        self.file.write_at(self.end - self.begin, (content,))
-        self.absorb(content, wall=wall)
+        at = self.end - self.begin
+        if at >= RESERVE_BYTES and self._may_reserve:
+            self._reserve(at, at + sum(map(len, parts)))
+        self.file.write_at(at, parts)
+        for content in parts:
+            self.absorb(content, wall=wall)
+
+    def _reserve(self, at: int, end: int) -> None:
+        """Keep blocks reserved ahead of a write of [at, end), so that it need not ask for each of them."""
+        if end > self._reserved:
+            self._may_reserve = self.file.reserve(max(at, self._reserved), end + RESERVE_BYTES)
+            self._reserved = end + RESERVE_BYTES
+
+    def finish(self) -> None:
+        """Give back what is reserved behind the end: nothing more comes.
+
+        Raises:
+            OSError: the disk failed, or no descriptor is free. Nothing changed.
+        """
+        if self._reserved > self.length:
+            self.file.truncate(self.length)
+            self._reserved = 0
 
     def absorb(self, content: Buffer, *, wall: int) -> None:
         """Add content to the sums that is in the file already."""

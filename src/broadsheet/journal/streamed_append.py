@@ -11,6 +11,7 @@ journals.20; papers/gazette-transactional-appends.txt "stateStreamContent".
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -124,7 +125,8 @@ class StreamedAppend:
         self._spool.restore(self._saved)
         self._saved = None
 
-    def content(self) -> Buffer:
+    @property
+    def parts(self) -> Sequence[Buffer]:
         """Never called: the content is in the spool."""
         raise AssertionError("the content of a streamed append is in the spool")
 
@@ -186,7 +188,7 @@ class StreamedAppend:
         passed("journal.stream.before_place")
         try:
             for part in self._staged.slices():
-                spool.stage(part, wall=context.time.wall())
+                spool.stage((part,), wall=context.time.wall())
                 crc = crc32c(part, crc)
                 await asyncio.sleep(0)
                 if self.stage is not Stage.PLACING:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broadsheet.base.types import Buffer
+from broadsheet.runtime.blocks import reserve_blocks
 from broadsheet.runtime.directory_tree import FILE_MODE, Tree
 from broadsheet.runtime.syncs import Inode, Syncs
 from broadsheet.runtime.workers import Workers
@@ -81,6 +82,11 @@ class LocalFile:
         zeros = bytes(min(ZEROS_BYTES, length))
         for at in range(0, length, ZEROS_BYTES):
             self.write_at(at, (memoryview(zeros)[: length - at],))
+
+    def reserve(self, begin: int, end: int) -> bool:
+        """Have blocks given to [begin, end) beyond the end of the file, whose length stays (ADR 0192)."""
+        assert 0 <= begin < end, f"{self._name}: nothing to reserve in [{begin}, {end})"
+        return reserve_blocks(self._fd, begin, end)
 
     def sync(self) -> None:
         """Make everything written before this call durable."""

@@ -98,11 +98,6 @@ class Run:
         """The stream of that connection."""
         return self._stream.stream
 
-    def content(self) -> Buffer:
-        """The records back to back in one buffer; copied if they came in several."""
-        parts = self.parts
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
     def answer(self, status: Status, begin: int = 0, end: int = 0, message: str = "") -> None:
         """Answer the run, once. If the connection is gone, nothing happens.
 
