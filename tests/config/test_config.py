@@ -199,6 +199,12 @@ def _refusal(variable: str, value: str) -> str:
         ("NODE__LOG_LEVEL", "loud", "node.log_level 'loud' is none of debug, info, warning, error, critical"),
         ("NODE__DATA_DIR", "", "node.data_dir is empty"),
         ("NATIVE__LIMITS__STREAMS_MAX", "0", "native.limits: streams_max must be at least 1, not 0"),
+        (
+            "NATIVE__LIMITS__FRAME_BYTES_MAX",
+            "1114119",
+            "frame_bytes_max is 1114119: set it to 1114120 or more",
+        ),
+        ("NATIVE__LIMITS__RUN_COUNT_MAX", "16383", "run_count_max is 16383: set it to 16384 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(variable: str, value: str, said: str) -> None:

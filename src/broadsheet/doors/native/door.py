@@ -5,6 +5,7 @@ Without a key file every caller on loopback may do everything. With one, each ca
 """
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +16,7 @@ from broadsheet.access.tokens import Tokens, parse_keys
 from broadsheet.config import Place
 from broadsheet.doors.status import Status
 from broadsheet.errors import ConfigError
+from broadsheet.journal.client_batches import FRAME_BYTES_MAX, FRAME_COUNT_MAX
 from broadsheet.observe.logs import Logs
 from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity
@@ -24,6 +26,9 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method
 from broadsheet.wire.server import Server
+
+RUN_FRAME_BYTES: Final = FRAME_BYTES_MAX + 4 * FRAME_COUNT_MAX + 8
+"""The longest frame of a client of journals: a run with its table of lengths."""
 
 
 class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,8 +42,17 @@ class NativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bounds of connections, frames, streams and time."""
 
     def __post_init__(self) -> None:
-        """Refuse an address that cannot be parsed."""
+        """Refuse an address that cannot be parsed, and limits below what clients of journals send."""
         check_address("native.address", self.address)
+        for name, value, least in (
+            ("frame_bytes_max", self.limits.frame_bytes_max, RUN_FRAME_BYTES),
+            ("run_count_max", self.limits.run_count_max, FRAME_COUNT_MAX),
+        ):
+            if value < least:
+                raise ValueError(
+                    f"native.limits.{name} is {value}: set it to {least} or more, because clients gather "
+                    "small appends into frames of that size"
+                )
 
 
 class NativeDoor:
