@@ -12,16 +12,18 @@ in sequences: a failed sync or a crash, a restart as short as a step, and then t
 
 from collections.abc import Sequence
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from broadsheet.base.types import NodeId
+from broadsheet.ports import Random as Entropy
 from simulator import plan as plans
 from simulator.entropy import stream
 from simulator.plan import Fault, Kind, Plan, Tier
 from simulator.workload import Workload
 
+T = TypeVar("T")
 MS: Final = 1_000_000
 FIRST_NS: Final = 300 * MS
 SEQUENCES: Final = 0.3
@@ -79,9 +81,41 @@ def draw_plan(workload: Workload, seed: int) -> Plan:
     faults = [_within(fault, limit) if fault.kind is Kind.CLOCK_DRIFT else fault for fault in faults]
     if Kind.CLOG in on:
         faults.extend(_swizzle(stream(seed, "swizzle"), workload.nodes(knobs), plan.safety_ns))
+    plan = replace(plan, faults=tuple(faults))
     faults.extend(workload.extra_faults(stream(seed, "extra"), plan))
     faults.sort(key=lambda fault: (fault.at_ns, fault.kind.value, fault.target, fault.on))
     return Plan(workload.name, workload.tier, seed, knobs, tuple(faults))
+
+
+def restarts(draw: Entropy, node: str, kinds: Sequence[Kind], safety_ns: int) -> list[Fault]:
+    """Ends of one node, one soon after the other, so that what a start writes is read by the next start."""
+    at, faults = FIRST_NS + draw.randrange(0, safety_ns // 2), []
+    for _ in range(draw.randrange(3, 8)):
+        faults.append(Fault(at, _one(draw, kinds), node, _one(draw, (1, MS, 20 * MS))))
+        at += _one(draw, (5, 60, 300)) * MS + draw.randrange(0, 60 * MS)
+    return faults
+
+
+def damages(draw: Entropy, node: str, safety_ns: int) -> list[Fault]:
+    """Bits of one node flip, and at once its process ends: the start finds the damage where it stands."""
+    faults = []
+    for _ in range(draw.randrange(1, 4)):
+        at = FIRST_NS + draw.randrange(0, safety_ns - FIRST_NS)
+        faults += [
+            Fault(at, Kind.BIT_FLIP, node, amount=_one(draw, (1, 8, 40))),
+            Fault(at + _one(draw, (1, MS)), _one(draw, (Kind.KILL, Kind.POWER_CUT)), node, 2 * MS),
+        ]
+    return faults
+
+
+def damaged_node(plan: Plan, nodes: Sequence[str], draw: Entropy) -> str:
+    """The node that damage has hit in `plan`; any one if there was none."""
+    hit = [fault.target for fault in plan.faults if fault.kind in plans.DAMAGE]
+    return hit[0] if hit else _one(draw, nodes)
+
+
+def _one(draw: Entropy, options: Sequence[T]) -> T:
+    return options[draw.randrange(0, len(options))]
 
 
 def client_names(knobs: dict[str, int]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class Workload(ABC):
         return (*names, *labels, *(f"disk.{operation}" for operation in OPERATIONS))
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
-        """The domain's own: actions, and faults aimed where they hurt."""
+        """The domain's own: actions, and faults aimed where they hurt; `plan` has what was drawn before."""
         return []
 
     def act(self, run: Episode, fault: Fault) -> None:

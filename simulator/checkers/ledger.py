@@ -129,9 +129,10 @@ class Ledger:
             before(self, life, event)
         for effect in effects:
             if type(effect) is Persist:
-                self._on_persist(life, effect)
+                self._on_persist(life, effect, event)
             elif type(effect) is Send:
                 message: Any = effect.message
+                self._answers_for(life, event, message)
                 judge = self._sends.get(type(message))
                 if judge is not None:
                     judge(self, life, message)
@@ -146,9 +147,11 @@ class Ledger:
         assert found[0] is life, "an acceptor acts in its own boot"
         return found[1]
 
-    def _on_persist(self, life: Life, effect: Persist) -> None:
+    def _on_persist(self, life: Life, effect: Persist, event: Event) -> None:
         boot = self._boot(life)
         before = boot.latest
+        if isinstance(event, Prepare | Accept):
+            self._grants(life, before, event)
         after = remembered((encoded(before), effect.record))
         assert after is not None, "there is a record"
         old, new = (NO_BALLOT if m.accepted is None else m.accepted.ballot for m in (before, after))
@@ -160,6 +163,31 @@ class Ledger:
             raise Violation(f"{life!r} accepts {new} and promises only {after.promised}")
         boot.latest = after
         boot.pending.append((effect.token, after))
+
+    def _grants(self, life: Life, before: Memory, event: Prepare | Accept) -> None:
+        """What an acceptor grants was asked of this very life; a blank one does not vote (control.6)."""
+        own, accepted = before.acceptor, before.accepted
+        if event.acceptor != own:
+            raise Violation(f"{life!r} is {own}, and grants what {event.acceptor} was asked: {event}")
+        if accepted is not None:
+            if accepted.value.sets != event.sets and accepted.ballot > event.basis:
+                raise Violation(
+                    f"{life!r} holds {accepted}, and grants to one who asks older acceptors: {event}"
+                )
+        elif isinstance(event, Accept):
+            if own not in event.value.sets.members():
+                raise Violation(
+                    f"{life!r} is {own}, holds nothing, and accepts what does not name it: {event}"
+                )
+        elif event.sets.members() and before.promised == NO_BALLOT:
+            raise Violation(f"{life!r} is {own}, has neither value nor promise, and votes: {event}")
+
+    def _answers_for(self, life: Life, event: Event, message: Any) -> None:  # noqa: ANN401 - either machine.
+        """Nobody votes for another life of its node."""
+        if not isinstance(event, Prepare | Accept) or not isinstance(message, Promised | AcceptedBallot):
+            return
+        if event.acceptor != message.acceptor:
+            raise Violation(f"{life!r} answers {message}, and {event} is for another life")
 
     def _on_persisted(self, life: Life, event: Persisted) -> None:
         boot = self._boot(life)
@@ -270,12 +298,20 @@ class Ledger:
         elif isinstance(event, ReplaceRequest):
             self._replaced[event.attempt] = event
 
+    def _asks_whom_it_knows(self, life: Life, message: Prepare | Accept) -> None:
+        """A round is with the acceptors of the latest value that its proposer knows (control.6)."""
+        basis = self._proposed.get(message.basis)
+        if basis is not None and basis.sets != message.sets:
+            raise Violation(f"{life!r} knows of {basis.sets}, and asks {message.sets}: {message}")
+
     def _on_prepare(self, life: Life, message: Prepare) -> None:
+        self._asks_whom_it_knows(life, message)
         owner = self._proposers.setdefault(message.ballot, repr(life))
         if owner != repr(life):
             raise Violation(f"{life!r} prepares {message.ballot}, which is {owner}'s")
 
     def _on_accept(self, life: Life, message: Accept) -> None:
+        self._asks_whom_it_knows(life, message)
         value, ballot = message.value, message.ballot
         proposed = self._proposed.get(ballot)
         if proposed is not None:

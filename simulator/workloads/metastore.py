@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Effect, Event
@@ -39,13 +40,14 @@ from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import ATTEMPTS_KEPT, NO_BALLOT, Acceptor
 from broadsheet.errors import Status
 from broadsheet.ports import Random
+from simulator import faults as faults_of
 from simulator.checkers.ledger import Ledger
 from simulator.checkers.linearizable import check_linearizable
 from simulator.history import Operation
 from simulator.history import Outcome as Known
 from simulator.log import SimLog
 from simulator.node_context import ClientContext, NodeContext
-from simulator.plan import CLOCKS, CRASHES, DAMAGE, DISK, NETWORK, Budget, Kind
+from simulator.plan import CLOCKS, CRASHES, DAMAGE, DISK, NETWORK, Budget, Fault, Kind, Plan
 from simulator.workload import Episode, MachineWorkload, Violation
 from simulator.world import Life
 
@@ -56,6 +58,17 @@ FORGETFUL = 16
 MEMBERS_MIN = 3
 """The smallest set that stands the loss of a member."""
 ATTEMPT_TIMEOUT = Duration(2500 * MILLISECOND)
+
+
+def restarts_and_damage(draw: Random, plan: Plan, nodes: Sequence[NodeId]) -> list[Fault]:
+    """In some plans one node is started again and again, and in some the damaged one finds bits flipped."""
+    faults: list[Fault] = []
+    if draw.random() < 0.4:
+        kinds = (Kind.KILL, Kind.POWER_CUT)
+        faults += faults_of.restarts(draw, nodes[draw.randrange(0, len(nodes))], kinds, plan.safety_ns)
+    if draw.random() < 0.4:
+        faults += faults_of.damages(draw, faults_of.damaged_node(plan, nodes, draw), plan.safety_ns)
+    return faults
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -117,6 +130,21 @@ class MetastoreWorkload(MachineWorkload):
             "resize_percent": (0, 30, 70)[draw.randrange(0, 3)],
             "operators": (1, 2)[draw.randrange(0, 2)],
         }
+
+    def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
+        """Many starts of one node; and one that is wiped while it is asked, whose new life replaces it."""
+        faults = restarts_and_damage(draw, plan, self.nodes(plan.knobs))
+        if draw.random() < 0.5:
+            return faults
+        node = faults_of.damaged_node(
+            replace(plan, faults=(*plan.faults, *faults)), self.nodes(plan.knobs), draw
+        )
+        moments = ("step.Accept", "step.Prepare", "step.ReplaceRequest", "effect.Persist", "effect.Send")
+        for _ in range(draw.randrange(1, 4)):
+            at, passage = draw.randrange(300 * MILLISECOND, plan.safety_ns), draw.randrange(1, 30)
+            on = f"{node}:{moments[draw.randrange(0, len(moments))]}"
+            faults.append(Fault(at, Kind.WIPE, node, MILLISECOND, on=on, passage=passage))
+        return faults
 
     def stale_calls(self, knobs: dict[str, int]) -> int:
         """Any number where attempts are soon forgotten: whoever was overtaken cannot know."""

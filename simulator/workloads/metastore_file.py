@@ -86,9 +86,11 @@ class MetastoreFileWorkload(ServiceWorkload):
 
         What the start served must still be there.
         """
-        place, full = f"{NODE}:{STEPS[draw.randrange(0, len(STEPS))]}", draw.randrange(0, 2)
+        steps, full = (*STEPS, *["disk.sync_dir"] * 3), draw.randrange(0, 2)
+        place = f"{NODE}:{steps[draw.randrange(0, len(steps))]}"
         first = (Kind.KILL, Kind.KILL, Kind.POWER_CUT, Kind.SYNC_EIO)[draw.randrange(0, 4)]
-        faults = [Fault(at, first, NODE, MILLISECOND, on=place, passage=draw.randrange(1, 4))]
+        passage = 1 if full else draw.randrange(1, 4)  # Where the disk is full, no write comes by again.
+        faults = [Fault(at, first, NODE, MILLISECOND, on=place, passage=passage)]
         if full:
             faults.append(Fault(at, Kind.DISK_FULL, NODE, 400 * MILLISECOND, on=place, passage=1))
         cut = at + draw.randrange(50, 700) * MILLISECOND

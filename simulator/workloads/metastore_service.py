@@ -49,7 +49,12 @@ from simulator.history import Operation
 from simulator.plan import CLOCKS, CRASHES, DAMAGE, NETWORK, Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
 from simulator.workload import Episode
-from simulator.workloads.metastore import check_versions, document_model, founded_document
+from simulator.workloads.metastore import (
+    check_versions,
+    document_model,
+    founded_document,
+    restarts_and_damage,
+)
 from simulator.world import Life, World
 
 SEEDS: Final = (NodeId("a"), NodeId("b"), NodeId("c"))
@@ -117,14 +122,15 @@ class MetastoreServiceWorkload(ServiceWorkload):
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """Power is lost right after the birth of an acceptor whose disk is slow to say that it is durable."""
+        more = restarts_and_damage(draw, plan, NODES)
         if draw.random() < 0.5:
-            return []
+            return more
         node, lasts = NODES[draw.randrange(0, len(NODES))], draw.randrange(20, 400) * MILLISECOND
         moment = ("step.Read", "step.Prepare", "step.Accept")[draw.randrange(0, 3)]
         slow = Fault(1, Kind.SLOW_SYNC, node, lasts, amount=lasts)
         again = draw.randrange(1, 100) * MILLISECOND
         cut = Fault(1, Kind.POWER_CUT, node, again, on=f"{node}:{moment}", passage=draw.randrange(1, 6))
-        return [slow, cut]
+        return [*more, slow, cut]
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
         """Three founders and a spare."""

@@ -4,7 +4,7 @@ import pytest
 
 from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId, Token
 from broadsheet.control.core.acceptor import Memory, Persist, Persisted, Promise, Send, encoded
-from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Promised
+from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Prepare, Promised
 from broadsheet.control.core.operation import Answer, ChangeRequest, ReadRequest
 from broadsheet.control.core.value import (
     NO_BALLOT,
@@ -174,3 +174,59 @@ def test_a_stale_read_and_an_attempt_used_twice_are_seen() -> None:
     story.answer(change("y", expected=1), Status.OK, 2)
     with pytest.raises(Violation, match="twice"):
         story.answer(change("y", expected=2), Status.OK, 2)
+
+
+def grant(story: Story, acceptor: Acceptor, event: Accept | Prepare, memory: Memory | Promise) -> None:
+    """`acceptor` writes down that it grants `event`."""
+    persist = Persist(Token(99), Offset(99), encoded(memory), is_whole=isinstance(memory, Memory))
+    story.ledger.step(LIVES[acceptor.node], event, [persist])
+
+
+def test_a_vote_for_another_life_is_seen() -> None:
+    """A wiped acceptor has forgotten what the life before it promised, so it may not answer (control.6)."""
+    story, before = Story(), Acceptor(B.node, Incarnation(6))
+    prepare = Prepare(A.node, ballot(2), before, NO_BALLOT, AcceptorSets())
+
+    with pytest.raises(Violation, match=r"grants what .* was asked"):
+        grant(story, B, prepare, Promise(ballot(2)))
+    with pytest.raises(Violation, match="is for another life"):
+        story.ledger.step(LIVES["b"], prepare, [Send(A.node, Promised(B, ballot(2), None))])
+
+
+def test_a_vote_of_an_acceptor_that_knows_nothing_is_seen() -> None:
+    """It may be the new life of one that promised something else: it has to be told of a value first."""
+    story = Story()
+    prepare = Prepare(A.node, ballot(2), B, NO_BALLOT, SETS)
+
+    with pytest.raises(Violation, match="has neither value nor promise, and votes"):
+        grant(story, B, prepare, Promise(ballot(2)))
+
+
+def test_a_blank_acceptor_that_accepts_what_does_not_name_it_is_seen() -> None:
+    """It is no member, and would remember a ballot as if it were one."""
+    story, others = Story((A, B, C, D)), value(1, "x")
+    accept = Accept(A.node, ballot(2), D, others, NO_BALLOT, SETS)
+
+    with pytest.raises(Violation, match="accepts what does not name it"):
+        grant(story, D, accept, Memory(D, ballot(2), Accepted(ballot(2), others)))
+
+
+def test_a_grant_to_one_who_asks_older_acceptors_is_seen() -> None:
+    """Its majority is of acceptors that are in force no longer."""
+    story, newer = Story((A, B, C, D)), value(1, "x", sets=AcceptorSets(old=(A, B, D)))
+    story.propose(ballot(1), newer)
+    story.hold(ballot(1), newer, B)
+    prepare = Prepare(C.node, ballot(2, "c"), B, NO_BALLOT, SETS)
+
+    with pytest.raises(Violation, match="grants to one who asks older acceptors"):
+        grant(story, B, prepare, Promise(ballot(2, "c")))
+
+
+def test_a_proposer_that_asks_other_acceptors_than_it_knows_of_is_seen() -> None:
+    """It has learnt of a change, and goes on with the round that it had begun before."""
+    story, newer = Story((A, B, C, D)), value(1, "x", sets=AcceptorSets(old=(A, B, D)))
+    story.propose(ballot(1), newer)
+    prepare = Prepare(C.node, ballot(2, "c"), B, ballot(1), SETS)
+
+    with pytest.raises(Violation, match=r"knows of .* and asks"):
+        story.ledger.step(LIVES["c"], ReadRequest(RequestId(0)), [Send(B.node, prepare)])
