@@ -259,6 +259,28 @@ async def test_two_stored_contents_of_one_range_are_told_with_a_remedy_that_work
     assert not crashes
 
 
+async def test_a_store_that_takes_nothing_is_told() -> None:
+    """journals.20: spool files grew until the disk was full, and the status of the journal was `open`."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), OnlyIndexes(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND, THIRD):
+            await append(node, content)
+        for _ in range(TURNS_MAX):
+            if node.broker.status(NAME).reason:
+                break
+            await asyncio.sleep(0.001)
+        status = node.broker.status(NAME)
+        assert (status.state, node.broker.stopped_count) == ("open", 0)
+        assert "did not take [0, 2000), which stays here and is tried again" in status.reason
+        assert "the store has no room for it" in status.reason
+    async with running(disk, Flaky(None, {}), seed=2, crashes=crashes, is_last=False) as node:
+        await until_stored(node, 2)
+        assert node.broker.status(NAME).reason == ""
+    assert not crashes
+
+
 async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_knows() -> None:
     """J1: reset-head saw no loss, and appends got offsets that stored fragments have and readers had read."""
     crashes: list[BaseException] = []

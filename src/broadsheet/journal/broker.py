@@ -339,7 +339,7 @@ class Broker:
                 reason=slot.trouble if slot is not None else "",
             )
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        trouble = next((each.trouble for each in replica.closed if each.trouble), "")
+        trouble = next((told for each in replica.closed if (told := each.trouble or each.refused)), "")
         reason = replica.reason or replica.damage or trouble or disagreement(replica.index.first_conflict())
         if pipeline.state is State.OPEN and pipeline.is_full:
             state = "full"

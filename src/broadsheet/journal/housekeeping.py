@@ -21,7 +21,7 @@ from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.remedies import accept_loss, not_stored
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
@@ -317,7 +317,8 @@ class Housekeeping:
         replica = self._replica
         try:
             fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)
-        except OSError:
+        except OSError as error:
+            spool.refused = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
             if await mend(replica, spool.begin, spool.end):
@@ -326,7 +327,8 @@ class Housekeeping:
             return True
         try:
             await replica.store.read_back(replica.name, fragment)
-        except OSError:
+        except OSError as error:
+            spool.refused = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
             spool.trouble = str(error)  # The store's copy is bad; the spool is sound, and goes on serving.

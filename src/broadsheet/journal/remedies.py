@@ -47,6 +47,11 @@ def disagreement(fragments: Sequence[Fragment]) -> str:
     )
 
 
+def not_stored(begin: int, end: int, error: Exception) -> str:
+    """The reason in the status of a journal whose fragment the store does not take."""
+    return f"the fragment store did not take [{begin}, {end}), which stays here and is tried again: {error}"
+
+
 def unproven(directory: str, names: Sequence[str]) -> str:
     """The reason in the status of a sound journal that has files moved aside; empty if it has none."""
     if not names:

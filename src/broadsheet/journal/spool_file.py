@@ -79,6 +79,8 @@ class SpoolFile:
         """The begins of those blocks."""
         self.trouble = ""
         """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
+        self.refused = ""
+        """Why the store did not take it the last time; empty if it was not asked."""
         self._sha: Hash = sha1(usedforsecurity=False)
         self._block_crcs: list[int] = []
         self._tail_crc = 0
