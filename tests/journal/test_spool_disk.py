@@ -149,6 +149,21 @@ async def test_a_file_that_is_used_by_a_thread_does_not_rest() -> None:
     assert handle.rest()
 
 
+async def test_a_file_that_is_closed_while_a_thread_uses_it_is_closed_afterwards() -> None:
+    """The number of its descriptor went to another file: the thread read, or synced, that one."""
+    bench = Bench()
+    handle = bench.make(7)
+    with handle._using() as file:
+        handle.close()
+        assert bench.disk.open_count == 1
+        with pytest.raises(OSError, match="closed"):
+            handle.read_at(0, 4)
+        assert file.read_at(0, 4) == b"0007"
+    assert bench.disk.open_count == bench.pool.open_count == 0
+    handle.close()
+    assert bench.disk.open_count == 0
+
+
 async def test_only_an_open_file_gives_its_pages_back() -> None:
     """A hint must not open what rests, and must not reach a descriptor that is another file's by now."""
     bench = Bench()

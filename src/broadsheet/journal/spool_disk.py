@@ -299,11 +299,20 @@ class SpoolHandle:
         finally:
             with self._pool.lock:
                 self._use_count -= 1
+            if self._is_closed:
+                self._close_when_idle()
 
     def close(self) -> None:
-        """See `File.close`."""
+        """See `File.close`. While a thread uses the file, its descriptor stays open until that ends."""
         with self._pool.lock:
             self._is_closed = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        """Close if asked to and idle: another file may get the number of a closed descriptor."""
+        with self._pool.lock:
+            if not self._is_closed or self._use_count:
+                return
             file, self._file = self._file, None
             self._pool.forget(self)
         if file is not None:
@@ -318,7 +327,7 @@ class SpoolHandle:
         """
         with self._pool.lock:
             self._use_count += 1
-            file = self._file
+            file = None if self._is_closed else self._file
         try:
             yield file if file is not None else self._awake()
         finally:
@@ -326,6 +335,8 @@ class SpoolHandle:
                 self._use_count -= 1
                 if self._file is not None:
                     self._pool.used(self)
+            if self._is_closed:
+                self._close_when_idle()
 
     def _awake(self) -> File:
         if self._is_closed:
