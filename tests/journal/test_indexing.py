@@ -199,5 +199,8 @@ async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.Mon
             await _idle()
         indexing = await node.broker.indexing(NAME)
         assert "more than 3 producers" in indexing.trouble
+        status = node.broker.status(replica.name)
+        assert (status.state, node.broker.stopped_count) == ("open", 0)
+        assert "its producer index has ended" in status.reason, "committed readers are slow from here on"
         assert await _point(node, replica.end) == 3 * len(content)
     assert not crashes

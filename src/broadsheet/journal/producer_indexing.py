@@ -89,6 +89,7 @@ class Indexing:
                 await self._catch_up()
         except (Corrupt, Trimmed) as error:
             self.trouble = str(error)
+            self._replica.notice = self._replica.notice or f"its producer index has ended: {error}"
 
     async def _catch_up(self) -> None:
         if self._index is None:
