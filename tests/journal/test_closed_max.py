@@ -148,7 +148,8 @@ async def test_what_is_stored_is_compared_with_the_few_files_that_share_its_span
     spools = [Spool(file, ByteOffset(1000 + n)) for n in range(200)]
     for spool in spools:
         spool.end = ByteOffset(spool.begin + 1)
-    stored = [Fragment(ByteOffset(n), ByteOffset(n + 1), bytes(20), Codec.NONE) for n in range(1100)]
+    digest = spools[0].digest()
+    stored = [Fragment(ByteOffset(n), ByteOffset(n + 1), digest, Codec.NONE) for n in range(1100)]
     looked_at = 0
     assert await contradiction(NAME, spools, stored) == ("", {})
     assert looked_at < 5 * len(stored)
