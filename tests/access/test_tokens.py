@@ -129,6 +129,8 @@ def test_a_rotated_key_still_verifies_and_the_first_one_signs() -> None:
         ("a negative issue time", jwt.encode(claims(iat=-(10**18)), KEY, "HS256"), 0),
         ("an expiry of 80 bits", jwt.encode(claims(exp=1 << 80), KEY, "HS256"), 0),
         ("a broken expiry", jwt.encode({**claims(), "exp": NOW / SECOND + 60.5}, KEY, "HS256"), 0),
+        ("a subject that is no text", jwt.encode(claims(sub="\ud800"), KEY, "HS256"), 0),
+        ("a name that is no text", jwt.encode(claims(sel=including({**BY_NAME, "value": "\ud800"})), KEY), 0),
         ("a header that nests", ".".join([nested(b"["), nested(b"{"), "x"]), 0),
         ("a payload that nests", signed_part(b"[" * 4000), 0),
         ("a number of 5,000 digits", part(b'{"alg":"HS256","kid":' + b"9" * 5000 + b"}") + ".e30.x", 0),

@@ -127,6 +127,24 @@ async def test_a_caller_without_room_keeps_no_other_caller_waiting() -> None:
     assert node.is_waiting(large)
 
 
+async def test_a_small_request_passes_a_frame_of_its_caller_that_has_no_room() -> None:
+    """The floor holds for whoever was held back too: the large frame may wait for other callers for ever."""
+    node = accounts()
+    hogs = [node.enter(str(number), is_control=False) for number in range(200)]
+    mine = [node.enter("mine", is_control=False) for _ in range(3)]
+    greedy(node, *hogs)
+    node.take(mine[0], MIB)
+    large, small = Waits(mine[1]), Waits(mine[2])
+    node.wait(large, 4 * MIB)
+    node.wait(small)
+    node.give(mine[0], MIB)
+
+    await until(lambda: not small.is_held)
+    assert large.is_held
+    assert node.is_waiting(large)
+    node.check()
+
+
 async def test_the_reserve_is_for_control() -> None:
     """Replication and operators go on where clients have taken all that they may (wire.6)."""
     node = accounts()

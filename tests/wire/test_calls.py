@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broadsheet.access.capability import Capability
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import (
     DeadlineExceeded,
@@ -419,3 +420,32 @@ async def test_a_reply_of_the_greatest_size_is_sent() -> None:
             with pytest.raises(TooLarge, match="the reply has 2001 bytes"):
                 await client.call("test.echo", Echo(), reply=Echo)
         await client.close()
+
+
+@pytest.mark.parametrize("is_task", [False, True])
+async def test_a_reply_that_is_too_large_is_no_refusal_of_what_was_executed(is_task: bool) -> None:
+    """A refusal says that nothing was done; the handler of a method that changes something had done it."""
+    async with world(WireLimits(body_bytes_max=2000)) as w:
+        client = await w.client()
+        method = next(each for each in w.methods.table if each.name == "test.echo")
+        answer, done = Reply(Echo(name="x" * 2000)), 0
+
+        def plain(_call: Call, _request: Echo, _payload: memoryview) -> Reply:
+            nonlocal done
+            done += 1
+            return answer
+
+        async def task(call: Call, request: Echo, payload: memoryview) -> Reply:
+            return plain(call, request, payload)
+
+        method.handler, method.capability = task if is_task else plain, Capability.APPEND
+        calls = [client.call("test.echo", Echo(), reply=Echo) for _ in range(50)]
+        answers = await asyncio.gather(
+            *calls, client.call("test.echo", Echo(), reply=Echo), return_exceptions=True
+        )
+        await client.close()
+
+    assert done == 51
+    for each in answers:
+        assert type(each) is Unknown, each
+        assert "was executed, and the reply has" in str(each)

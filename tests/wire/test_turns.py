@@ -256,6 +256,67 @@ async def test_frames_that_never_end_hold_no_more_than_their_share() -> None:
         await client.close()
 
 
+CROWDED = WireLimits(
+    frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20,
+    node_in_flight_bytes_max=8 << 20, reserve_bytes=1 << 20,
+    crowded_frame_timeout=Duration(4 * SECOND),
+)  # fmt: skip
+"""Four frames of 1 MB fill what one caller may have."""
+
+
+def large_call(stream: int = 1) -> bytes:
+    body = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
+    return f.header(f.CALL, stream, body_bytes=len(body), payload_bytes=1_000_000) + body + bytes(1_000_000)
+
+
+async def test_frames_that_are_begun_and_left_keep_no_other_large_frame_waiting() -> None:
+    """They kept all large frames of their caller waiting for a minute, and again as they were begun anew."""
+    async with world(CROWDED) as w:
+        host, _, port = w.address.rpartition(":")
+        left = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
+        for reader, writer in left:
+            writer.write(HELLO)
+            await reader.read(1)  # The welcome.
+            writer.write(large_call()[:200_000])
+        await until(lambda: w.server.accounts.used_bytes > 2 << 20)
+        client = await w.client()
+        async with asyncio.timeout(20):
+            _, payload = await client.call("test.echo", Echo(), (bytes(900_000),), reply=Echo)
+        assert len(payload) == 900_000
+        assert w.server.counts.broken >= 1
+        for _, writer in left:
+            writer.close()
+        await client.close()
+
+
+async def test_a_large_frame_that_comes_fast_enough_is_not_given_up_because_others_wait() -> None:
+    """Otherwise a caller with many uploads over a slow line would lose its connections by turns."""
+    async with world(msgspec.structs.replace(CROWDED, crowded_frame_timeout=8 * SECOND)) as w:
+        host, _, port = w.address.rpartition(":")
+        steady = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+        for reader, writer in steady:
+            writer.write(HELLO)
+            await reader.read(1)  # The welcome.
+            writer.write(large_call()[:200_000])
+        await until(lambda: w.server.accounts.used_bytes > 7 << 19)
+        client = await w.client()
+        waiting = asyncio.ensure_future(client.call("test.echo", Echo(), (bytes(900_000),), reply=Echo))
+        await until(lambda: any(each.backpressure.is_held for each in w.server.connections.values()))
+        for at in range(200_000, 1_000_200, 50_000):
+            assert not waiting.done(), "there was room all the time"
+            for _, writer in steady:
+                writer.write(large_call()[at : min(at + 50_000, 1_000_000)])
+            await asyncio.sleep(0.1)
+        for _, writer in steady:
+            writer.write(large_call()[1_000_000:])
+        await waiting
+        for reader, writer in steady:
+            assert len(await reader.readexactly(1_000_000)) == 1_000_000
+            writer.close()
+        assert not w.server.counts.broken
+        await client.close()
+
+
 async def test_runs_that_nobody_answers_do_not_starve_another_caller() -> None:
     """Reproduced before: ten connections whose runs waited filled the node's budget, and nobody was read."""
     limits = WireLimits(

@@ -208,9 +208,11 @@ def parse_keys(text: str) -> list[bytes]:
 
 def _claims(found: Mapping[str, Any]) -> Claims:
     try:
-        return msgspec.convert(found, Claims)
-    except msgspec.ValidationError as error:
+        claims = msgspec.convert(found, Claims)
+        msgspec.json.encode(claims)  # JSON can name half of a UTF-16 pair, which is no text.
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise Unauthenticated(f"the token's claims are malformed: {error}") from None
+    return claims
 
 
 def _principal(claims: Claims) -> Principal:

@@ -19,6 +19,7 @@ Source: Choudhury and Hahne, dynamic queue length thresholds; ADRs 0152, 0154.
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from broadsheet.base.time import Instant
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
 
@@ -90,6 +91,10 @@ class Waiter(Protocol):
         """Read again, because there may be room, unless the connection is held back for another reason."""
         ...
 
+    def hurry(self, now: Instant) -> None:
+        """Disconnect a peer whose large frame, for which bytes are reserved, comes too slowly."""
+        ...
+
 
 class Accounts:
     """The accounts of one server, and the connections that wait for room."""
@@ -105,6 +110,8 @@ class Accounts:
         self.by_name: dict[str, Account] = {}
         self._waiting: dict[Account, dict[Waiter, int]] = {}
         """Connections that wait for room, and for how many bytes."""
+        self._expecting: dict[Account, dict[Waiter, None]] = {}
+        """Connections that have reserved bytes for a large frame that has begun."""
 
     def enter(self, name: str, *, is_control: bool, owned: Callable[[], Owned] | None = None) -> Holding:
         """A new holding in the account of `name`, for one more connection.
@@ -233,17 +240,44 @@ class Accounts:
         """Ease waiting connections in order; within an account, the first without room stops the others.
 
         This runs whenever bytes are given back. Because of that stop it looks at one connection of each
-        account, besides those that it eases.
+        account, besides those that it eases. Below the floor nobody is stopped: a small request must get
+        through although a frame stands before it that the other accounts leave no room for.
         """
         for account, line in list(self._waiting.items()):
             while line:
                 waiter, size = next(iter(line.items()))
                 if waiter.holding is not None and not self.has_room(waiter.holding, size):
                     break
-                del line[waiter]
-                if not line:
-                    del self._waiting[account]
+                self.forget(waiter)
                 waiter.ease()
+            if line and account.used_bytes < self.floor_bytes:
+                for waiter, size in list(line.items()):
+                    if account.used_bytes + size <= self.floor_bytes and waiter in line:
+                        self.forget(waiter)
+                        waiter.ease()
+
+    def expect(self, waiter: Waiter, *, is_expecting: bool) -> None:
+        """Note whether `waiter` has bytes reserved for a large frame whose rest has not come."""
+        assert waiter.holding is not None, "only a connection that has greeted reserves bytes"
+        account = waiter.holding.account
+        if is_expecting:
+            self._expecting.setdefault(account, {})[waiter] = None
+        elif (others := self._expecting.get(account)) is not None:
+            others.pop(waiter, None)
+            if not others:
+                del self._expecting[account]
+
+    def press(self, waiter: Waiter, now: Instant) -> None:
+        """Have the frames of the same caller that come too slowly given up, for `waiter` waits for room.
+
+        Only the first in line does this, so that a long line costs no more than a short one.
+        """
+        assert waiter.holding is not None, "only a connection that has greeted waits for room"
+        account = waiter.holding.account
+        line = self._waiting.get(account)
+        if line and next(iter(line)) is waiter:
+            for other in list(self._expecting.get(account, ())):
+                other.hurry(now)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -258,6 +292,9 @@ class Accounts:
         for line in self._waiting.values():
             for waiter in line:
                 assert waiter.is_held, "a connection that waits for room is not read"
+        assert all(self._expecting.values()), "no empty line"
+        for account, others in self._expecting.items():
+            assert account.used_bytes, f"{len(others)} connections of {account.name} have reserved no bytes"
 
     @staticmethod
     def _check(account: Account) -> None:

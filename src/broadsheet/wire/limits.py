@@ -45,6 +45,9 @@ class WireLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Work on all connections of a server in one turn of the loop; the rest waits."""
     frame_timeout: Duration = Duration(60 * SECOND)
     """How long a frame may take from its first byte to its last."""
+    crowded_frame_timeout: Duration = Duration(15 * SECOND)
+    """The same for a frame of 128 KiB or more while another connection of its caller waits for room: the
+    frame's bytes must come at the rate that ends it in this time."""
     send_buffer_bytes_max: int = 32 << 20
     """Bytes queued to a peer that does not read them; above this, the peer is disconnected. A client counts
     only bytes that it adds while the socket is full already: its requests wait for the socket."""

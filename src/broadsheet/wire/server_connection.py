@@ -24,7 +24,7 @@ from broadsheet.access.capability import Capability
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
-from broadsheet.base.time import SECOND, Duration, Instant, after
+from broadsheet.base.time import SECOND, Duration, Instant, after, since
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
@@ -130,6 +130,11 @@ class Backpressure:
         """Bytes of answers that the peer leaves unread."""
         self._expected = self._wanted = 0
         """`_expected`: bytes reserved for a large torn frame. `_wanted`: bytes it waits to reserve."""
+        self._reserved_at = self._pressed_at = Instant(0)
+        """`_reserved_at`: when the bytes were reserved; later by the time in which we did not read.
+        `_pressed_at`: when it began to wait for room, or last had slow frames given up."""
+        self._held_at: Instant | None = None
+        """When we stopped reading, for a reason of ours; None if we read, or if the peer does not."""
 
     def enter(self, name: str, *, is_control: bool) -> None:
         """Charge the connection, which has greeted, to the account of `name`."""
@@ -164,7 +169,7 @@ class Backpressure:
         if self.in_flight_bytes > self._connection.limits.in_flight_bytes_max or not has_room:
             self.hold()
             if not has_room:
-                self._accounts.wait(self, self._wanted)
+                self._wait()
 
     def give(self, size: int) -> None:
         """Count `size` fewer bytes, and read on if there is room."""
@@ -207,22 +212,60 @@ class Backpressure:
             return
         if self._expected:
             self._accounts.give(self.holding, self._expected)
+            self._accounts.expect(self, is_expecting=False)
         self._expected = self._wanted = 0
         if not size:
             return
         if self._accounts.has_room(self.holding, size):
             self._accounts.take(self.holding, size)
-            self._expected = size
+            self._accounts.expect(self, is_expecting=True)
+            self._expected, self._reserved_at = size, self._connection.ports.time.now()
         else:
             self._wanted = size
             self.hold()
-            self._accounts.wait(self, self._wanted)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for room, and have slow frames of the same caller given up after a while."""
+        connection = self._connection
+        if not self._accounts.is_waiting(self):
+            self._pressed_at = connection.ports.time.now()
+        self._accounts.wait(self, self._wanted)
+        connection.arm(connection.ports.time.now())
+
+    def presses_at(self) -> Instant | None:
+        """When slow frames of the same caller are to be given up; None if this connection has room."""
+        return after(self._pressed_at, PRESS_INTERVAL) if self._accounts.is_waiting(self) else None
+
+    def press(self, now: Instant) -> None:
+        """Have slow frames of the same caller given up if this connection has waited long enough."""
+        at = self.presses_at()
+        if at is not None and now >= at:
+            self._pressed_at = now
+            self._accounts.press(self, now)
+
+    def hurry(self, now: Instant) -> None:
+        """Give up on the large frame that has begun if it comes too slowly, because others wait for room.
+
+        Otherwise a caller could begin frames on many connections and leave them, and none of its other
+        connections could send a large frame until `frame_timeout`.
+        """
+        connection, expected = self._connection, self._expected
+        elapsed = (now if self._held_at is None else self._held_at) - self._reserved_at
+        timeout = connection.limits.crowded_frame_timeout
+        if elapsed < timeout // STALL_RATIO or connection.torn_bytes * timeout >= expected * elapsed:
+            return
+        connection.give_up(
+            f"a frame of {expected} bytes came too slowly, and other connections of its caller wait for room:"
+            f" they demand all of it within crowded_frame_timeout, {timeout // SECOND} s"
+        )
 
     def hold(self) -> None:
         """Read no more for now."""
         if not self.is_held and not self._connection.is_lost:
             hit("wire.held")
             self.is_held = True
+            self._held_at = None if self._connection.is_write_paused else self._connection.ports.time.now()
             self._connection.update_reading()
 
     def keep_alive(self, now: Instant) -> None:
@@ -233,6 +276,8 @@ class Backpressure:
         PONG: otherwise the peer would give up after `keepalive_misses_max` PINGs.
         """
         connection = self._connection
+        if now < after(connection.base.heard_at, connection.limits.keepalive_interval):
+            return
         connection.base.heard_at, connection.base.misses = now, 0
         if not connection.is_write_paused and connection.base.phase is not Phase.GREETING:
             connection.base.out.append(f.frame(f.PONG, 0))
@@ -244,7 +289,7 @@ class Backpressure:
             return
         is_reserved = self._expected > 0  # A reservation is given back only when its frame is read whole.
         if holding is not None and not is_reserved and not self._accounts.has_room(holding, self._wanted):
-            self._accounts.wait(self, self._wanted)
+            self._wait()
             return
         if connection.is_write_paused or self.in_flight_bytes * 2 > connection.limits.in_flight_bytes_max:
             return
@@ -253,6 +298,11 @@ class Backpressure:
             self.expect(wanted)
         self._accounts.forget(self)
         self.is_held = False
+        if self._held_at is not None:
+            self._reserved_at = after(
+                self._reserved_at, since(self._held_at, self._connection.ports.time.now())
+            )
+            self._held_at = None
         connection.go_on()
 
     def check(self) -> None:
@@ -264,6 +314,12 @@ class Backpressure:
         assert is_full or connection.is_write_paused or self._accounts.is_waiting(self), (
             f"connection {connection.connection} is not read, and nothing will change that"
         )
+
+
+PRESS_INTERVAL: Final = Duration(SECOND)
+"""How long a connection waits for room before slow frames of its caller are given up, and how often then."""
+STALL_RATIO: Final = 8
+"""A large frame may stop for this part of `crowded_frame_timeout` at its beginning."""
 
 
 class ServedRunStreams:
@@ -493,7 +549,7 @@ class RequestTasks:
     def _start(
         self,
         stream: int,
-        work: Callable[[int, Any], Coroutine[Any, Any, None]],
+        work: Callable[[int, Any, Method], Coroutine[Any, Any, None]],
         handler: Any,  # noqa: ANN401 - an awaitable.
         call: Call,
         size: int,
@@ -519,7 +575,7 @@ class RequestTasks:
         accounts.started(holding)
         entry = self._works[stream] = Work(handler, size)
         connection.backpressure.take(size)
-        entry.task = connection.server.scope.spawn(work(stream, handler), name=call.method.name)
+        entry.task = connection.server.scope.spawn(work(stream, handler, call.method), name=call.method.name)
         entry.task.add_done_callback(lambda _task: self._stopped(stream))
         if call.deadline is not None:
             delay = Duration(max(0, call.deadline - connection.ports.time.now()))
@@ -547,15 +603,15 @@ class RequestTasks:
         self._connection.on_stopped(stream)
         self._connection.backpressure.give(entry.size)  # Last, because this may process more received frames.
 
-    async def _answer(self, stream: int, work: Awaitable[Reply]) -> None:
+    async def _answer(self, stream: int, work: Awaitable[Reply], method: Method) -> None:
         try:
-            self._connection.reply(stream, await work)
+            self._connection.reply(stream, await work, method)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self._connection.refuse(stream, error)
 
-    async def _open_run(self, stream: int, work: Awaitable[RunOpened]) -> None:
+    async def _open_run(self, stream: int, work: Awaitable[RunOpened], _method: Method) -> None:
         try:
             self._connection.runs.accept(stream, await work)
         except asyncio.CancelledError:
@@ -567,10 +623,12 @@ class RequestTasks:
 class Rows:
     """Replies to the calls of one event, encoded together while body and payload length stay the same."""
 
-    __slots__ = ("_begin", "_body", "_connection", "_encoded", "_payload_bytes", "_payloads", "_streams")
+    __slots__ = (
+        "_begin", "_body", "_connection", "_encoded", "_method", "_payload_bytes", "_payloads", "_streams",
+    )  # fmt: skip
 
-    def __init__(self, connection: "ServerConnection", streams: U32Column) -> None:
-        self._connection, self._streams = connection, streams
+    def __init__(self, connection: "ServerConnection", streams: U32Column, method: Method) -> None:
+        self._connection, self._streams, self._method = connection, streams, method
         self._begin = 0
         """Number of the call that the first of `_payloads` answers."""
         self._body: msgspec.Struct | None = None
@@ -596,7 +654,7 @@ class Rows:
         self._payloads, self._begin, self._body = [], begin, None
         if payloads:
             streams = self._streams[first : first + len(payloads)]
-            self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes)
+            self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes, self._method)
 
 
 CHUNK_MIN: Final = 4
@@ -623,7 +681,7 @@ def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Insta
     except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
         return _refuse_calls(connection, event, error)
     hit("wire.row")
-    handler, rows, done = method.handler, Rows(connection, event.streams), 0
+    handler, rows, done = method.handler, Rows(connection, event.streams, method), 0
     share, chunk = connection.share, CHUNK_MIN
     while done < count:
         done = _serve_chunk(connection, event, rows, handler, call, request, done, min(count, done + chunk))
@@ -768,6 +826,14 @@ LOOKS: Final = Capability.LIST | Capability.READ
 """Capabilities of methods that change nothing."""
 
 
+def _too_large(size: int, method: Method | None) -> Refusal:
+    """The refusal of a reply of `size` bytes; its status is UNKNOWN if the handler has changed something."""
+    text = f"the reply has {size} bytes, more than the caller takes in a frame"
+    if method is not None and method.capability & ~LOOKS:
+        return Refusal(Status.UNKNOWN, f"{method.name} was executed, and {text}")
+    return Refusal(Status.TOO_LARGE, text)
+
+
 class ServerConnection(ConnectionProtocol):
     """One connection that was accepted."""
 
@@ -870,7 +936,7 @@ class ServerConnection(ConnectionProtocol):
                 break
         self.share = None
         self.settle()
-        self.backpressure.expect(self._torn_bytes())
+        self.backpressure.expect(self._expected_bytes())
         return not self.backpressure.is_held and bool(
             self._pending or (inbound.read < inbound.written and not self.base.is_torn)
         )
@@ -904,7 +970,12 @@ class ServerConnection(ConnectionProtocol):
         else:
             self.transport.pause_reading()
 
-    def _torn_bytes(self) -> int:
+    @property
+    def torn_bytes(self) -> int:
+        """Received bytes that are not processed yet."""
+        return self._inbound.written - self._inbound.read
+
+    def _expected_bytes(self) -> int:
         """Bytes of the large frame that has begun; 0 if there is none."""
         base, inbound = self.base, self._inbound
         if not base.is_torn or base.phase is Phase.BROKEN:
@@ -970,15 +1041,17 @@ class ServerConnection(ConnectionProtocol):
             self.end("drained")
 
     def next_deadline(self) -> Instant | None:
-        """The time at which the token expires; None if no open stream depends on it."""
-        expires = self.principal.expires
+        """When the token of an open stream expires, or a wait for room becomes too long."""
+        presses, expires = self.backpressure.presses_at(), self.principal.expires
         if expires is None or self._expelled is self.principal or not (self.streams or self.runs):
-            return None
+            return presses
         time = self.ports.time
-        return after(time.now(), Duration(max(0, expires - time.wall())))
+        due = after(time.now(), Duration(max(0, expires - time.wall())))
+        return due if presses is None else min(due, presses)
 
     def on_deadline(self, now: Instant) -> None:
         """End long streams whose token has expired; keep a held connection alive."""
+        self.backpressure.press(now)
         if not self._is_reading:
             self._torn_since = now
             self.backpressure.keep_alive(now)
@@ -994,6 +1067,13 @@ class ServerConnection(ConnectionProtocol):
             return
         self._expelled = self.principal
         self._judge_again()
+
+    def give_up(self, message: str) -> None:
+        """Break the connection, so that others of its caller get the room that it has."""
+        self.base.fail(Status.THROTTLED, message)
+        self.take_events(self.ports.time.now())
+        if self.is_write_paused:
+            self.abort(message)
 
     def leave(self) -> None:
         """Accept no more streams, and close when the last has ended."""
@@ -1069,7 +1149,7 @@ class ServerConnection(ConnectionProtocol):
             payload = self.keep_small(event.payload) if method.is_task else event.payload
             result = method.handler(call, request, payload)
             if type(result) is Reply:
-                self.reply(stream, result)
+                self.reply(stream, result, method)
                 return
         except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self.refuse(stream, error)
@@ -1135,26 +1215,30 @@ class ServerConnection(ConnectionProtocol):
 
     # ------------------------------------------------------------------ answers
 
-    def reply(self, stream: int, reply: Reply) -> None:
-        """End `stream` with a reply."""
+    def reply(self, stream: int, reply: Reply, method: Method | None = None) -> None:
+        """End `stream` with the reply of `method`.
+
+        Raises:
+            Refusal: the caller does not take a reply of that size.
+        """
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
-            raise Refusal(
-                Status.TOO_LARGE, f"the reply has {size} bytes, more than the caller takes in a frame"
-            )
+            raise _too_large(size, method)
         if self.share is not None:
             self.share.units -= size >> REPLY_SHIFT
         if self.base.reply(stream, body, reply.payload):
             self.mark_dirty()
 
-    def send_rows(self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int) -> None:
+    def send_rows(
+        self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int, method: Method
+    ) -> None:
         """Answer calls of one event by column. They were never registered, because they need no state."""
         size = len(body) + payload_bytes
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             for stream in streams.tolist():
                 if self.base.begin_call(stream):
-                    self.refuse(stream, Refusal(Status.TOO_LARGE, f"the reply has {size} bytes"))
+                    self.refuse(stream, _too_large(size, method))
         elif self.base.phase is not Phase.BROKEN:
             self.base.out.append(render_rows(f.REPLY, streams, body, payloads, payload_bytes))
             self.mark_dirty()
