@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.wire.inbound import CALM_RESTS, PINNED_MAX, Inbound
-from broadsheet.wire.slab import BUSY_BYTES_MAX, POOLED_BYTES_MAX, SlabPool
+from broadsheet.wire.slab import BUSY_BYTES_MAX, POOLED_BYTES_MAX, SMALL_BYTES, TINY_BYTES, SlabPool
 
 HEAD = 4
 """A frame here is its length in four bytes, itself included, and as many bytes of one value."""
@@ -110,6 +110,21 @@ def test_large_frames_of_one_size_are_never_copied_in_the_slab() -> None:
 
     assert moved <= 200_000
     assert reader.moved_bytes == moved
+
+
+def test_few_bytes_take_a_small_slab_and_more_bytes_a_larger_one() -> None:
+    """800 connections that ping in one moment made the loop wait 56 ms for 50 MiB of memory."""
+    reader = Reader(SlabPool(4 << 20))
+    sizes = []
+    for frame in (10, 10, 30_000, 10, 10):
+        reader.feed(frames_of([frame])[: HEAD + 1], chunk=100)
+        sizes.append(len(reader.inbound.slab))
+        reader.feed(frames_of([frame])[HEAD + 1 :], chunk=1 << 20)
+        reader.taken.clear()
+        reader.inbound.rest()
+        assert not reader.inbound.slab
+
+    assert sizes == [SMALL_BYTES, TINY_BYTES, TINY_BYTES, SMALL_BYTES, TINY_BYTES]
 
 
 def test_an_idle_connection_holds_no_slab() -> None:

@@ -10,7 +10,7 @@ Source: ADR 0045.
 
 from typing import Final
 
-from broadsheet.wire.slab import SMALL_BYTES, SlabPool, is_free
+from broadsheet.wire.slab import SMALL_BYTES, TINY_BYTES, SlabPool, is_free
 
 LARGE_FRAME_BYTES: Final = 128 << 10
 """A torn frame of this size or more gets a read of its own. For a smaller one a copy is cheaper."""
@@ -39,6 +39,11 @@ class Inbound:
         self.read = self.written = 0
         self._pool = pool
         self._begin = self._expected = self._calm_rests = 0
+        self._first_bytes = SMALL_BYTES
+        """The size of the next slab: tiny if the last one had few bytes when it was given back.
+
+        The first slab is not tiny: a stranger is not told why it is refused if some of its bytes are unread.
+        """
         self._pinned: list[bytearray] = []
         self._pinned_bytes = 0
 
@@ -49,7 +54,7 @@ class Inbound:
         slab.
         """
         if not self.slab:
-            self._swap(SMALL_BYTES)
+            self._swap(self._first_bytes)
         elif self.written:
             if self.written - self._begin < self._expected:
                 self._expected = 0  # Smaller frames come now.
@@ -98,6 +103,7 @@ class Inbound:
         if is_busy or not is_free(self.slab):
             self.view = memoryview(self.slab)  # Live views pin its beginning; the next bytes go behind them.
         else:
+            self._first_bytes = TINY_BYTES if self.written <= TINY_BYTES else SMALL_BYTES
             self._give()
 
     def shrink(self) -> None:
@@ -118,21 +124,27 @@ class Inbound:
     def _rewind(self) -> None:
         """Go on after all bytes were taken: at the front, behind live views, or in a new slab."""
         size, written = len(self.slab), self.written
-        if size <= SMALL_BYTES and written == size and not self._pool.is_short:
-            self._swap(self._pool.medium_bytes)  # The read filled the slab: a larger one saves calls.
-            return
+        if written == size:  # The read filled the slab: a larger one saves calls.
+            if size < SMALL_BYTES:
+                self._swap(SMALL_BYTES)
+                return
+            if size == SMALL_BYTES and not self._pool.is_short:
+                self._swap(self._pool.medium_bytes)
+                return
         self.view = _NOTHING
         if is_free(self.slab):
             self.read = self.written = 0
         elif written * 2 > size or size - written < self._expected:
-            self._swap(SMALL_BYTES if self._pool.is_short else size)
+            self._swap(min(size, SMALL_BYTES) if self._pool.is_short else size)
             return
         self.view = memoryview(self.slab)
 
     def _move(self, wanted: int) -> None:
         """Move the torn frame to the front of a slab of at least `wanted` bytes."""
         size, rest = len(self.slab), self.written - self.read
-        if size <= SMALL_BYTES and not self._pool.is_short:
+        if size < SMALL_BYTES and wanted <= SMALL_BYTES:
+            size = SMALL_BYTES
+        elif size <= SMALL_BYTES and not self._pool.is_short:
             size = self._pool.medium_bytes
         size = max(size, wanted)
         self.view = _NOTHING
