@@ -21,6 +21,7 @@ from broadsheet.runtime.network import TCPNetwork
 from broadsheet.runtime.system import system_ports
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.wire import frame as f
+from tests.wire.harness import until
 
 
 @asynccontextmanager
@@ -118,6 +119,34 @@ async def test_few_requests_are_looked_at_in_one_turn() -> None:
 
     assert all(answer.startswith(b"HTTP/1.1 200 OK") for answer in answers)
     assert most <= 2 * TURN_READS_MAX
+
+
+async def test_a_whole_request_does_not_wait_behind_many_that_come_in_pieces() -> None:
+    """250 connections that sent a byte now and then made `/healthz` wait for all of them."""
+    pages = CountedPages()
+    hall = Hall(pages, LoopTimers(asyncio.get_running_loop()))
+    listener = await TCPNetwork().listen("127.0.0.1:0", lambda: Connection(hall))
+    host, _, port = listener.address.rpartition(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(200)]
+    for sock in slow:
+        sock.sendall(b"G")
+    await until(lambda: sum([not each.is_fresh for each in crowd(hall)]) == 200)
+    with socket.create_connection((host, int(port))) as asking:
+        await until(lambda: len(crowd(hall)) == 201)
+        for sock in slow:
+            sock.sendall(b"E")
+        asking.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        while not pages.count:  # noqa: ASYNC110 - turn by turn, to look in the same turn.
+            await asyncio.sleep(0)
+        assert len(hall._slow) > 100, "the slow ones were served before it"
+    for sock in slow:
+        sock.close()
+    await until(lambda: not crowd(hall))
+    await listener.close()
+
+
+def crowd(hall: Hall) -> list[Connection]:
+    return [connection for each in hall._sources.values() for connection in each]
 
 
 async def test_a_costly_page_is_made_once_for_many(tmp_path: Path) -> None:

@@ -90,10 +90,13 @@ async def test_both_ends_send_at_once_and_notice_a_dead_host() -> None:
 class Counted(asyncio.BufferedProtocol):
     """Says how many connections were made."""
 
-    made = 0
+    made = lost = 0
 
     def connection_made(self, transport: object) -> None:
         Counted.made += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        Counted.lost += 1
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return bytearray(16)
@@ -193,3 +196,53 @@ async def test_who_has_sent_something_does_not_wait_behind_those_that_have_not()
     for sock in silent:
         sock.close()
     await asyncio.sleep(0.01)
+
+
+async def all_lost(socks: list[socket.socket], count: int) -> None:
+    """Close `socks`, and wait until the `count` of them that were taken are lost."""
+    for sock in socks:
+        sock.close()
+    async with asyncio.timeout(10):
+        while Counted.lost < count:  # noqa: ASYNC110 - the condition is the other side of a socket.
+            await asyncio.sleep(0)
+
+
+async def test_who_has_sent_something_is_not_closed_to_make_room() -> None:
+    """A flood of requests closed the oldest ones that waited, and requests for health among them."""
+    Counted.made = Counted.lost = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    asking = [socket.create_connection(address) for _ in range(700)]
+    for sock in asking:
+        sock.sendall(b"x")
+    async with asyncio.timeout(10):
+        while Counted.made < 700:
+            await asyncio.sleep(0)
+            assert len(listener._waiting) <= WAITING_MAX + ACCEPTS_MAX
+    await listener.close()
+    await all_lost(asking, 700)
+
+
+class Placed(Counted):
+    """Knows from where its connections come."""
+
+    sources: ClassVar[list[str]] = []
+
+    def connection_made(self, transport: object) -> None:
+        assert isinstance(transport, asyncio.BaseTransport)
+        Placed.sources.append(transport.get_extra_info("peername")[0])
+
+
+async def test_the_source_with_the_most_silent_connections_loses_one_of_them_first() -> None:
+    """Otherwise a flood from one host would cost the others their connections, which are older."""
+    Placed.sources.clear()
+    Counted.lost = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Placed)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    socks = [socket.create_connection(address, source_address=("127.0.0.2", 0)) for _ in range(60)]
+    socks += [socket.create_connection(address) for _ in range(700)]
+    async with asyncio.timeout(10):
+        while Placed.sources.count("127.0.0.2") < 60:  # noqa: ASYNC110 - the other side of a socket.
+            await asyncio.sleep(0)
+    await listener.close()
+    await all_lost(socks, len(Placed.sources))

@@ -6,6 +6,7 @@ host that sends no reset. The wire bounds times, numbers and sizes.
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
@@ -21,7 +22,8 @@ TAKES_MAX: Final = 16
 SILENT_TAKES_MAX: Final = 4
 """Silent ones among them, if more wait than one turn takes."""
 WAITING_MAX: Final = 256
-"""Accepted connections that wait for a protocol; above this, the oldest silent one is closed."""
+"""Accepted connections that wait for a protocol. Above this, the source with the most silent ones loses its
+oldest; if none is silent, no more are accepted for a while."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Pause before the next accept, if no descriptor is free."""
 KEEPALIVE_IDLE_S: Final = 30
@@ -76,9 +78,10 @@ class TCPListener:
         self._sock, self._factory, self._address = sock, factory, address
         self._loop = asyncio.get_running_loop()
         self._taking: dict[asyncio.Task[None], None] = {}
-        self._waiting: dict[socket.socket, None] = {}
-        """Accepted connections, in order, that have no protocol yet."""
-        self._is_armed = False
+        self._waiting: dict[socket.socket, str] = {}
+        """Accepted connections, in order, that have no protocol yet, and their remote hosts."""
+        self._is_armed = self._is_full = False
+        """`_is_full`: too many wait, and no more are accepted."""
         self._is_closed = False
         self._loop.add_reader(sock.fileno(), self._accept)
 
@@ -103,7 +106,7 @@ class TCPListener:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                sock, _peer = self._sock.accept()
+                sock, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError:  # No descriptor, or no memory: those that wait are taken once there is one.
@@ -111,7 +114,7 @@ class TCPListener:
                 self._loop.call_later(ACCEPT_PAUSE_S, self._go_on)
                 break
             sock.setblocking(False)  # noqa: FBT003 - the standard library's signature.
-            self._waiting[sock] = None
+            self._waiting[sock] = str(peer[0])
         if not self._is_armed:
             self._take_some()
 
@@ -136,17 +139,29 @@ class TCPListener:
             task = self._loop.create_task(self._take(sock))
             self._taking[task] = None
             task.add_done_callback(self._taking.pop)
-        for sock in (*silent, *spoken):
-            if len(self._waiting) <= WAITING_MAX:
-                break
-            if self._waiting.pop(sock, 0) is None:
-                sock.close()
+        self._thin([sock for sock in silent if sock in self._waiting])
         if self._waiting and not self._is_closed:
             self._is_armed = True
             self._loop.call_soon(self._take_some)
 
+    def _thin(self, silent: list[socket.socket]) -> None:
+        """Close silent connections that are too many, then stop or go on accepting."""
+        by_source: dict[str, deque[socket.socket]] = {}
+        for sock in silent:
+            by_source.setdefault(self._waiting[sock], deque()).append(sock)
+        while len(self._waiting) > WAITING_MAX and any(by_source.values()):
+            sock = max(by_source.values(), key=len).popleft()
+            del self._waiting[sock]
+            sock.close()
+        if not self._is_full and len(self._waiting) > WAITING_MAX:
+            self._is_full = True
+            self._loop.remove_reader(self._sock.fileno())
+        elif self._is_full and len(self._waiting) <= WAITING_MAX // 2:
+            self._is_full = False
+            self._go_on()
+
     def _go_on(self) -> None:
-        if not self._is_closed:
+        if not (self._is_closed or self._is_full):
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
     async def _take(self, sock: socket.socket) -> None:

@@ -111,7 +111,8 @@ class Hall:
     If all places are taken when a connection arrives, the source address with the most connections loses its
     oldest one: an honest request is answered within milliseconds, so the oldest connection is silent or slow.
     At most `TURN_READS_MAX` reads are parsed in one turn of the loop. Further connections wait in order, and
-    nothing is received from them meanwhile.
+    nothing is received from them meanwhile. Those whose first bytes have come and those that send a request
+    in pieces are served alternately, so that a whole request does not wait behind many slow ones.
     """
 
     def __init__(self, pages: PageSource, timers: Timers, *, count_max: int = CONNECTIONS_MAX) -> None:
@@ -119,7 +120,10 @@ class Hall:
         self.displaced = 0
         self._sources: dict[str, dict[Connection, None]] = {}
         self._count = self._reads = 0
-        self._waiting: dict[Connection, None] = {}
+        self._fresh: dict[Connection, None] = {}
+        """Connections that wait with their first bytes."""
+        self._slow: dict[Connection, None] = {}
+        """Connections that wait with further bytes."""
         self._is_armed = False
 
     def arrive(self, connection: "Connection") -> None:
@@ -135,7 +139,8 @@ class Hall:
 
     def leave(self, connection: "Connection") -> None:
         """Free the connection's place, because it is lost or about to be closed."""
-        self._waiting.pop(connection, None)
+        self._fresh.pop(connection, None)
+        self._slow.pop(connection, None)
         crowd = self._sources.get(connection.source)
         if crowd is None or connection not in crowd:
             return
@@ -149,21 +154,24 @@ class Hall:
         if not self._is_armed:
             self._is_armed = True
             self.timers.call_soon(self._next)
-        if self._waiting or self._reads >= TURN_READS_MAX:
-            self._waiting[connection] = None
+        if self._fresh or self._slow or self._reads >= TURN_READS_MAX:
+            line = self._fresh if connection.is_fresh else self._slow
+            line[connection] = None
             return False
         self._reads += 1
         return True
 
     def _next(self) -> None:
         self._is_armed, self._reads = False, 0
-        if not self._waiting:
+        if not (self._fresh or self._slow):
             return
         self._is_armed = True
         self.timers.call_soon(self._next)
-        while self._waiting and self._reads < TURN_READS_MAX:
-            connection = next(iter(self._waiting))
-            del self._waiting[connection]
+        while (self._fresh or self._slow) and self._reads < TURN_READS_MAX:
+            is_slow = bool(self._slow) and (self._reads % 2 == 1 or not self._fresh)
+            line = self._slow if is_slow else self._fresh
+            connection = next(iter(line))
+            del line[connection]
             self._reads += 1
             connection.read()
 
@@ -174,6 +182,8 @@ class Connection(ByteProtocol):
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
         self.source = ""
+        self.is_fresh = True
+        """Whether none of its bytes were parsed yet."""
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._received = 0
         self._exchange = Exchange(hall.pages.page)
@@ -211,6 +221,7 @@ class Connection(ByteProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        self.is_fresh = False
         answer = self._exchange.received(bytes(self._buffer[: self._received]))
         self._received = 0
         if answer is not None:
