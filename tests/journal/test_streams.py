@@ -22,6 +22,7 @@ from broadsheet.ports import Disk
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, _idle, running
+from tests.journal.test_flush_interval import until
 from tests.support.faulty import Fault, FaultyDisk
 
 LARGE = b"large " * 40_000
@@ -75,7 +76,7 @@ async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, d
         assert disk.list(DIRECTORY) != []
         stream.abort(status)
         assert await status_of(stream.answered) is status
-        assert disk.list(DIRECTORY) == []
+        await until(lambda: disk.list(DIRECTORY) == [])
         assert stream.stage is Stage.DONE
 
     assert (replica.end, replica.spool.length, replica.streamed_appends) == (0, 0, {})
@@ -141,7 +142,7 @@ async def test_a_full_disk_refuses_the_stream_and_nothing_else(node: Running, di
     disk.state.health.is_full = False
 
     assert await append(replica, b"goes on") == (Status.OK, 0)
-    assert disk.list(DIRECTORY) == []
+    await until(lambda: disk.list(DIRECTORY) == [])
     assert (replica.context.staging.count, replica.context.staging.length) == (0, 0)
 
 
@@ -157,7 +158,7 @@ async def test_a_restart_removes_what_was_staged(disk: SimDisk) -> None:
 
 def test_what_all_streams_stage_is_bounded(disk: SimDisk) -> None:
     """Each holds a file; the bound is told with the name of its setting."""
-    area = StagingArea(disk, JOURNALS)
+    area = StagingArea(disk, JOURNALS, spawn=lambda work: work.close())
     area.clear()
     area._count_max, area._bytes_max = 2, 1000
     first, second = area.open(), area.open()
@@ -185,7 +186,7 @@ def until_throttled(step: Callable[[], S]) -> list[S]:
 
 def test_a_caller_and_a_connection_of_it_stage_no_more_than_they_leave_free(disk: SimDisk) -> None:
     """One connection that opened 256 streams and sent a little on each kept everybody else's uploads out."""
-    area = StagingArea(disk, JOURNALS)
+    area = StagingArea(disk, JOURNALS, spawn=lambda work: work.close())
     area.clear()
     area._count_max, area._bytes_max, area.memory_bytes = 120, 12_000, 1
     held: list[Staged] = []
@@ -226,9 +227,55 @@ async def test_a_staged_file_that_cannot_be_removed_just_now_ends_nothing(error:
             stream.finish()
             status = await status_of(asyncio.wait_for(stream.answered, 5))
             assert status is Status.OK
+        await until(lambda: not replica.context.staging._is_removing)
         StreamedAppend(replica, 3, None).fail(Status.CANCELLED)
-        left = disk.list(DIRECTORY)
-        assert left == [] or error == errno.ENOENT
+        if error != errno.ENOENT:
+            await until(lambda: disk.list(DIRECTORY) == [])
+    assert not crashes
+
+
+class Threads(FaultyDisk):
+    """A disk that knows what was removed by a thread of `run`, and what on the loop."""
+
+    def __init__(self, inner: Disk) -> None:
+        super().__init__(inner)
+        self.is_running = False
+        self.removed: list[bool] = []
+
+    async def run(self, work: Callable[[], S]) -> S:
+        """As `Disk.run`."""
+
+        def working() -> S:
+            self.is_running = True
+            try:
+                return work()
+            finally:
+                self.is_running = False
+
+        return await super().run(working)
+
+    def remove(self, name: str) -> None:
+        """As `Disk.remove`."""
+        if name.startswith(DIRECTORY):
+            self.removed.append(self.is_running)
+        super().remove(name)
+
+
+async def test_staged_files_are_not_removed_on_the_loop() -> None:
+    """A client that gave up 24 uploads of 60 MiB at once held the node for 80 ms."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    watched = Threads(disk)
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=watched) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        streams = [StreamedAppend(replica, number, None) for number in range(5)]
+        for stream in streams:
+            await stream.granted
+            stream.put(LARGE)
+        for stream in streams:
+            stream.fail(Status.CANCELLED)
+        await until(lambda: disk.list(DIRECTORY) == [])
+    assert watched.removed == [True] * 5
     assert not crashes
 
 

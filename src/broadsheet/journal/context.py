@@ -1,7 +1,8 @@
 """Context: the ports, the settings and the resources that all journals of this node share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.block_cache import Budget
@@ -45,7 +46,7 @@ class Context:
         self.disk, self.log, self.keyspace = disk, log, keyspace
         self.time, self.timers, self.random = time, timers, random
         self.scope, self.crash = scope, crash
-        self.staging = StagingArea(disk, config)
+        self.staging = StagingArea(disk, config, spawn=self._spawn_removal)
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
         self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}
@@ -59,6 +60,12 @@ class Context:
         self.mending = asyncio.Lock()
         """Held while a spool file is mended from the log."""
         self._budget = Budget(config.cache_bytes_max)
+
+    def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:
+        if self.scope.is_closed:
+            work.close()  # The next start removes what is staged.
+        else:
+            self.scope.spawn(work, name="staging")
 
     def store(self, url: str) -> FragmentStore:
         """The fragment store of a spec's `store`.

@@ -9,8 +9,9 @@ and each of its connections as much of that as the caller leaves free: so nobody
 The staging area does not decide the order or the outcome of appends. Source: journals.17, journals.20.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer
@@ -42,13 +43,18 @@ class Used:
 class StagingArea:
     """The staged content of all streams of one node."""
 
-    def __init__(self, disk: Disk, config: JournalsConfig) -> None:
-        """Stage on `disk`, within the bounds of `config`."""
+    def __init__(
+        self, disk: Disk, config: JournalsConfig, *, spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        """Stage on `disk`, within the bounds of `config`; `spawn` runs the task that removes files."""
         self.disk = disk
         self.memory_bytes = config.staged_memory_bytes
         self._count_max, self._bytes_max = config.staged_count_max, config.staged_bytes_max
         self._number = self.count = self.length = 0
-        self._left: list[str] = []  # Files that could not be removed yet.
+        self._spawn = spawn
+        self._is_removing = False
+        self._left: list[str] = []  # Files that are to be removed.
+        self._kept: list[str] = []  # Files that could not be removed yet.
         self._used: dict[str | StagedBy, Used] = {}
         """By caller and by connection; only those that have staged something."""
 
@@ -79,8 +85,8 @@ class StagingArea:
                     f"{mine[0].count} streaming appends of this caller are staged, {mine[1].count} of them on"
                     f" this connection: its share of staged_count_max {self._count_max}; try again later"
                 )
-        left, self._left = self._left, []
-        for name in left:
+        kept, self._kept = self._kept, []
+        for name in kept:
             self.remove(name)
         self.count += 1
         self._number += 1
@@ -135,13 +141,36 @@ class StagingArea:
                 del self._used[key]
 
     def remove(self, name: str) -> None:
-        """Remove a file; if the system refuses, again when the next stream opens, or at the next start."""
+        """Remove a file soon; if the system refuses, when the next stream opens, or at the next start.
+
+        A thread does it: the system takes 50 ms to remove a file of 256 MiB, and a client may give up many at
+        once.
+        """
+        self._left.append(name)
+        if not self._is_removing:
+            self._is_removing = True
+            self._spawn(self._remove_left())
+
+    async def _remove_left(self) -> None:
         try:
-            self.disk.remove(name)
+            while self._left:
+                left, self._left = self._left, []
+                self._kept += await self.disk.run(partial(_not_removed, self.disk, left))
+        finally:
+            self._is_removing = False
+
+
+def _not_removed(disk: Disk, names: Sequence[str]) -> list[str]:
+    """Remove files; returns those that the system does not let go now."""
+    kept = []
+    for name in names:
+        try:
+            disk.remove(name)
         except FileNotFoundError:
-            return
+            continue
         except OSError:
-            self._left.append(name)
+            kept.append(name)
+    return kept
 
 
 class Staged:
