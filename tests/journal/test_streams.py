@@ -279,6 +279,30 @@ async def test_staged_files_are_not_removed_on_the_loop() -> None:
     assert not crashes
 
 
+async def test_appends_that_become_whole_at_once_are_copied_one_slice_in_a_turn(node: Running) -> None:
+    """Ninety uploads of 6 MiB to journals of their own, which ended in one moment, held a node for 1.5 s."""
+    replicas = []
+    for number in range(10):
+        name = JournalName(f"whole/{number}")
+        await node.broker.create(JournalSpec(name=name))
+        replicas.append(await node.broker.replica(name))
+    streams = [StreamedAppend(replica, number, None) for number, replica in enumerate(replicas)]
+    for stream in streams:
+        await stream.granted
+        stream.put(LARGE)
+    for stream in streams:
+        stream.finish()
+    most = before = 0
+    while before < len(replicas):
+        await asyncio.sleep(0)
+        copied = sum([replica.spool.length > 0 for replica in replicas])
+        most, before = max(most, copied - before), copied
+    for stream in streams:
+        assert (await stream.answered).begin == 0
+
+    assert most == 1
+
+
 class HookedDisk(FaultyDisk):
     """A disk that calls somebody, once, when a directory is synced."""
 

@@ -47,6 +47,9 @@ class Context:
         self.time, self.timers, self.random = time, timers, random
         self.scope, self.crash = scope, crash
         self.staging = StagingArea(disk, config, spawn=self._spawn_removal)
+        self.placing = asyncio.Lock()
+        """Held for each slice that a streamed append copies to its tail: one slice in a turn of the loop,
+        however many appends become whole at once."""
         self._objects = objects
         self._stores: dict[str, FragmentStore] = {}
         self._uploading: dict[FragmentStore, asyncio.Semaphore] = {}

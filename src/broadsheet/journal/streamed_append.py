@@ -187,12 +187,17 @@ class StreamedAppend:
             return  # It was aborted in the turn in which it got the tail, before this task began.
         passed("journal.stream.before_place")
         try:
-            for part in self._staged.slices():
-                spool.stage((part,), wall=context.time.wall())
-                crc = crc32c(part, crc)
-                await asyncio.sleep(0)
-                if self.stage is not Stage.PLACING:
-                    return
+            slices = self._staged.slices()
+            while True:
+                async with context.placing:
+                    if self.stage is not Stage.PLACING:
+                        return
+                    part = next(slices, None)
+                    if part is None:
+                        break
+                    spool.stage((part,), wall=context.time.wall())
+                    crc = crc32c(part, crc)
+                    await asyncio.sleep(0)
         except OSError as error:
             self._refuse_or_crash(error, NO_SPACE)
             return
