@@ -10,9 +10,9 @@ import pytest
 from broadsheet.base.time import MILLISECOND, Duration, WallTime
 from broadsheet.base.types import Incarnation, NodeId, Offset
 from broadsheet.control.core.acceptor import remembered
-from broadsheet.control.core.messages import Held
+from broadsheet.control.core.messages import Held, Prepare
 from broadsheet.control.core.settings import ProposerConfig
-from broadsheet.control.core.value import NO_BALLOT, Acceptor, acceptor_text
+from broadsheet.control.core.value import NO_BALLOT, Acceptor, Ballot, acceptor_text
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.port import Versioned
 from broadsheet.control.role import LOG_DIRECTORY, STREAM, MetastoreConfig, open_majority
@@ -213,6 +213,39 @@ async def test_a_log_that_has_no_room_to_begin_anew_takes_no_promise_without_its
     assert len(refused) == 3
     async with started(cut, crashes) as again:
         assert await again.read() == Versioned(b"after", version)
+    assert crashes == []
+
+
+async def test_a_record_behind_one_that_the_log_refused_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would get the offset of the one before, and the acceptor would deny what the disk holds."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with started(disk, crashes) as metastore:
+        version = (await metastore.read()).version
+        log, append, own = metastore._log, metastore._log.append, metastore.acceptor
+        taken: list[bytes] = []
+
+        def refusing(stream: object, parts: list[bytes], **options: object) -> Offset:
+            taken.append(parts[0])
+            if len(taken) == 1:
+                raise LogFull("planned")
+            return append(stream, parts, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(log, "append", refusing)
+        before = own.memory
+        assert before.accepted is not None
+        sets, basis = before.accepted.value.sets, before.accepted.ballot
+        ballots = [Ballot(before.promised.counter + more, NodeId("z"), 1) for more in (1, 2)]
+        metastore.acceptor_host.deliver_all(
+            [Prepare(NodeId("z"), each, own.acceptor, basis, sets) for each in ballots]
+        )
+
+        assert len(taken) == 1
+        assert own.memory == before
+        monkeypatch.undo()
+        version = (await metastore.compare_and_set(version, b"after")).version
+        assert await metastore.read() == Versioned(b"after", version)
     assert crashes == []
 
 

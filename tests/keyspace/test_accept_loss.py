@@ -361,6 +361,8 @@ async def test_a_torn_batch_after_a_power_cut_leaves_no_trace() -> None:
     disk, revision = await cut_after(epoch_key(NAME))
     async with running(disk, Shelf(None, {}), seed=2, crashes=[], boot_id="another") as node:
         assert node.keyspace.revision < revision + 10
+    async with running(disk, Shelf(None, {}), seed=3, crashes=[], boot_id="another") as node:
+        assert node.keyspace.revision < revision + 20, "the start before has dealt with the cut"
     assert not [name for name in image(disk) if name.endswith(".lost")]
 
 

@@ -7,11 +7,14 @@ import random
 import pytest
 
 from broadsheet.base.time import Instant
-from broadsheet.base.types import LogStreamId
+from broadsheet.base.types import Generation, LogStreamId
 from broadsheet.errors import StoreUnhealthy
+from broadsheet.keyspace.core.record import snapshot
+from broadsheet.keyspace.core.store import EncodeSnapshot
 from broadsheet.keyspace.core.transaction import Put
 from broadsheet.keyspace.local.keyspace import STREAM, LocalKeyspace
 from broadsheet.keyspace.local.role import open_keyspace
+from broadsheet.keyspace.local.seal_file import Seal, write_seal
 from broadsheet.ports import Disk
 from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
@@ -206,3 +209,71 @@ async def test_what_the_log_asks_for_while_the_node_stops_ends_in_good_order(ask
 
     assert was_asked.is_set()
     assert not life.crashes
+
+
+async def test_a_seal_that_cannot_be_synced_ends_the_node() -> None:
+    """W5: nobody knows what reached the disk; tried again it would fail for ever, and all be refused."""
+    disk = FaultyDisk(SimDisk())
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    disk.plan(Fault("sync", error=errno.EIO, name="keyspace/seal.new", times=1))
+    keyspace._log.quarantine(STREAM)
+    for _ in range(TURNS_MAX):
+        if life.crashes:
+            break
+        await asyncio.sleep(0.001)
+    await life.scope.close()
+
+    assert [error.errno for error in life.crashes if isinstance(error, OSError)] == [errno.EIO]
+
+
+async def test_a_log_begins_anew_only_when_no_snapshot_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot from before would replace the new records, and lacks what was answered since it began."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k/early", b"v")])
+    go, encode = asyncio.Event(), keyspace._encode
+
+    async def held(effect: EncodeSnapshot) -> None:
+        await go.wait()
+        await encode(effect)
+
+    monkeypatch.setattr(keyspace, "_encode", held)
+    keyspace.flush_asked()
+    await keyspace.transact([], [Put("k/late", b"v")])
+    keyspace._log.quarantine(STREAM)
+    await asyncio.sleep(0.2)
+    go.set()
+    await until_taken(keyspace, Put("k/new", b"w"))
+    await asyncio.sleep(0.2)
+    await keyspace.transact([], [Put("k/newest", b"w")])
+    revision, shown = keyspace.revision, keyspace.range("")
+    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
+    await life.scope.close()
+    other = Life(cut, 2)
+    again = await other.start()
+    await other.scope.close()
+
+    assert (again.revision, again.range("")) == (revision, shown)
+    assert len(shown) == 4
+    assert not life.crashes
+
+
+async def test_a_seal_of_a_later_generation_begins_a_later_one() -> None:
+    """The log may have lost the stream: its old records must not count as newer than the map."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v")])
+    chunks = [*snapshot(keyspace.revision, keyspace._store.shown.frozen(), chunk_bytes=1 << 20)]
+    await life.scope.close()
+    write_seal(disk, Seal(Generation(7), chunks))
+    other = Life(disk, 2)
+    again = await other.start()
+    generation = again._log.generation(STREAM)
+    await other.scope.close()
+
+    assert generation == 8
+    assert [pair.key for pair in again.range("")] == ["k"]

@@ -490,6 +490,22 @@ def test_a_refusal_of_a_record_that_was_taken_back_takes_back_nothing_else() -> 
     assert promise(4).offset == third.offset + 1
 
 
+def test_a_blank_acceptor_takes_no_value_that_does_not_name_it() -> None:
+    """control.6: it would hold, and tell to readers, a document of a cluster to which it does not belong."""
+    cluster = founded()
+    other = cluster.join("d").acceptor
+    known = cluster["a"].proposer.known
+    assert known is not None
+    event = Accept(NodeId("a"), known.ballot, other.acceptor, known.value, known.ballot, known.value.sets)
+
+    (told,) = other.step(event, NOW)
+
+    assert isinstance(told, Send)
+    assert isinstance(told.message, Rejected)
+    assert told.message.why is Why.STRANGER
+    assert other.memory.accepted is None
+
+
 def test_dueling_proposers_both_end() -> None:
     """control.3: "proposers back off with jitter"; nobody starves, and each version has one writer."""
     cluster = founded()
