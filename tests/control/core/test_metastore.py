@@ -466,6 +466,27 @@ def test_a_value_that_answers_a_lost_round_is_known_in_the_next_one() -> None:
     assert cluster.result(request) == Answer(request, Status.OK, 6)
 
 
+def test_a_member_that_slept_through_the_replacement_of_all_others_finds_them_by_its_seeds() -> None:
+    """It asked the members that it knew for ever; all were new lives without a value.
+
+    {a, d, e} holds the value and a is wiped, which is within the budget: d and e are a majority of it. The
+    acceptor of d has not heard of the last two writes, and its proposer knows {a, b, c} only.
+    """
+    cluster = founded()
+    for name in "de":
+        cluster.join(name).proposer.seeds = tuple(NodeId(each) for each in "abcde")
+    assert cluster.result(cluster.read("d")).version == 1
+    for old, new in (("b", "d"), ("c", "e")):
+        replaced = cluster.replace("a", cluster[old].id, cluster[new].id)
+        assert cluster.result(replaced, without="d").status is Status.OK
+    cluster.settle(without="d")
+    for name in "abc":
+        cluster[name].wipe()
+        cluster[name].start()
+
+    assert cluster.result(cluster.read("d")).version == cluster.result(cluster.read("e")).version == 5
+
+
 def test_a_refusal_of_a_record_that_was_taken_back_takes_back_nothing_else() -> None:
     """The stream of a log begins anew between two refusals: what it took then is durable, and known."""
     acceptor = founded()["b"].acceptor

@@ -110,6 +110,8 @@ class ProposerMachine:
         self._votes: dict[Acceptor, Ballot] = {}
         self._nays: dict[Acceptor, None] = {}
         self._seen: dict[NodeId, Held] = {}
+        self._met_strangers = False
+        """Whether the last round was lost to new lives of the members: there may be other members by now."""
         self._proposal: Value | None = None
         self._is_new = False
         self._patience = Patience(config, random)
@@ -187,7 +189,8 @@ class ProposerMachine:
         self._become(State.IDLE)
         if not self._queue:
             return []
-        if self.known is not None and (is_retry or not isinstance(self._queue.head.request, ReadRequest)):
+        may_prepare = is_retry or not isinstance(self._queue.head.request, ReadRequest)
+        if self.known is not None and may_prepare and not self._met_strangers:
             return self._prepare(now)
         self._become(State.READING)
         self._round = (self.nonce, self._round[1] + 1)
@@ -204,7 +207,7 @@ class ProposerMachine:
         """Ask for promises of a new ballot."""
         assert founders or self.known is not None, "it knows the acceptors to ask"
         self._become(State.PREPARING)
-        self._founders = founders
+        self._founders, self._met_strangers = founders, False
         self._sets = NO_SETS if self.known is None else self.known.value.sets
         self._queue.cover()
         self._top += 1
@@ -236,10 +239,9 @@ class ProposerMachine:
         self._wake = after(now, self._patience.wait())
         known = NO_BALLOT if self.known is None else self.known.ballot
         if self.state is State.READING:
-            nodes = [member.node for member in self.known.value.sets.members()] if self.known else []
-            asked = dict.fromkeys([*nodes, *(self.seeds if self.known is None else ())])
             told = self._seen if self.known else {}  # A blank seed may have a value by now: ask again.
-            return [Send(to, Read(self.node, self._round, known)) for to in asked if to not in told]
+            asked = [node for node in self._readers() if node not in told]
+            return [Send(to, Read(self.node, self._round, known)) for to in asked]
         sends: list[ProposerEffect] = []
         for member in self._electors():
             if member in self._votes or member in self._nays:
@@ -250,6 +252,12 @@ class ProposerMachine:
                 request = Accept(self.node, self.ballot, member, self._proposal, known, self._sets)
             sends.append(Send(member.node, request))
         return sends
+
+    def _readers(self) -> dict[NodeId, None]:
+        """The nodes that a read asks, in order: members, and all seeds where the members may be others."""
+        members = self.known.value.sets.members() if self.known is not None else ()
+        nodes = dict.fromkeys([member.node for member in members])
+        return nodes | dict.fromkeys(self.seeds) if self.known is None or self._met_strangers else nodes
 
     def _electors(self) -> tuple[Acceptor, ...]:
         """The acceptors whose votes may count in this round."""
@@ -285,7 +293,7 @@ class ProposerMachine:
         for member in sets.members():
             if event.acceptor == member and event.ballot == NO_BALLOT:
                 effects.append(self._tell(member))
-        if all(member.node in self._seen for member in sets.members()):
+        if all(node in self._seen for node in self._readers()):
             return effects + self._prepare(now)  # The members differ: a write is under way, or was abandoned.
         return effects
 
@@ -352,6 +360,7 @@ class ProposerMachine:
         asked = [member for member in self._electors() if member.node == event.acceptor.node]
         # By node, because a STRANGER answer comes from another life of the acceptor that was asked.
         self._nays.update(dict.fromkeys(asked))
+        self._met_strangers |= event.why is Why.STRANGER
         left = {member: None for member in self._electors() if member not in self._nays}
         if self._is_elected(left):
             return []
