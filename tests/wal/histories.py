@@ -380,6 +380,20 @@ async def raised_and_trimmed(history: History) -> None:
             await history.settled()
 
 
+async def trimmed_and_reset(history: History) -> None:
+    """A stream is trimmed and then begins anew in one batch: no row tells the trim that frees a segment."""
+    await history.start()
+    for n in range(8):
+        for m in range(8):
+            history.append(A, noise(8 * n + m, 6000), generation=n + 1)
+            await history.settled()
+        history.append(A, noise(n, 1900), generation=n + 1)
+        history.trim(A, history.states[A][-1][0] - 2)
+        history.reset(A, (0, 50 * n, 1)[n % 3], n + 2)
+        history.append(A, noise(n, 1400), generation=n + 2)
+        await history.settled()
+
+
 async def resting(history: History) -> None:
     """The log rests after each turn, and vouches for its last batch; its process is killed now and then."""
     history.config = vouching(TINY)
@@ -412,6 +426,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         resets_behind_others,
         drops,
         raised_and_trimmed,
+        trimmed_and_reset,
         resting,
     )
 }

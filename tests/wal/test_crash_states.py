@@ -26,6 +26,7 @@ ATOMS_MAX = {
     "resets_behind_others": 11,
     "drops": 11,
     "raised_and_trimmed": 10,
+    "trimmed_and_reset": 10,
     "resting": 11,
 }
 

@@ -74,9 +74,9 @@ class Batch:
     """One write that is being collected."""
 
     __slots__ = (
-        "at", "body", "boot", "bytes_max", "copied", "done", "filled", "flags", "frame_at", "frames", "index",
-        "is_full", "is_sealed", "lap", "limit", "named", "oldest", "payload_bytes", "releases", "row_count",
-        "sequence", "size", "table", "touched", "use",
+        "at", "body", "boot", "bytes_max", "copied", "done", "filled", "flags", "frame_at", "frames",
+        "hides_trims", "index", "is_full", "is_sealed", "lap", "limit", "named", "oldest", "payload_bytes",
+        "releases", "row_count", "sequence", "size", "table", "touched", "use",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +119,8 @@ class Batch:
         self.row_count = 0
         self.oldest = 0
         """All laps below this one are free, according to the rows of this batch and of earlier ones."""
-        self.is_sealed = False
+        self.is_sealed = self.hides_trims = False
+        """`hides_trims`: a stream begins anew in this batch, so no row tells what was trimmed of it."""
         self.payload_bytes = 0
         self.body = self.frame_at = 0
         """`body`: bytes of all frames. `frame_at`: bytes of the frames before the one that was taken last."""

@@ -614,6 +614,7 @@ class Log:
         batch.done.append(done)
         self.states[stream] = state
         batch.releases.extend(state.reset(next_offset, generation, crc))
+        batch.hides_trims = True
         self._ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
@@ -917,11 +918,11 @@ class Log:
     def _seal(self, batch: Batch) -> None:
         """Seal `batch`. It may free a segment only if rows of this batch or earlier ones record the trim.
 
-        Suppose that only a later batch recorded the trim: after a crash between the two, recovery would want
-        the trimmed records, and their segment would be overwritten.
+        Otherwise recovery, after a crash between the two batches, would want the trimmed records, and their
+        segment would be overwritten. A reset hides the trim before it, and may be what a torn write lost.
         """
         if not batch.is_sealed:
-            if all(stream in batch.named for stream in self._changed):
+            if not batch.hides_trims and all(stream in batch.named for stream in self._changed):
                 self._told = self._oldest
             changed = [stream for stream in self._changed if stream in self.states]
             batch.seal(self.states, self._table, changed=changed, oldest=self._told)
