@@ -336,6 +336,18 @@ def test_a_full_disk_keeps_no_node_from_its_start(filled: Path) -> None:
 
 
 @pytest.mark.needs_root
+def test_a_process_that_is_no_node_gets_no_signal_of_one() -> None:
+    """The number of a process that has ended is given to another program, which `down` must not end."""
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        try:
+            Running(node="n1", pid=stranger.pid, addresses={}).signal(signal.SIGKILL)
+
+            with pytest.raises(subprocess.TimeoutExpired):
+                stranger.wait(0.2)
+        finally:
+            stranger.kill()
+
+
 def test_a_hint_on_a_full_disk_takes_the_place_of_an_older_one(tiny: Path) -> None:
     """What a killed node left names a process that is no more."""
     old = Running(node="n1", pid=1 << 20, addresses={"native": "127.0.0.1:6640"})

@@ -1,5 +1,6 @@
 """`up`, `down` and `serve` over real processes."""
 
+import fcntl
 import json
 import os
 import signal
@@ -150,6 +151,39 @@ def test_two_who_make_a_cluster_in_one_directory_make_one(tmp_path: Path) -> Non
         assert [each.nodes for each in made] == [("n1", "n2", "n3")] * 2
         peers = [tomllib.loads((root / f"{n}.toml").read_text())["node"]["peers"] for n in made[0].nodes]
         assert peers == [peers[0]] * 3
+
+
+@pytest.mark.parametrize("name", ["cluster.json", "thesis.tex"])
+def test_what_came_while_a_maker_waited_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another `up` had made its cluster, or somebody had put a file there: the directory was taken anyway.
+
+    Source: `test_two_who_make_a_cluster_in_one_directory_make_one`, whose race seldom comes so far.
+    """
+    waits = threading.Event()
+
+    def prepare(root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        waits.set()  # The maker has looked at the directory, and takes its lock next.
+
+    monkeypatch.setattr("broadsheet.cli.cluster.prepare", prepare)
+    content = b'{"format": 1, "nodes": ["n1", "n2"]}'
+    with ThreadPoolExecutor(1) as makers:
+        fd = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        made = makers.submit(Cluster.make, tmp_path, count=1, port_offset=0, has_any_port=True)
+        assert waits.wait(SECONDS_MAX)
+        (tmp_path / name).write_bytes(content)
+        os.close(fd)
+        if name == "cluster.json":
+            assert made.result().nodes == ("n1", "n2")
+        else:
+            with pytest.raises(ConfigError, match="it holds thesis"):
+                made.result()
+
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == content
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
