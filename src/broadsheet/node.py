@@ -20,6 +20,7 @@ from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
 from broadsheet.doors.status import State, Status
+from broadsheet.journal.client import INLINE_BYTES_MAX
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.role import JournalsRole
 from broadsheet.journal.unavailable import UnavailableJournals
@@ -94,6 +95,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check the relations between sections."""
         if self.node.peers:
             require_room_for_documents(self.metastore.wal)
+        if self.journals.inline_bytes_max < INLINE_BYTES_MAX:
+            raise ValueError(
+                f"journals.inline_bytes_max is {self.journals.inline_bytes_max}: set it to "
+                f"{INLINE_BYTES_MAX} or more, because clients send content up to that length in one request"
+            )
 
 
 class Node:

@@ -204,6 +204,7 @@ def _refusal(variable: str, value: str) -> str:
             "1114119",
             "frame_bytes_max is 1114119: set it to 1114120 or more",
         ),
+        ("JOURNALS__INLINE_BYTES_MAX", "65535", "inline_bytes_max is 65535: set it to 65536 or more"),
         ("NATIVE__LIMITS__RUN_COUNT_MAX", "16383", "run_count_max is 16383: set it to 16384 or more"),
     ],
 )
