@@ -247,6 +247,37 @@ def test_up_in_the_foreground_ends_with_its_nodes_on_a_signal(tmp_path: Path) ->
     assert not is_running(root / "n1")
 
 
+def test_an_up_whose_words_nobody_can_keep_holds_its_nodes(tmp_path: Path) -> None:
+    """It told of one node's death on a full disk, could not, and took all the others along."""
+    root = tmp_path / "c"
+    command = [*COMMAND, "up", "--nodes", "2", "--any-port", "--data-dir", str(root)]
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(command, stdout=full, stderr=subprocess.DEVNULL, env=environment()) as process,
+    ):
+        try:
+            until = time.monotonic() + SECONDS_MAX
+            while len(started := pids(root)) < 2 or not all(addresses(root)):
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            os.kill(started["n1"], signal.SIGKILL)
+            assert wait_until_ended(root / "n1", seconds=10)
+
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            assert is_running(root / "n2")
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+    assert wait_until_ended(root / "n2", seconds=10)
+
+
+def addresses(root: Path) -> list[dict[str, str]]:
+    """The doors of each node that says that it runs; empty where it is not ready."""
+    return [json.loads(path.read_bytes())["addresses"] for path in root.glob("*/running.json")]
+
+
 def test_a_killed_up_takes_its_nodes_along(tmp_path: Path) -> None:
     """A node in the foreground must not outlive the terminal that it was started from."""
     root = tmp_path / "c"

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +64,8 @@ def _announce(cluster: Cluster, *, is_json: bool, is_detached: bool) -> None:
         for each in found
     )
     end = f"broadsheet down --data-dir {cluster.root}" if is_detached else "Ctrl-C"
-    print(f"ready: {doors} (stop with {end})", flush=True)
+    with suppress(OSError) if not is_detached else nullcontext():  # As in `_attend`.
+        print(f"ready: {doors} (stop with {end})", flush=True)
 
 
 def _on_signal() -> threading.Event:
@@ -79,7 +81,8 @@ def _attend(started: list[Process], stop: threading.Event) -> None:
     while left and not stop.wait(0.1):
         for process in list(left):
             if (status := process.popen.poll()) is not None:
-                print(f"node {process.node} ended with status {status}", flush=True)
+                with suppress(OSError):  # Nobody reads it, or the disk is full: the other nodes go on.
+                    print(f"node {process.node} ended with status {status}", flush=True)
                 del left[process]
     for process in left:
         process.popen.terminate()
