@@ -71,6 +71,16 @@ def test_a_column_may_have_any_of_these_types(kind: DataType, text: bytes, value
     assert [row["x"] for batch in rows for row in batch.to_pylist()] == [value]
 
 
+def test_a_column_without_nulls_does_not_go_with_rows_of_nulls() -> None:
+    """Spark met a null where its plan had none, and ended the task with a NullPointerException."""
+    strict = StructType([StructField("x", LongType(), nullable=False)])
+    options = {"address": "none:1", "journals": "none"}
+
+    with pytest.raises(ConfigError, match=r"\['x'\] are NOT NULL.*'drop' or 'fail'"):
+        Sources(options | {"malformed": "keep"}).shape(strict)
+    assert Sources(options).shape(strict).parsed.names == ["x"]
+
+
 def test_an_explicit_offset_inside_a_frame_fails_or_moves_on(
     node: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

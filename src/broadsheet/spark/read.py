@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, LocalProtocolError
+from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun, decode
@@ -86,6 +86,12 @@ class Shape:
                     f"column {field.name} is {META[field.name]}, and the schema says {field.type}: correct it"
                 )
         self.parsed = pa.schema([field for field in columns if field.name not in META])
+        strict = [field.name for field in self.parsed if not field.nullable]
+        if strict and malformed is Malformed.KEEP:
+            raise ConfigError(
+                f"columns {strict} are NOT NULL, and with option malformed=keep a message that does not "
+                "parse is a row of nulls: let the columns be null, or set malformed to 'drop' or 'fail'"
+            )
 
 
 def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
