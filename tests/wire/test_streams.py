@@ -9,6 +9,7 @@ from broadsheet.errors import InvalidArgument, TooLarge, Unknown
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import ClientConnection, ClientStream
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import Reply, RoomyStream
 from broadsheet.wire.send_shares import TURN_BYTES
 from tests.wire.harness import EMPTY, Echo, Empty, Sum, until, world
 
@@ -338,3 +339,27 @@ async def test_a_busy_handler_has_a_narrow_window_where_its_caller_holds_much(is
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         client.abort("the test is over")
+
+
+async def test_room_is_for_what_the_peer_takes_in_a_frame() -> None:
+    """A reader with a wide window and small frames was refused its reads as too large, for good."""
+    async with world() as w:
+
+        async def fill(_call: object, _request: Echo, stream: RoomyStream) -> Reply:
+            left = 1_000_000
+            while left:
+                size = await stream.room(left)
+                await stream.send(None, (bytes(size),))
+                left -= size
+            return Reply(EMPTY)
+
+        next(each for each in w.methods.table if each.name == "test.download").handler = fill
+        client = await w.client(limits=WireLimits(frame_bytes_max=64 << 10))
+        stream = await client.open("test.download", Echo())
+        sizes = []
+        while (message := await stream.receive()) is not None:
+            sizes.append(len(message.payload))
+        await stream.reply(Empty)
+        await client.close()
+
+    assert (sum(sizes), max(sizes)) == (1_000_000, 64 << 10)

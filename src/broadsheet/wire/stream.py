@@ -41,6 +41,11 @@ class StreamEnd:
         """Cost of the messages that were received and not yet taken, in bytes of window."""
         return self._queued_bytes
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The bytes that a message may have: the peer takes no larger frame."""
+        return self._shell.base.peer_frame_bytes_max
+
     async def receive(self) -> Message | None:
         """The next message; None when the peer has finished the stream."""
         while not self._queue:
