@@ -230,3 +230,52 @@ def pings_of_four_mebibytes(target: Target, seconds: float) -> None:
     size = (4 << 20) - 64
     blob = f.header(f.PING, 0, payload_bytes=size) + bytes(size)
     again(target, seconds, lambda caller, left: pump(caller, left, lambda: blob))
+
+
+@shape
+def ping_crowd(target: Target, seconds: float) -> None:
+    """800 connections of one caller that ping in the same moment, again and again."""
+    callers: list[Raw] = []
+    while len(callers) < 800:
+        with contextlib.suppress(Gone, OSError):
+            callers.append(Raw(target.native, target.token))
+    for caller in callers:
+        caller.sock.setblocking(False)
+    for _ in until(seconds):
+        for caller in callers:
+            with contextlib.suppress(OSError):
+                caller.sock.send(f.frame(f.PING, 0))
+        for caller in callers:
+            with contextlib.suppress(OSError):
+                caller.sock.recv(1 << 16)
+
+
+@shape
+def uploads_whole_at_once(target: Target, seconds: float) -> None:
+    """Uploads of 4 MiB to 60 journals, whose last messages come in the same moment, again and again."""
+    writer = Raw(target.native, target.token)
+    for number in range(60):
+        writer.call("journal.create", {"spec": {"name": f"mine/whole-{number}"}})
+    blob = bytes(1 << 20)
+    for _ in until(seconds):
+        with contextlib.suppress(Gone, OSError):
+            _upload_at_once(target, blob)
+
+
+def _upload_at_once(target: Target, blob: bytes) -> None:
+    callers = [Raw(target.native, target.token) for _ in range(10)]
+    streams = []
+    for number in range(60):
+        caller = callers[number % 10]
+        stream = caller.open(f.OPEN, "journal.append_stream", {"journal": f"mine/whole-{number}"})
+        caller.read()  # The window.
+        streams.append((caller, stream))
+        for _ in range(4):
+            caller.sock.sendall(f.header(f.MESSAGE, stream, payload_bytes=len(blob)) + blob)
+    for caller, stream in streams:
+        caller.sock.sendall(f.frame(f.MESSAGE, stream, encode({"is_last": True})))
+    for caller in callers:
+        answers = 0
+        while answers < 6:
+            answers += caller.read()[0] in (f.REPLY, f.REFUSE)
+        caller.close()
