@@ -102,6 +102,21 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
     assert not crashes
 
 
+@pytest.mark.parametrize("name", ["copy of 0000000000000000.spool", "0000000000000000.spool.bak"])
+async def test_a_file_of_somebody_else_beside_the_spools_ends_no_node_and_stays(name: str) -> None:
+    """Its name was read as a number, which ended the node at each start; else a start removed it."""
+    disk, crashes = await quarantined(), list[BaseException]()
+    directory = next(file for file in disk.state.files if file.endswith(".spool")).rpartition("/")[0]
+    disk.open(f"{directory}/{name}", create=True).write_at(0, (b"a copy",))
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, is_last=False) as node:
+        assert (await accept(node, may_act=True)).head == len(CONTENT)
+        assert await append(node, NAME, b"and on") is Status.OK
+    async with running(disk, Shelf(None, {}), seed=6, crashes=crashes) as node:
+        assert (await node.broker.replica(NAME)).end == len(CONTENT) + 6
+    assert bytes(disk.state.files[f"{directory}/{name}"].view) == b"a copy"
+    assert not crashes
+
+
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 async def test_a_seal_that_is_gone_still_stops_its_journal(how: str) -> None:
     """J1, W7: the log begins anew when the seal is written, so the file was all that told of the loss.

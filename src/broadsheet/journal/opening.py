@@ -40,7 +40,7 @@ from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.recovered_state import Standing, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.seal_files import is_kept, lost_files, move_aside, sync_files
+from broadsheet.journal.seal_files import lost_files, may_go, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.spool_file import SpoolFile, create, first_above, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
@@ -332,7 +332,7 @@ def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) 
 def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> None:
     """Remove files that the log does not name: their content is stored, or was never adopted."""
     kept = {spool.name for spool in spools}
-    paths = [f"{directory}/{name}" for name in disk.list(directory) if not is_kept(name)]
+    paths = [f"{directory}/{name}" for name in disk.list(directory) if may_go(name)]
     if doomed := [path for path in paths if path not in kept]:
         for path in doomed:
             disk.remove(path)

@@ -14,7 +14,7 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.journal.core.recovery import RecoveryPlan
 from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
 from broadsheet.journal.core.spool_claims import Claims
-from broadsheet.journal.spool_file import SPOOL_SUFFIX
+from broadsheet.journal.spool_file import spool_begin
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.segments import read_around
@@ -69,9 +69,9 @@ def remove_seal(disk: Disk, directory: str) -> None:
         disk.sync_dir(directory)
 
 
-def is_kept(name: str) -> bool:
-    """Whether a file is a seal or was moved aside: a start never removes such a file."""
-    return name == SEAL_NAME or name.endswith(LOST_SUFFIX)
+def may_go(name: str) -> bool:
+    """Whether a start may remove a file that the log does not name: not a seal, nor one that is not ours."""
+    return spool_begin(name) is not None or name == f"{SEAL_NAME}.new"
 
 
 def lost_files(disk: Disk, directory: str) -> list[str]:
@@ -192,10 +192,10 @@ def spools_in(disk: Disk, directory: str) -> list[tuple[str, ByteOffset, int]]:
     """Name, begin and size of each spool file, by offset."""
     found: list[tuple[str, ByteOffset, int]] = []
     for name in disk.list(directory):
-        if name.endswith(SPOOL_SUFFIX):
+        if (begin := spool_begin(name)) is not None:
             file = disk.open(f"{directory}/{name}")
             try:
-                found.append((name, ByteOffset(int(name.removesuffix(SPOOL_SUFFIX), 16)), file.size()))
+                found.append((name, begin, file.size()))
             finally:
                 file.close()
     return found

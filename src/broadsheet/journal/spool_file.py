@@ -9,6 +9,7 @@ The spool file does not decide what is committed. Its content is durable only if
 says so. Source: journals.6, journals.14; W4.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
@@ -28,6 +29,7 @@ BLOCK_BYTES: Final = 64 << 10
 SPOOL_SUFFIX: Final = ".spool"
 RESERVE_BYTES: Final = 1 << 20
 """Blocks that a spool reserves ahead of its end, once it is as long itself: a write into them costs less."""
+_BEGIN: Final = re.compile(r"[0-9a-f]{16}")
 REBUILD_BYTES: Final = 1 << 20
 """How much a rebuild reads at a time."""
 
@@ -253,6 +255,13 @@ def first_above(closed: Sequence[SpoolFile], offset: int) -> int:
 def spool_name(directory: str, begin: ByteOffset) -> str:
     """The name of the file of the fragment that begins at `begin`."""
     return f"{directory}/{begin:016x}{SPOOL_SUFFIX}"
+
+
+def spool_begin(name: str) -> ByteOffset | None:
+    """The begin of the fragment whose spool file has that name; None if it is another file."""
+    if not name.endswith(SPOOL_SUFFIX) or not _BEGIN.fullmatch(digits := name.removesuffix(SPOOL_SUFFIX)):
+        return None
+    return ByteOffset(int(digits, 16))
 
 
 def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = True) -> SpoolFile:
