@@ -188,6 +188,37 @@ async def test_connections_are_bounded_and_an_idle_one_makes_room() -> None:
             await client.close()
 
 
+async def test_a_connection_that_loses_its_place_and_reads_nothing_is_closed_at_once() -> None:
+    """It kept its descriptor for `write_timeout`: a caller could have many more than `connections_max`."""
+    limits = WireLimits(connections_max=1, write_timeout=Duration(3600 * SECOND))
+    async with world(limits) as w:
+        host, _, port = w.address.rpartition(":")
+        sock = socket.create_connection((host, int(port)))
+        sock.setblocking(False)
+        body, payload = f.CALL_HEAD.pack(201, 0) + f.encode(Echo()), bytes(1 << 20)
+        calls = [
+            f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=len(payload))
+            + body
+            + payload
+            for number in range(20)
+        ]
+        hello = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)))
+        pushing = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(sock, hello))
+        await until(lambda: w.server.places.caller_count == 1)
+        await pushing
+        pushing = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(sock, b"".join(calls)))
+        (full,) = w.server.connections.values()
+        await until(lambda: full.is_write_paused)
+        newcomer = await w.client()
+        await until(lambda: len(w.server.connections) == 1)
+
+        assert full.is_lost
+        pushing.cancel()
+        await asyncio.gather(pushing, return_exceptions=True)
+        sock.close()
+        await newcomer.close()
+
+
 async def test_a_caller_whose_connections_are_all_busy_makes_room_for_one_that_has_fewer() -> None:
     """4,096 connections with a waiting read each kept everybody else out, operators too (ADR 0150)."""
     tokens = Tokens([KEY], audience="c1")

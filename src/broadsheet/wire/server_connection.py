@@ -255,7 +255,7 @@ class Backpressure:
         timeout = connection.limits.crowded_frame_timeout
         if elapsed < timeout // STALL_RATIO or connection.torn_bytes * timeout >= expected * elapsed:
             return
-        connection.give_up(
+        connection.dismiss(
             f"a frame of {expected} bytes came too slowly, and other connections of its caller wait for room:"
             f" they demand all of it within crowded_frame_timeout, {timeout // SECOND} s"
         )
@@ -908,9 +908,14 @@ class ServerConnection(ConnectionProtocol):
         return self.transport is None or self.transport.is_closing()
 
     def dismiss(self, message: str) -> None:
-        """Close the connection, because another one needs its place."""
+        """Close the connection, because others need what it has; at once if its peer reads nothing.
+
+        Otherwise a connection with unread answers would keep its descriptor until `write_timeout`.
+        """
         self.base.fail(Status.THROTTLED, message)
         self.take_events(self.ports.time.now())
+        if self.is_write_paused:
+            self.abort(message)
 
     def on_received(self) -> None:
         """Process received bytes when it is this connection's turn."""
@@ -1067,13 +1072,6 @@ class ServerConnection(ConnectionProtocol):
             return
         self._expelled = self.principal
         self._judge_again()
-
-    def give_up(self, message: str) -> None:
-        """Break the connection, so that others of its caller get the room that it has."""
-        self.base.fail(Status.THROTTLED, message)
-        self.take_events(self.ports.time.now())
-        if self.is_write_paused:
-            self.abort(message)
 
     def leave(self) -> None:
         """Accept no more streams, and close when the last has ended."""
