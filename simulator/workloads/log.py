@@ -333,8 +333,10 @@ class _Life:
             told = self.log.recovered(LogStreamId(name))
             is_there = LogStreamId(name) in self.log.streams()
             if told.is_quarantined:
-                if not any(each.is_lost for each in self.model.streams[name]):
+                lost = [number for number, each in enumerate(self.model.streams[name]) if each.is_lost]
+                if not lost or promised.done.get(name, 0) > lost[-1]:
                     raise Violation(f"W6 stream {name} is quarantined after a kill, and nothing was damaged")
+                del self.model.streams[name][lost[-1] + 1 :]  # The kill came before a repair was durable.
                 continue
             records = [record async for record in self.log.records(LogStreamId(name))]
             kept = kept_of(self.log, name, records) if is_there else None
