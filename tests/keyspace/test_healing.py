@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Generation, LogStreamId
-from broadsheet.errors import StoreUnhealthy
+from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.store import EncodeSnapshot
 from broadsheet.keyspace.core.transaction import Put
@@ -135,6 +135,31 @@ async def test_no_transaction_is_answered_before_the_removal_of_the_seal_is_dura
     assert [pair.key for pair in (await other.start()).range("")] == ["k", "k/new"]
     await other.scope.close()
     assert not life.crashes
+
+
+class RotsMeanwhile(SimDisk):
+    """A bit of the log flips after its recovery and before its records are read."""
+
+    def exists(self, name: str) -> bool:
+        if name == "keyspace/seal":
+            for inode in self.state.files.values():
+                if (at := bytes(inode.view).find(b"v" * 100)) >= 0:
+                    inode.view[at] ^= 1
+        return super().exists(name)
+
+
+async def test_damage_that_only_the_reading_of_a_start_finds_is_told_with_its_remedy() -> None:
+    """W6: the error was the log's own, "repair it, then `reset`", which no operator can do."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    await keyspace.transact([], [Put("k", b"v" * 100)])
+    await life.scope.close()
+
+    other = Life(RotsMeanwhile(DiskState.of(disk.state.image(), tuple(disk.state.directories))), 2)
+    with pytest.raises(Corrupt, match="keyspace accept-loss"):
+        await other.start()
+    await other.scope.close()
 
 
 @pytest.mark.parametrize("cut_after", [1, 2, 3, 5, 8, 13])

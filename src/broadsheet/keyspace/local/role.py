@@ -5,6 +5,7 @@ roles that use it, such as journals. Source: control.15; log.1.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -32,7 +33,7 @@ from broadsheet.runtime.identity import StatusSource
 from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
-from broadsheet.wal.record import Record
+from broadsheet.wal.record import Record, StreamQuarantined
 
 LOG_DIRECTORY: Final = "keyspace/log"
 
@@ -78,8 +79,9 @@ async def open_keyspace(
     seal = await ports.disk.run(lambda: read_seal(ports.disk))
     next_offset = found.next_offset
     if seal is None:
-        payloads = [record.payload async for record in log.records(STREAM)]
-        # Damage ends the records early, and may be found only while they are read: ask after the loop.
+        payloads: list[bytes] = []
+        with suppress(StreamQuarantined):  # New damage: the log says so from now on, so ask it afterwards.
+            payloads = [record.payload async for record in log.records(STREAM)]
         if log.is_quarantined(STREAM) or log.is_unknown(STREAM):
             raise Corrupt(
                 f"{LOG_DIRECTORY} lost durable records after offset {found.end_offset}: the key space does"
