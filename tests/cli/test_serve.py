@@ -39,6 +39,7 @@ from tests.cli.processes import (
     pids,
 )
 from tests.control.test_file import HeldDisk, until
+from tests.runtime.test_data_dir import take
 from tests.support.faulty import Fault
 
 
@@ -336,6 +337,14 @@ def test_a_full_disk_keeps_no_node_from_its_start(filled: Path) -> None:
 
 
 @pytest.mark.needs_root
+def test_what_a_killed_node_said_of_itself_is_not_believed(tmp_path: Path) -> None:
+    """Its number may be another node's by now: `status` would ask, and `down` would end, that one."""
+    take(tmp_path / "n1").release()
+    Running(node="n1", pid=os.getpid(), addresses={"native": "127.0.0.1:1"}).write(tmp_path / "n1")
+
+    assert Running.read(tmp_path / "n1") is None
+
+
 def test_a_process_that_is_no_node_gets_no_signal_of_one() -> None:
     """The number of a process that has ended is given to another program, which `down` must not end."""
     with subprocess.Popen(["sleep", "60"]) as stranger:

@@ -278,6 +278,23 @@ def addresses(root: Path) -> list[dict[str, str]]:
     return [json.loads(path.read_bytes())["addresses"] for path in root.glob("*/running.json")]
 
 
+def test_an_up_that_fails_leaves_no_node_behind(tmp_path: Path) -> None:
+    """One node could not start: the other ran on, in the background, and nobody had been told."""
+    root = tmp_path / "c"
+    Cluster.make(root, count=2, port_offset=0, has_any_port=True)
+    (root / "n2.toml").write_text('[node]\nid = "n2"\ndata_dir = "n2"\n[native]\naddress = "10.0.0.1:1"\n')
+
+    done = broadsheet("up", "--data-dir", root, "--detach")
+    left = is_running(root / "n1")
+    if left:
+        (found,) = pids(root).values()
+        os.kill(found, signal.SIGKILL)
+
+    assert not left
+    assert done.returncode == 2
+    assert "node n2 ended with status 2" in done.stderr
+
+
 def test_a_killed_up_takes_its_nodes_along(tmp_path: Path) -> None:
     """A node in the foreground must not outlive the terminal that it was started from."""
     root = tmp_path / "c"
