@@ -40,7 +40,7 @@ from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.recovered_state import Standing, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.seal_files import lost_files, may_go, move_aside, sync_files
+from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.spool_file import SpoolFile, create, first_above, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
@@ -107,9 +107,8 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     _close_stored(plan, index.fragments())
     passed("journal.open.before_rebuild")
     aside, spools = await context.disk.run(
-        lambda: (
-            lost_files(context.disk, directory),
-            _rebuild(context, directory, plan, index, is_doubtful=bool(reason), is_listed=listed is not None),
+        lambda: _rebuild(
+            context, directory, plan, index, is_doubtful=bool(reason), is_listed=listed is not None
         )
     )
     passed("journal.open.after_rebuild")
@@ -259,21 +258,28 @@ async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
 
 def _rebuild(
     context: Context, directory: str, plan: RecoveryPlan, index: Index, *, is_doubtful: bool, is_listed: bool
-) -> list[SpoolFile]:
-    """Make the spool files of the plan; returns them with the open one last. Blocking.
+) -> tuple[list[str], list[SpoolFile]]:
+    """Make the spool files of the plan. Blocking.
+
+    The directory is listed once, because a start does this for ten thousand journals (ADR 0193).
 
     Args:
         is_doubtful: the plan may lack acknowledged content, so nothing is cut off or removed (W7).
         is_listed: the store has listed its fragments. Otherwise a missing closed file counts as stored,
             because files are removed only after they were read back; and nothing is removed.
 
+    Returns:
+        The files that were moved aside before; and the spool files, with the open one last.
+
     Raises:
         OSError: the disk failed; or the open fragment's file is missing, and the store does not say whether
             it has the fragment.
     """
     disk, files = context.disk, context.spools
-    if not disk.exists(directory):
+    names = disk.list(directory)
+    if not names and not disk.exists(directory):
         _make(disk, directory)
+    aside = lost_among(names)
     spools: list[SpoolFile] = []
     stored = {(each.begin, each.end, each.sum): None for each in index.fragments()}
     rested_count = 0
@@ -288,6 +294,7 @@ def _rebuild(
                 spool.close()  # Serve the store's copy instead. It may be damaged, too, so keep this file.
                 if is_listed and not is_doubtful:
                     move_aside(disk, directory, spool.name, begin=spool.begin)
+                    names = disk.list(directory)
             else:
                 spools.append(spool)  # Kept even if it is stored: that copy was not read back yet (J10).
             rested_count = _let_rest(files, spools, rested_count)
@@ -305,12 +312,12 @@ def _rebuild(
         else:
             spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
         if is_listed and not is_doubtful:
-            _remove_others(disk, directory, spools)
+            _remove_others(disk, directory, names, spools)
         _let_rest(files, spools, rested_count)
     except BaseException:
         _close(spools)
         raise
-    return spools
+    return aside, spools
 
 
 def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) -> int:
@@ -329,10 +336,10 @@ def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) 
     return len(spools)
 
 
-def _remove_others(disk: Disk, directory: str, spools: Sequence[SpoolFile]) -> None:
-    """Remove files that the log does not name: their content is stored, or was never adopted."""
+def _remove_others(disk: Disk, directory: str, names: Sequence[str], spools: Sequence[SpoolFile]) -> None:
+    """Remove those of `names` that the log does not name: their content is stored, or was never adopted."""
     kept = {spool.name for spool in spools}
-    paths = [f"{directory}/{name}" for name in disk.list(directory) if may_go(name)]
+    paths = [f"{directory}/{name}" for name in names if may_go(name)]
     if doomed := [path for path in paths if path not in kept]:
         for path in doomed:
             disk.remove(path)

@@ -76,7 +76,12 @@ def may_go(name: str) -> bool:
 
 def lost_files(disk: Disk, directory: str) -> list[str]:
     """The files that were moved aside."""
-    return [name for name in disk.list(directory) if name.endswith(LOST_SUFFIX)]
+    return lost_among(disk.list(directory))
+
+
+def lost_among(names: Iterable[str]) -> list[str]:
+    """Those of `names` that were moved aside."""
+    return [name for name in names if name.endswith(LOST_SUFFIX)]
 
 
 def move_aside(disk: Disk, directory: str, name: str, *, begin: int) -> None:
