@@ -1,15 +1,16 @@
 """Disk: the `Disk` port over a simulated disk, for one life of one node, or for a test on any event loop.
 
-Blocking calls take no time. `persist`, `flush` and `run` take a seeded time on the simulated loop. A task
-that is cancelled meanwhile waits until they have ended, as it would for a thread. After a life has ended
-its calls raise `Gone`, and do not reach the disk. The port checks its callers: the parts of a `persist`
-must not change before it returns.
+Blocking calls take no time. `persist`, `flush` and `run` take a seeded time on the simulated loop; what `run`
+does may go on beside the loop, with other work between its calls (`threads.py`). A task that is cancelled
+meanwhile waits until they have ended, as it would for a thread. After a life has ended its calls raise
+`Gone`, and do not reach the disk. The port checks its callers: the parts of a `persist` must not change
+before it returns.
 """
 
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 from zlib import crc32
 
 from broadsheet.base.buggify import buggify
@@ -19,6 +20,7 @@ from broadsheet.runtime.workers import Lent
 from simulator.disk_state import DiskState, Inode, Resize, Write, parent
 from simulator.loop import SimFuture, SimLoop
 from simulator.moments import Gone
+from simulator.threads import Threads
 from simulator.world import Life
 
 T = TypeVar("T")
@@ -28,6 +30,8 @@ SYNC_NS: Final = 150_000
 LATE_NS: Final = 30_000_000
 """What a thread that finds no core takes longer."""
 SECOND: Final = 1_000_000_000
+BESIDE: Final = 3
+"""One in so many pieces of blocking work goes on beside the loop: each costs switches of real threads."""
 
 
 class _SimLent(Lent[T], SimFuture[T]):
@@ -55,6 +59,7 @@ class SimDisk:
         self.state = disk_state if disk_state is not None else DiskState()
         self._life, self._power_cut, self._reach = life, power_cut, reach
         self._owner = life if life is not None else object()
+        self._threads: Threads | None = None
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
         """Open a file; see the port."""
@@ -140,13 +145,44 @@ class SimDisk:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do blocking work, as if in a thread; it syncs, so that a slow disk makes it slow."""
-        disk_state = self.state
-        return await self.later(disk_state.draws.below(WRITE_NS) + disk_state.health.slow_ns, work)
+        disk_state, loop = self.state, asyncio.get_running_loop()
+        delay_ns = disk_state.draws.below(WRITE_NS) + disk_state.health.slow_ns
+        if self._life is None or not isinstance(loop, SimLoop) or disk_state.draws.below(BESIDE):
+            return await self.later(delay_ns, work)
+        return await self._beside(self._life, loop, delay_ns, work)
+
+    def _beside(self, life: Life, loop: SimLoop, delay_ns: int, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Do `work` in a thread, which gives the turn back now and then."""
+        future: Lent[T] = _SimLent(loop=loop)
+        self._threads = loop.threads
+        thread = loop.threads.take()
+        thread.begin(work, self.state.draws)
+        life.on_end.append(thread.end)
+
+        def go() -> None:
+            thread.step()
+            if thread.parked_ns is not None:
+                loop.call_later(thread.parked_ns / SECOND, go)
+                return
+            life.on_end.remove(thread.end)
+            loop.threads.give(thread)
+            error = thread.error
+            if isinstance(error, Exception):
+                future.set_exception(error)
+            elif error is not None:
+                raise error
+            else:
+                future.set_result(cast(T, thread.result))
+
+        loop.call_later(delay_ns / SECOND, go)
+        return future
 
     # -- for the file
 
     def gate(self) -> None:
         """Stop a dead process."""
+        if self._threads is not None and self._threads.running is not None:
+            self._threads.running.calls()
         if self._life is not None and self._life.is_dead:
             raise Gone(repr(self._life))
 

@@ -68,6 +68,8 @@ def damaged(
 
 NEWEST: Final = 0.4
 """Of the logs that are damaged, the share where the newest batch is."""
+HEADER: Final = 0.4
+"""Of those, the share where its header is: then nothing but its frames tells of it."""
 SEVERAL: Final = 0.3
 """Of the others, the share that lose several batches, of several streams."""
 
@@ -118,6 +120,8 @@ def hurt(
         begin, end = header.at, header.at + header.length
         is_newest = header.batch == whole[-1][1].batch
     at = begin + random.randrange(max(1, end - begin))
+    if is_newest and random.random() < HEADER:
+        at = begin + random.randrange(BATCH_BYTES)
     is_bit = random.random() < 0.6 or (is_newest and at - at % SECTOR == begin)
     if is_bit:
         content[at] ^= 1 << random.randrange(8)

@@ -1,7 +1,7 @@
 """Loop: the event loop of tier 2, which is asyncio on virtual time. Real coroutines run on it unchanged.
 
 Each call belongs to the life that scheduled it. Calls of one life keep asyncio's order. Calls of different
-lives are ordered only by the network's delays, because lives share no memory. There are no threads:
+lives are ordered only by the network's delays, because lives share no memory. There are no free threads:
 `run_in_executor` runs inline, later. Tasks and futures hash by a number of their loop; by default Python 3.11
 hashes them by address, which changes the order of sets, and so of `asyncio.wait`, from run to run. The
 garbage collector runs only between runs.
@@ -23,6 +23,7 @@ from contextvars import Context, copy_context
 from typing import Any, Final, NoReturn, TypeVar
 
 from simulator.moments import Gone
+from simulator.threads import Threads
 from simulator.world import Call, Life, World
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.world = world
         self._number = 0
         self._tasks: dict[Life, dict[SimTask[Any], None]] = {}
+        self.threads = Threads()
 
     def next_number(self) -> int:
         """A number for a task or future."""
@@ -220,6 +222,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             with _no_real_world(self):
                 yield
         finally:
+            self.threads.close()
             sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(None)  # noqa: SLF001
 
@@ -258,7 +261,8 @@ def _no_real_world(loop: SimLoop) -> Generator[None, None, None]:
 
     Threads that were there before, such as those of a library, are no part of the simulation, and go on.
     """
-    simulating = threading.get_ident()
+    simulating = loop.threads.idents
+    simulating[threading.get_ident()] = None
 
     def refused(name: str) -> Callable[..., NoReturn]:
         def refuse(*_: object, **__: object) -> NoReturn:
@@ -268,7 +272,7 @@ def _no_real_world(loop: SimLoop) -> Generator[None, None, None]:
 
     def here_only(stand_in: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
         def chosen(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the real one takes.
-            return (stand_in if threading.get_ident() == simulating else real)(*arguments, **named)
+            return (stand_in if threading.get_ident() in simulating else real)(*arguments, **named)
 
         return chosen
 

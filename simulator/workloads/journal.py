@@ -23,7 +23,7 @@ from broadsheet.base import buggify
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName, NodeId
 from broadsheet.errors import BroadsheetError, Corrupt, Status
-from broadsheet.journal import spool_file
+from broadsheet.journal import spool_file, staging_area
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.core.pipeline_events import RollAsked, Submitted
@@ -73,20 +73,26 @@ BEHIND: Final = 2
 OPENS_SECONDS: Final = 60
 FULL_BYTES: Final = 1 << 40
 LOG: Final = "journals/log"
+STAGED: Final = "journals/staged/"
+"""Content on its way to a spool file: no start keeps it."""
 SPOOL_BLOCK_BYTES: Final = 1 << 10
+SLICE_BYTES: Final = 2 << 10
 KEPT_BYTES_MIN: Final = 24
 """Shorter contents are not looked for in files."""
 
 
 @contextmanager
 def small_blocks() -> Generator[None, None, None]:
-    """The sums of spool files are of small blocks, or no fragment of a simulation would have two."""
-    before = spool_file.BLOCK_BYTES
-    spool_file.BLOCK_BYTES = SPOOL_BLOCK_BYTES  # type: ignore[misc]  # Final, but for this.
+    """Spool files are summed, and appends placed, in small blocks: nothing here would have two large ones."""
+    chosen = [(spool_file, "BLOCK_BYTES", SPOOL_BLOCK_BYTES), (staging_area, "SLICE_BYTES", SLICE_BYTES)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in chosen]
+    for module, name, size in chosen:
+        setattr(module, name, size)
     try:
         yield
     finally:
-        spool_file.BLOCK_BYTES = before  # type: ignore[misc]  # As above.
+        for module, name, size in before:
+            setattr(module, name, size)
 
 
 class JournalWorkload(CrashWorkload):
@@ -511,7 +517,7 @@ def _beside(image: dict[str, bytes]) -> list[bytes]:
     return [
         content
         for name, content in image.items()
-        if name.startswith("journals/") and not name.startswith(LOG)
+        if name.startswith("journals/") and not name.startswith((LOG, STAGED))
     ]
 
 

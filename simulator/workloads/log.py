@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Final
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
-from broadsheet.errors import Throttled, TooLarge
+from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, TooLarge, Trimmed
 from broadsheet.ports import Random
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.turn import Turn
 from broadsheet.wal.config import BLOCK_BYTES, KIB, WALConfig
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.log import Log
-from broadsheet.wal.record import LogFull
+from broadsheet.wal.record import LogFull, StreamQuarantined
 from simulator.clock import SimTime, SimTimers
 from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
@@ -46,6 +46,8 @@ DAMAGED: Final = 60
 """Damaged disks of an epoch that are judged."""
 RESTARTED: Final = 4
 """Disks of an epoch on which a log is really started."""
+READS: Final = 0.2
+"""Reads beside the operations."""
 TRIES_MAX: Final = 400
 """Appends until a log that nothing pins has room again."""
 
@@ -249,6 +251,7 @@ class _Life:
         self.crashes: list[BaseException] = []
         self.appended: list[int] = []
         """The streams that took a record behind a restart."""
+        self.reads: list[asyncio.Task[None]] = []
         self.log: Log
 
     async def open(self) -> None:
@@ -278,7 +281,10 @@ class _Life:
         for name in self.histories.names:
             self.log.on_flush_request(name, self._asked_to_flush)
         for _ in range(self.histories.knobs["operations"]):
-            self._operate(self.histories.names[self.random.randrange(len(self.histories.names))])
+            name = self.histories.names[self.random.randrange(len(self.histories.names))]
+            self._operate(name)
+            if self.random.random() < READS:
+                self.reads.append(asyncio.ensure_future(self._read(name)))
             await self._pause()
             self._fail()
             if self.random.random() < 0.05:
@@ -288,6 +294,7 @@ class _Life:
                     if disk_state.quota_bytes < 1 << 40
                     else disk_state.used() + self.random.randrange(9000)
                 )
+        await asyncio.gather(*[read for read in self.reads if read.done()])
         if is_last and self.random.random() < 0.7:
             await self._drained()
         if self.random.random() < 0.4:
@@ -380,6 +387,23 @@ class _Life:
                 self._drop(name)
         except (LogFull, Throttled, TooLarge):
             self.run.refused += 1  # Nothing was written, and the model has noted nothing.
+
+    async def _read(self, name: LogStreamId) -> None:
+        """What is read back, while the log goes on, is what the stream has when the read returns."""
+        state = self.log.states.get(name)
+        if state is None or self.model.now(name).is_lost:
+            return
+        begin = self.random.randrange(state.first, state.next + 1)
+        try:
+            runs = await self.log.read(name, Offset(begin), self.random.choice((1, 3000, 100_000)))
+        except (Trimmed, OffsetNotYetAvailable, LocalProtocolError):
+            return  # It was trimmed, truncated or reset meanwhile, or the log was closed.
+        except StreamQuarantined as error:
+            raise Violation(f"W3 stream {name}: a read finds damage, and there is none: {error}") from error
+        now = self.model.now(name)
+        for record in [record for run in runs for record in run.records() if record.offset >= begin]:
+            if now.content.get(int(record.offset)) != record.payload:
+                raise Violation(f"W3 stream {name}: a read shows other bytes at {record.offset}")
 
     def _payload(self) -> bytes:
         """Of sizes that matter: small, at the border of a block or a sector, as large as may be."""

@@ -61,6 +61,7 @@ class PipelineWorkload(MachineWorkload):
             "speculation_ppm": (0, 50_000, 300_000)[draw.randrange(0, 3)],
             "trigger_ms": draw.randrange(0, 25),
             "think_ms": draw.randrange(2, 20),
+            "late_ppm": (0, 5_000, 50_000)[draw.randrange(0, 3)],
         }
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
@@ -107,7 +108,10 @@ class PipelineWorkload(MachineWorkload):
             self.query = Query(self.chosen, lambda: context.world.now)
         query = self.query
         if context.node == JOURNALS:
-            self.node = JournalsNode(context, self.taken, lambda shelf: self._on_durable(shelf, context))
+            late_ppm = 0 if query.is_calm else self.chosen.get("late_ppm", 0)
+            self.node = JournalsNode(
+                context, self.taken, lambda shelf: self._on_durable(shelf, context), late_ppm=late_ppm
+            )
         elif context.node in WORKERS:
             Worker(context, JOURNALS, query)
         else:
@@ -135,6 +139,8 @@ class PipelineWorkload(MachineWorkload):
         """After healing nobody STARTs without need."""
         if self.query is not None:
             self.query.is_calm = run.healed_at is not None
+            if self.query.is_calm and self.node is not None:
+                self.node.late_ppm = 0
 
     async def client(self, context: ClientContext, run: Episode) -> None:
         """Put rows, and wait until they are shown."""

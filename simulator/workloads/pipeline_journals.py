@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from broadsheet.base.buggify import buggify
-from broadsheet.base.time import Duration
+from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import NodeId
 from broadsheet.errors import (
     BroadsheetError,
@@ -98,15 +98,22 @@ class JournalsNode:
     """One boot of the node."""
 
     def __init__(
-        self, context: NodeContext, taken: dict[Key, None], on_durable: Callable[[Shelf], None]
+        self,
+        context: NodeContext,
+        taken: dict[Key, None],
+        on_durable: Callable[[Shelf], None],
+        *,
+        late_ppm: int,
     ) -> None:
         """Recover.
 
         Args:
+            late_ppm: in a million appends, how many come behind those that their callers ask for later.
             taken: the requests that were ever taken, across boots.
             on_durable: told of what is synced, whenever that has changed.
         """
         self.context, self.taken, self.on_durable = context, taken, on_durable
+        self.late_ppm, self.draws = late_ppm, context.random("late")
         self.log = context.log()
         self.head, self.synced = Shelf(), Shelf()
         for change in self.log.records:
@@ -126,6 +133,13 @@ class JournalsNode:
         if message.key in self.taken:
             return
         self.taken[message.key] = None
+        if message.name == "append" and self.draws.randrange(1_000_000) < self.late_ppm:
+            late = Duration(self.draws.randrange(20, 2_000) * MILLISECOND)
+            self.context.timers.call_after(late, lambda: self._take(sender, message))
+        else:
+            self._take(sender, message)
+
+    def _take(self, sender: NodeId, message: Request) -> None:
         try:
             self._serve(sender, message)
         except BroadsheetError as error:

@@ -241,6 +241,9 @@ CAUGHT = (
     "journal_stream_placed_unsynced",
     "journal_attempt_ends_where_it_begins",
     "journal_refused_bytes_stay",
+    "journal_open_file_synced_for_good",
+    "journal_tail_cut_settled_unasked",
+    "journal_any_registers_are_put",
 )
 """The others were not found in ten seconds, or were not tried: the README says which."""
 

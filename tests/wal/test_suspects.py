@@ -94,13 +94,33 @@ async def test_a_record_with_a_damaged_header_is_told_also_where_others_stand_be
         assert told == [(at, content[at]) for at in (1, 2)][lost - 1 :]
 
 
-async def test_a_start_that_was_killed_before_its_domain_looked_leaves_the_suspects_to_the_next() -> None:
-    """Its boot batch stands where they stood: a second start cut them off, though their sums prove them."""
-    disk = await written(in_one_batch=True)
+def without_header(disk: SimDisk) -> SimDisk:
+    """One bit of the header of the newest batch."""
     for name, inode in disk.state.files.items():
         if name.endswith(".wal") and (at := bytes(inode.view).find(FIRST)) >= 0:
             place = bytes(inode.view).rfind(BATCH_MAGIC, 0, at)
             disk.state.change(inode, Write(place + 8, bytes((inode.view[place + 8] ^ 1,))))
+    return disk
+
+
+async def test_a_start_that_found_the_disk_full_leaves_the_suspects_to_the_next() -> None:
+    """It could set nothing aside, and began in another segment: nobody looked behind the old one again."""
+    disk = without_header(await written(in_one_batch=True))
+    disk.state.quota_bytes = disk.state.used()
+    for seed in (2, 3):
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        assert found.tail_cut
+        assert payloads(found.suspects) == [FIRST, SECOND, THIRD]
+        assert bool(bench.log.quarantine_files) == (seed == 3)
+        await abandon(bench)
+        disk.state.locks.clear()
+        disk.state.quota_bytes = 1 << 40
+
+
+async def test_a_start_that_was_killed_before_its_domain_looked_leaves_the_suspects_to_the_next() -> None:
+    """Its boot batch stands where they stood: a second start cut them off, though their sums prove them."""
+    disk = without_header(await written(in_one_batch=True))
     told = []
     for seed in (2, 3, 4):
         bench = await open_log(disk, seed=seed)

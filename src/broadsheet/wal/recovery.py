@@ -150,6 +150,8 @@ class Recovery:
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
             tail_at = self._walk(by_lap[lap], self._content(index))
+            if lap != head.lap:
+                self._look_behind(by_lap[lap], tail_at, is_known=True)
         assert self._last is not None, "a lap has at least one batch"
         behind = [(head, tail_at)]
         behind += [(segment, BLOCK_BYTES) for segment in found if segment.file not in laps.values()]
@@ -283,8 +285,12 @@ class Recovery:
             self._damage.append(place)
         return place
 
-    def _look_behind(self, segment: Found, at: int) -> None:
-        """Look for frames of the batch after the last one: its records may have been acknowledged."""
+    def _look_behind(self, segment: Found, at: int, *, is_known: bool = False) -> None:
+        """Look for frames of the batch after the last one: its records may have been acknowledged.
+
+        Args:
+            is_known: an earlier start has found them, and its rows say so. It may have found the disk full.
+        """
         last = self._last
         assert last is not None
         lap = last.lap if segment.lap == last.lap else last.lap + 1
@@ -292,21 +298,13 @@ class Recovery:
         if not content.has(IDENTITY.pack(self._log_id, last.boot, lap, last.batch + 1), at):
             return  # No frame of it anywhere. This is the usual case, and the search is as fast as memory.
         data = content.read(at, content.size)
-
-        def accepts(header: FrameHeader) -> bool:
-            return (header.log_id, header.boot, header.lap, header.batch) == (
-                self._log_id,
-                last.boot,
-                lap,
-                last.batch + 1,
-            )
-
+        accepts = of_batch(last._replace(log_id=self._log_id, lap=lap, batch=last.batch + 1))
         cut = list(frames(data, 0, len(data), accepts, is_after_hole=True))
         for frame in cut:
             if frame.header.kind != Kind.COPY and frame.header.stream != SYSTEM_STREAM:
                 hit("wal.recovery.tail_cut_behind")
                 replay = self._replay(frame.header.stream)
-                replay.flags |= RowFlag.TAIL_CUT
+                replay.flags |= 0 if is_known else RowFlag.TAIL_CUT
                 self._suspect(frame, data)
         if cut:
             self._damage.append(Damage(segment.file, lap, at, aligned(at + cut[-1].end)))
