@@ -78,7 +78,7 @@ DEAF: Final = msgspec.structs.replace(LIMITS, keepalive_misses_max=1 << 20)
 """Of a client that reads nothing and speaks now and then: nobody takes it for gone."""
 DEAF_EVERY: Final = 20
 EXPIRE_EVERY: Final = 60
-TRICKLE_EVERY: Final = 45
+TRICKLE_EVERY: Final = 150
 LATE_MS: Final = 25
 """How late a handler of many small messages begins: they fill the window until then."""
 EVERYDAY: Final = Capability.LIST | Capability.READ | Capability.APPEND
