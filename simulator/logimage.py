@@ -17,7 +17,7 @@ from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content, batches
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.stream import Place
-from broadsheet.wal.stream_replay import Held, Point
+from broadsheet.wal.stream_replay import FoundRun, Point
 
 DIRECTORY: Final = "wal"
 UNREADABLE: Final = b"what recovery took cannot be read"
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
     point: Point
     held: list[Record]
     flags: int
-    places: list[Held]
+    places: list[FoundRun]
 
 
 def read_image(image: dict[str, bytes], directory: str = DIRECTORY) -> dict[int, Kept]:

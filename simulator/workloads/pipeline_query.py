@@ -46,7 +46,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.producers import HeldPublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from simulator.node_context import NodeContext
 from simulator.workload import Violation
@@ -153,7 +153,7 @@ class Worker:
         self.context, self.query = context, query
         self.caller = Caller(context, journals, Duration(query.knobs["timeout_ms"] * MILLISECOND))
         self.random = context.random("worker")
-        self.held = Held()
+        self.held = HeldPublisher()
         self.waiting: list[tuple[NodeId, RunTask]] = []
         self.known: dict[tuple[str, int, int], None] = {}
         """Orders that came: one that comes twice is one."""

@@ -219,8 +219,8 @@ def check_idle(server: Server) -> None:
         demand(
             getattr(accounts, what) == 0, f"nothing is asked, and {getattr(accounts, what)} {what} are used"
         )
-    outlet = server.outlet
-    lines = [*outlet._waiting, *outlet._parked, *outlet._promised]  # noqa: SLF001
+    send_shares = server.send_shares
+    lines = [*send_shares._waiting, *send_shares._parked, *send_shares._promised]  # noqa: SLF001
     demand(not lines, f"nothing is asked, and {len(lines)} lines of streams wait to send")
     demand(not accounts._waiting, "nothing is asked, and connections wait for room")  # noqa: SLF001
     for number, connection in server.connections.items():

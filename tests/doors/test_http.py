@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broadsheet.doors.http.door import CONNECTIONS_MAX, TURN_READS_MAX, Connection, Hall
+from broadsheet.doors.http.door import CONNECTIONS_MAX, TURN_READS_MAX, Connection, DoorConnections
 from broadsheet.doors.http.exchange import Page
 from broadsheet.doors.native.door import NativeConfig
 from broadsheet.doors.status import Status
@@ -106,7 +106,7 @@ class CountedPages:
 async def test_few_requests_are_looked_at_in_one_turn() -> None:
     """A hundred connections that ask in the same moment must not hold the loop up together."""
     pages = CountedPages()
-    hall = Hall(pages, LoopTimers(asyncio.get_running_loop()))
+    hall = DoorConnections(pages, LoopTimers(asyncio.get_running_loop()))
     listener = await TCPNetwork().listen("127.0.0.1:0", lambda: Connection(hall))
     host, _, port = listener.address.rpartition(":")
     asking = [asyncio.ensure_future(ask(host, int(port), "/healthz")) for _ in range(100)]
@@ -124,7 +124,7 @@ async def test_few_requests_are_looked_at_in_one_turn() -> None:
 async def test_a_whole_request_does_not_wait_behind_many_that_come_in_pieces() -> None:
     """250 connections that sent a byte now and then made `/healthz` wait for all of them."""
     pages = CountedPages()
-    hall = Hall(pages, LoopTimers(asyncio.get_running_loop()))
+    hall = DoorConnections(pages, LoopTimers(asyncio.get_running_loop()))
     listener = await TCPNetwork().listen("127.0.0.1:0", lambda: Connection(hall))
     host, _, port = listener.address.rpartition(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(200)]
@@ -145,7 +145,7 @@ async def test_a_whole_request_does_not_wait_behind_many_that_come_in_pieces() -
     await listener.close()
 
 
-def crowd(hall: Hall) -> list[Connection]:
+def crowd(hall: DoorConnections) -> list[Connection]:
     return [connection for each in hall._sources.values() for connection in each]
 
 

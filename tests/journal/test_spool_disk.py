@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broadsheet.journal.opening_turns import Turns
+from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
 from broadsheet.ports import File
 from simulator.disk import SimDisk
@@ -189,7 +189,7 @@ async def test_only_an_open_file_gives_its_pages_back() -> None:
 
 async def test_a_turn_goes_to_whom_somebody_waits_for() -> None:
     """A journal that is asked for is opened before the thousands that are not."""
-    turns, order, gate = Turns(1), [], asyncio.Event()
+    turns, order, gate = OpeningTurns(1), [], asyncio.Event()
 
     async def work(key: int) -> None:
         async with turns.turn(key):

@@ -39,7 +39,7 @@ PLANTED = [
     (
         "wire_parked_for_ever",
         "Streams whose peer reads again are put in line, and nobody looks at the line.",
-        f"{WIRE}.send_shares:Outlet.resume",
+        f"{WIRE}.send_shares:SendShares.resume",
         ("self._arm()", "pass"),
         "wire",
     ),

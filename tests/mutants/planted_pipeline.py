@@ -7,7 +7,7 @@ from tests.mutants.registry import Mutant, edited
 
 DRIVER = "broadsheet.sink.core.driver:Driver"
 RECORDS = "broadsheet.sink.core.records"
-HELD = "broadsheet.sink.core.producers:Held"
+HELD = "broadsheet.sink.core.producers:HeldPublisher"
 
 
 def _always_the_old_publisher(take: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.uuid import Flag, pack, producer_from
-from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.producers import HeldPublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
@@ -87,11 +87,11 @@ def bench(node: Any) -> Iterator[Bench]:
         yield Bench(client.journals)
 
 
-def take(held: Held, plan: BatchPlan) -> Publisher:
+def take(held: HeldPublisher, plan: BatchPlan) -> Publisher:
     return held.take(plan, process=os.getpid(), new_producer=new_producer)
 
 
-def keep(held: Held, plan: BatchPlan, publisher: Publisher, intents: list[Intent]) -> None:
+def keep(held: HeldPublisher, plan: BatchPlan, publisher: Publisher, intents: list[Intent]) -> None:
     held.keep(plan, publisher, intents, process=os.getpid())
 
 
@@ -159,7 +159,7 @@ def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None
 
 def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Bench) -> None:
     """New ids for each batch fill every reader's memory; a wrong reuse loses messages (pipelines.8)."""
-    journal, held = bench.commit_journal(), Held()
+    journal, held = bench.commit_journal(), HeldPublisher()
     journal.begin(Fence("f1"))
     first = take(held, journal.plan(Fence("f1")))
     keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
@@ -223,7 +223,7 @@ def test_a_driver_fenced_before_it_looks_for_the_end_does_not_commit(bench: Benc
 
 def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
     """What it had appended would be acknowledged with the rows of its repetition: each of them twice."""
-    journal, held = bench.commit_journal(), Held()
+    journal, held = bench.commit_journal(), HeldPublisher()
     journal.begin(Fence("f1"))
     first = take(held, journal.plan(Fence("f1")))
     keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
@@ -239,7 +239,7 @@ def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
 
 def test_a_forked_worker_does_not_take_the_producer_of_the_one_that_it_was_forked_from(bench: Bench) -> None:
     """Both would append under one producer, with the same clocks."""
-    journal, held = bench.commit_journal(), Held()
+    journal, held = bench.commit_journal(), HeldPublisher()
     journal.begin(Fence("f1"))
     first = take(held, journal.plan(Fence("f1")))
     keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))

@@ -63,8 +63,8 @@ def chain_removed(patch: pytest.MonkeyPatch) -> None:
     walk = stream_replay._walk
 
     def unlinked(
-        held: dict[int, stream_replay.Held], first: int, start: stream_replay.Point
-    ) -> tuple[stream_replay.Point, list[stream_replay.Held]]:
+        held: dict[int, stream_replay.FoundRun], first: int, start: stream_replay.Point
+    ) -> tuple[stream_replay.Point, list[stream_replay.FoundRun]]:
         point, chain = walk(held, first, start)
         while chain and (after := held.get(chain[-1].end)) is not None:
             chain.append(after)

@@ -9,7 +9,7 @@ from broadsheet.wal.format import BATCH_BYTES, ROW, BatchHeader, Kind
 from broadsheet.wal.quick_scan import sound_runs
 from broadsheet.wal.recovery import held_of, of_batch
 from broadsheet.wal.scan import Content, batches, frames, is_chained
-from broadsheet.wal.stream_replay import Held
+from broadsheet.wal.stream_replay import FoundRun
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from tests.wal.harness import DIRECTORY, A, B, C, opened, payloads
@@ -79,10 +79,10 @@ def test_a_batch_is_read_quickly_only_where_the_thorough_reading_finds_it_sound(
     assert quick >= QUICK_MIN, "most batches have runs only"
 
 
-def _thorough(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]], int] | None:
+def _thorough(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, FoundRun]], int] | None:
     """What `sound_runs` tells, frame by frame; None where anything is damaged, or no run."""
     begin, chain = BATCH_BYTES + ROW.size * batch.row_count, batch.chain
-    found: list[tuple[int, Held]] = []
+    found: list[tuple[int, FoundRun]] = []
     for frame in frames(data, begin, batch.length, of_batch(batch), is_after_hole=False):
         if not frame.is_payload_whole or frame.is_after_hole or not is_chained(frame, chain):
             return None

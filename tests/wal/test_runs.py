@@ -17,7 +17,7 @@ from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttl
 from broadsheet.wal import LogFull, Run, StreamQuarantined, WALConfig
 from broadsheet.wal.format import Row
 from broadsheet.wal.scan import frames
-from broadsheet.wal.stream_replay import Held, StreamReplay
+from broadsheet.wal.stream_replay import FoundRun, StreamReplay
 from simulator.disk import SimDisk
 from tests.wal.harness import SMALL, A, B, Bench, abandon, after_power_cut, open_log, opened, payloads
 from tests.wal.histories import noise
@@ -358,7 +358,7 @@ def test_recovery_looks_at_each_trimmed_run_once() -> None:
     replay = StreamReplay(1)
     begun = time.process_time()
     for n in range(count):
-        replay.run(Held(n, n + 1, 0, n, n + 1, 100, 1, 0, n))
+        replay.run(FoundRun(n, n + 1, 0, n, n + 1, 100, 1, 0, n))
     for n in range(count):
         replay.row(Row(1, n + 1, count, 0, count, 0), count)
     assert time.process_time() - begun < 5

@@ -1,7 +1,7 @@
 """What the last batch, cut short, must not make forgotten of a stream that was damaged before it (W6)."""
 
 from broadsheet.wal.format import FrameHeader, Kind, Row, RowFlag
-from broadsheet.wal.stream_replay import Held, StreamReplay
+from broadsheet.wal.stream_replay import FoundRun, StreamReplay
 
 
 def test_a_reset_that_was_cut_off_leaves_its_stream_quarantined() -> None:
@@ -17,7 +17,7 @@ def test_a_gap_below_a_reset_that_was_cut_off_is_damage() -> None:
     """Records 0 and 1 are lost: the row of the reset begins behind them, and must not be believed."""
     replay = StreamReplay(1)
     replay.row(Row(1, 0, 2, 0, 20, 0), 1)
-    replay.run(Held(2, 5, 0, 20, 50, 60, 1, 8192, 2))
+    replay.run(FoundRun(2, 5, 0, 20, 50, 60, 1, 8192, 2))
     replay.row(Row(1, 0, 5, 0, 50, 0), 2)
     replay.row(Row(1, 50, 51, 1, 99, 0), 3)
 
@@ -31,7 +31,7 @@ def reset_at(offset: int, batch: int) -> FrameHeader:
 def test_after_a_reset_the_stream_begins_where_it_says() -> None:
     """What lies before belongs to the life before: it is neither missing nor there."""
     replay = StreamReplay(1)
-    replay.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
     replay.reset(reset_at(5, 2))
     verdict = replay.judge(3, is_suspect=False)
 
@@ -42,9 +42,9 @@ def test_a_row_trims_nothing_where_the_runs_before_it_do_not_link() -> None:
     """That of a reset may be lost between them; what came before it may be all that there is."""
     linked, broken = StreamReplay(1), StreamReplay(1)
     for replay, seed in ((linked, 20), (broken, 99)):
-        replay.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+        replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
         replay.row(Row(1, 0, 2, 0, 20, 0), 1)
-        replay.run(Held(2, 4, 0, seed, 40, 60, 1, 8192, 2))
+        replay.run(FoundRun(2, 4, 0, seed, 40, 60, 1, 8192, 2))
         replay.row(Row(1, 2, 4, 0, 40, 0), 2)
 
     assert list(linked.held) == [2]
@@ -54,7 +54,7 @@ def test_a_row_trims_nothing_where_the_runs_before_it_do_not_link() -> None:
 def test_a_truncation_of_what_was_never_seen_lets_its_row_trim_nothing() -> None:
     """The reset and the run before it are lost in the torn batch: the record below still counts."""
     replay = StreamReplay(1)
-    replay.run(Held(84, 85, 11, 20, 50, 60, 1, 4096, 1))
+    replay.run(FoundRun(84, 85, 11, 20, 50, 60, 1, 4096, 1))
     replay.row(Row(1, 84, 85, 11, 50, 0), 1)
     replay.truncate(FrameHeader(Kind.TRUNCATE, 1, 1, 1, 2, 0, 1, 180, 14, 0, 0, 70, 70, 0))
     replay.row(Row(1, 177, 180, 14, 70, 0), 2)
@@ -67,9 +67,9 @@ def test_a_truncation_of_what_was_never_seen_lets_its_row_trim_nothing() -> None
 def test_runs_behind_a_drop_that_was_cut_off_void_nothing_that_was_there() -> None:
     """The stream began anew in the torn batch: its last run is whole, its drop and first run are not."""
     replay = StreamReplay(1)
-    replay.run(Held(0, 5, 0, 0, 50, 60, 1, 4096, 1))
+    replay.run(FoundRun(0, 5, 0, 0, 50, 60, 1, 4096, 1))
     replay.row(Row(1, 0, 5, 0, 50, 0), 1)
-    replay.run(Held(1, 2, 0, 71, 72, 60, 1, 9000, 2))
+    replay.run(FoundRun(1, 2, 0, 71, 72, 60, 1, 9000, 2))
     replay.row(Row(1, 0, 2, 0, 72, 0), 2)
     verdict = replay.judge(2, is_suspect=False)
 
@@ -80,7 +80,7 @@ def test_runs_behind_a_drop_that_was_cut_off_void_nothing_that_was_there() -> No
 def test_what_was_trimmed_is_no_part_of_what_is_left() -> None:
     """The run behind it is lost; the one before it was given up, and must not be served in its place."""
     replay = StreamReplay(1)
-    replay.run(Held(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
     replay.row(Row(1, 0, 2, 0, 20, 0), 1)
     replay.row(Row(1, 2, 4, 0, 40, 0), 2)
     verdict = replay.judge(9, is_suspect=False)

@@ -283,7 +283,7 @@ async def test_readers_with_windows_of_gigabytes_send_a_little_in_each_turn(stre
             waits = sum([len(piece) for piece in connection.base.out])
             most = max(most, connection.written_bytes + waits - before)
             before = connection.written_bytes
-            w.server.outlet.check()
+            w.server.send_shares.check()
 
         assert 100_000 < most < 3 * TURN_BYTES, "what is promised in one turn and sent in the next, at most"
         client.abort("the test is over")
@@ -300,7 +300,7 @@ async def test_streams_of_a_peer_that_does_not_read_are_parked_and_go_on_when_it
         await until(lambda: connection.is_write_paused)
         for _ in range(100):
             await asyncio.sleep(0)
-            w.server.outlet.check()
+            w.server.send_shares.check()
         ends.pop().cancel()
         client.transport.resume_reading()
 

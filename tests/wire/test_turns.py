@@ -17,7 +17,7 @@ from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Reply
 from broadsheet.wire.server_connection import ServerConnection
-from broadsheet.wire.turn_shares import ALL, START_UNITS, TOKEN_UNITS, Share, Turns
+from broadsheet.wire.turn_shares import ALL, START_UNITS, TOKEN_UNITS, Share, TurnShares
 from tests.wire.harness import Echo, Empty, World, until, world
 
 UNITS = 256
@@ -364,7 +364,7 @@ async def test_whoever_wants_more_is_not_starved_by_many_that_ask_now_and_then()
 
             def rest(self) -> None: ...
 
-        turns = Turns(w.ports, LIMITS)
+        turns = TurnShares(w.ports, LIMITS)
         askers = [Asker("greedy", has_more=True), *[Asker(f"{n}", has_more=False) for n in range(20)]]
         for asker in askers:
             turns.enter(cast(ServerConnection, asker))

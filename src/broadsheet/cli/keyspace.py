@@ -30,7 +30,7 @@ from broadsheet.journal.orphans import (
 from broadsheet.keyspace.core.loss import AcceptedLoss
 from broadsheet.keyspace.core.salvage import LostRevisions
 from broadsheet.keyspace.core.transaction import KeyValue
-from broadsheet.keyspace.local.loss_acceptance import Standing, floor, give_up, look
+from broadsheet.keyspace.local.loss_acceptance import StoppedState, floor, give_up, look
 from broadsheet.ports import Disk
 from broadsheet.runtime.data_dir import claim, node_of
 from broadsheet.runtime.disk import LocalDisk
@@ -161,7 +161,7 @@ def accept(disk: Disk, wanted: dict[Revision, str], *, may_act: bool) -> Keyspac
 
 
 def _adopted(
-    standing: Standing, left: list[OnDisk], orphan: Revision, name: str, *, at: Revision
+    standing: StoppedState, left: list[OnDisk], orphan: Revision, name: str, *, at: Revision
 ) -> KeyValue:
     if all(each.revision != orphan for each in left):
         known = ", ".join(str(each.revision) for each in left[:SHOWN_MAX]) or "none"

@@ -23,7 +23,7 @@ class AppendRun(Protocol):
         ...
 
 
-class Upload(Protocol):
+class StreamingAppend(Protocol):
     """A streaming append, as `streamed_append.py` runs it."""
 
     @property

@@ -52,7 +52,7 @@ from broadsheet.journal.opening import (
     open_journal,
     stream_of,
 )
-from broadsheet.journal.opening_turns import Turns
+from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import accept_loss, disagreement
@@ -91,7 +91,7 @@ class Broker:
         """Make a broker without journals; `start` finds them."""
         self._context = context
         self._slots: dict[JournalName, Slot] = {}
-        self._opening = Turns(context.config.openings_max)
+        self._opening = OpeningTurns(context.config.openings_max)
         self._fullness = ""
         self._is_closed = False
 

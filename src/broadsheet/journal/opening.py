@@ -37,7 +37,7 @@ from broadsheet.journal.keys import (
     encode_registers,
 )
 from broadsheet.journal.messages import JournalInfo
-from broadsheet.journal.recovered_state import Standing, begin_log, name_stream, stand
+from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
@@ -151,7 +151,7 @@ async def _settle(
     context: Context,
     stream: LogStreamId,
     directory: str,
-    standing: Standing,
+    standing: RecoveredState,
     spools: Sequence[SpoolFile],
     *,
     is_cut: bool,

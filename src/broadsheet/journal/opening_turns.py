@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class OpeningTurns:
     """`count_max` turns at a time."""
 
     def __init__(self, count_max: int) -> None:

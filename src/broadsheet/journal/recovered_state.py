@@ -33,7 +33,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
 
 
-class Standing(NamedTuple):
+class RecoveredState(NamedTuple):
     """The state according to the log, the seal and the spool files, without the store and the keys."""
 
     plan: RecoveryPlan
@@ -54,7 +54,7 @@ def stand(
     *,
     registers: RegisterState | None,
     stored: Sequence[Fragment] | None,
-) -> Standing:
+) -> RecoveredState:
     """Combine the log's records, the seal of an earlier start, and the spool files. Blocking.
 
     If the log lost records, content that a record's sum proves is repaired from the spool files. The caller
@@ -70,19 +70,19 @@ def stand(
     try:
         plan = replay(decode(payload) for payload in payloads)
     except Corrupt as error:
-        return Standing(replay(()), str(error), seal=None, is_sealed=False)
+        return RecoveredState(replay(()), str(error), seal=None, is_sealed=False)
     try:
         seal = _seal(disk, directory, plan)
     except Corrupt as error:
-        return Standing(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
+        return RecoveredState(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
     if seal is not None:
         reason = seal.reason
         if governs(seal, found.record_generation):
-            return Standing(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
+            return RecoveredState(replay((seal.checkpoint,)), reason, seal=seal, is_sealed=True)
     if not found.is_quarantined and not found.tail_cut:
         if seal is not None and not reason:
             remove_seal(disk, directory)  # The log holds everything that the seal says.
-        return Standing(plan, reason, seal=None, is_sealed=False)
+        return RecoveredState(plan, reason, seal=None, is_sealed=False)
     known = plan.spools[0].begin, plan.end
     # If the stream's end is lost, only the page cache and the store together show that nothing followed.
     is_all_here = context.log.is_same_boot and not context.log.has_lost_cache and stored is not None
@@ -113,7 +113,7 @@ def stand(
     elif context.log.is_same_boot and not found.is_quarantined:
         set_aside(disk, directory, plan)  # After kill -9 these bytes may have been acknowledged: keep them.
     if not found.is_quarantined and not is_extended and not reason:
-        return Standing(plan, reason, seal=None, is_sealed=False)
+        return RecoveredState(plan, reason, seal=None, is_sealed=False)
     sealed = Seal(
         journal=info.name,
         checkpoint=checkpoint_of(plan),
@@ -122,7 +122,7 @@ def stand(
         reason=reason,
         lost=lost,
     )
-    return Standing(plan, reason, seal=sealed, is_sealed=False)
+    return RecoveredState(plan, reason, seal=sealed, is_sealed=False)
 
 
 def _seal(disk: Disk, directory: str, plan: RecoveryPlan) -> Seal | None:

@@ -17,7 +17,7 @@ from typing import Final
 from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
 from broadsheet.errors import BroadsheetError, Status, StoreUnhealthy, Throttled, TooLarge
-from broadsheet.journal.append_ports import AppendRun, Upload
+from broadsheet.journal.append_ports import AppendRun, StreamingAppend
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import Fragment
@@ -130,7 +130,7 @@ class Replica:
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
-        self.streamed_appends: dict[int, Upload] = {}
+        self.streamed_appends: dict[int, StreamingAppend] = {}
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
         self.on_log_damaged: Callable[[], None] = lambda: None

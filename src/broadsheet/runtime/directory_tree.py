@@ -21,7 +21,7 @@ ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """A regular file or a directory, as a directory names it."""
 
     name: str
@@ -84,7 +84,7 @@ class Tree:
         except FileNotFoundError:
             return []
 
-    def scan(self, name: str) -> list[Entry]:
+    def scan(self, name: str) -> list[DirectoryEntry]:
         """The files and directories of a directory, unsorted, no links or devices; empty if it is absent."""
         found = []
         with suppress(*ABSENT), self.directory(name) as fd, os.scandir(fd) as entries:
@@ -95,7 +95,7 @@ class Tree:
                 with suppress(FileNotFoundError):  # It was removed during the scan.
                     status = entry.stat(follow_symlinks=False)
                     modified = WallTime(status.st_mtime_ns)
-                    found.append(Entry(entry.name, is_directory, status.st_size, modified))
+                    found.append(DirectoryEntry(entry.name, is_directory, status.st_size, modified))
         return found
 
     def make_dir(self, name: str) -> None:

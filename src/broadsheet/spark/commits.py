@@ -41,7 +41,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.records import BatchPlan, Fence, Record, Standing, records_from, standing_of
+from broadsheet.sink.core.records import BatchPlan, Fence, Record, SinkRegisters, records_from, standing_of
 from broadsheet.spark.connection import Target, is_passing, patiently
 
 
@@ -58,14 +58,14 @@ class CommitJournal:
         """The journals of the node."""
         return self._given if self._given is not None else self.target.journals()
 
-    def begin(self, fence: Fence) -> Standing:
+    def begin(self, fence: Fence) -> SinkRegisters:
         """START: become the author, then append the acknowledgements of the newest committed batch.
 
         Raises:
             Fenced: another START became the author. ConfigError: the journal holds data and no registers.
         """
         found = self._performed(fence, StartAsked())
-        assert isinstance(found, Standing), "START returns the standing"
+        assert isinstance(found, SinkRegisters), "START returns the standing"
         return found
 
     def plan(self, fence: Fence) -> BatchPlan:
@@ -100,12 +100,12 @@ class CommitJournal:
         """Which journal of that name this is."""
         return patiently(lambda: self.journals.get(self.name), self.target.patience_s).create_revision
 
-    def standing(self) -> Standing:
+    def standing(self) -> SinkRegisters:
         """The registers, after the effect of every append that was acknowledged before this call."""
         registers = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)
         return standing_of(registers.values, journal=self.name)
 
-    def record(self, now: Standing) -> Record:
+    def record(self, now: SinkRegisters) -> Record:
         """The newest commit record.
 
         Raises:
@@ -114,7 +114,7 @@ class CommitJournal:
         content = patiently(lambda: self._content(now.at), self.target.patience_s)
         return records_from(content, now, journal=self.name)[0]
 
-    def _performed(self, fence: Fence, asked: Asked) -> Standing | BatchPlan | None:
+    def _performed(self, fence: Fence, asked: Asked) -> SinkRegisters | BatchPlan | None:
         """Run one operation of the driver to its end."""
         driver = Driver(self.name, fence, patience=Duration(round(self.target.patience_s * SECOND)))
         check = checker(driver.check)

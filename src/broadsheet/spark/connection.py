@@ -88,7 +88,7 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, Unknown | OSError) or (isinstance(error, Refused) and error.retry is Retry.LATER)
 
 
-class Patience:
+class RenewableDeadline:
     """How much longer to wait for one result while the node is away or does not answer."""
 
     def __init__(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     Raises:
         Exception: `call` raised it, and its cause does not pass, or the time is up.
     """
-    patience = Patience(patience_s)
+    patience = RenewableDeadline(patience_s)
     while True:
         try:
             with within(patience.left()):
@@ -170,7 +170,7 @@ def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[by
         OffsetNotYetAvailable: for longer than the patience the node reported an end below `end`.
         Unknown, Refused: the node was away, or refused, for longer than the patience.
     """
-    at, patience = begin, Patience(target.patience_s)
+    at, patience = begin, RenewableDeadline(target.patience_s)
     while at < end:
         try:
             with within(patience.left()):
@@ -188,6 +188,6 @@ def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[by
             patience.after(error)
 
 
-def _next(reading: Iterator[Chunk], patience: Patience) -> Chunk | None:
+def _next(reading: Iterator[Chunk], patience: RenewableDeadline) -> Chunk | None:
     with within(patience.left()):
         return next(reading, None)

@@ -34,7 +34,7 @@ from broadsheet.message.mapping import modulo_each
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
-from broadsheet.sink.core.producers import Held
+from broadsheet.sink.core.producers import HeldPublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
 from broadsheet.spark.commits import CommitJournal
@@ -138,7 +138,7 @@ def _key(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-_held = Held()
+_held = HeldPublisher()
 
 
 def new_producer() -> ProducerId:

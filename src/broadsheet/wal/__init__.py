@@ -16,9 +16,10 @@ Source: log.1-19; `docs/protocols/wal.md`; properties W1-W9 in `docs/guarantees.
 
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.log import Log
-from broadsheet.wal.reading import Entry
+from broadsheet.wal.reading import EntryChain
 from broadsheet.wal.record import LogFull, LogStatus, Record, Recovered, Run, StreamQuarantined
 
 __all__ = [
-    "Entry", "Log", "LogFull", "LogStatus", "Record", "Recovered", "Run", "StreamQuarantined", "WALConfig",
+    "EntryChain", "Log", "LogFull", "LogStatus", "Record", "Recovered", "Run", "StreamQuarantined",
+    "WALConfig",
 ]  # fmt: skip

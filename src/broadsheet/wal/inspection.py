@@ -20,7 +20,7 @@ from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import read_around, segment_index
 from broadsheet.wal.stream import Place
-from broadsheet.wal.stream_replay import Held, Suspect, Verdict
+from broadsheet.wal.stream_replay import FoundRun, Suspect, Verdict
 
 
 class FoundRecord(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +75,7 @@ class Inspection:
             return None
         return next(reversed(list(self._of(stream, found.held[-1], first=found.first))), None)
 
-    def _of(self, stream: LogStreamId, held: Held, *, first: int) -> Iterator[FoundRecord]:
+    def _of(self, stream: LogStreamId, held: FoundRun, *, first: int) -> Iterator[FoundRecord]:
         place = Place(held.offset, held.end, held.crc, held.length, held.lap, held.at)
         run = read_content(self._contents[held.lap], self._log_id, stream, place)
         if run is None:

@@ -51,7 +51,7 @@ from broadsheet.wal.format import (
 )
 from broadsheet.wal.opening import OpenedLog, open_files, set_aside
 from broadsheet.wal.pool import Pool
-from broadsheet.wal.reading import Entry, read_places
+from broadsheet.wal.reading import EntryChain, read_places
 from broadsheet.wal.reclaimer import SegmentReclaimer
 from broadsheet.wal.record import (
     LogFull,
@@ -66,7 +66,7 @@ from broadsheet.wal.record import (
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import NO_FILE, NO_SPACE
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
-from broadsheet.wal.vouching import Witness
+from broadsheet.wal.vouching import VouchTimer
 
 Done = Callable[[], None]
 """Called on the loop when the records that were appended with it are durable; otherwise never called."""
@@ -178,7 +178,7 @@ class Log:
         self._is_asked = self.is_dead = self.is_closed = self._is_out_of_space = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._witness = Witness(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
+        self._witness = VouchTimer(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
         self._reclaimer = SegmentReclaimer(self)
         self._check = checker(self.check)
         self._opened_result = opened.result
@@ -506,7 +506,7 @@ class Log:
     def _lost(self, stream: LogStreamId) -> StreamQuarantined:
         return StreamQuarantined(f"stream {stream} of {self.directory} lost records: repair it, then `reset`")
 
-    async def entry(self, stream: LogStreamId, offset: Offset) -> Entry | None:
+    async def entry(self, stream: LogStreamId, offset: Offset) -> EntryChain | None:
         """The entry at `offset`: its term, and the chain before and after it. None at the stream's end.
 
         Raises:
@@ -514,7 +514,7 @@ class Log:
         """
         for run in await self.read(stream, offset, 1):
             for record in run.records():
-                return Entry(record.offset, record.term, run.seed, run.crc)
+                return EntryChain(record.offset, record.term, run.seed, run.crc)
         return None
 
     async def records(self, stream: LogStreamId, *, bytes_max: int = READ_BYTES) -> AsyncIterator[Record]:

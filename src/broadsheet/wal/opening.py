@@ -29,7 +29,7 @@ from broadsheet.wal.segments import (
     segment_index,
     segment_name,
 )
-from broadsheet.wal.stream_replay import Held, Suspect, suspect_of
+from broadsheet.wal.stream_replay import FoundRun, Suspect, suspect_of
 
 JOIN_GAP_BYTES: Final = MIB
 """Damaged places that are no further apart are set aside in one file."""
@@ -309,7 +309,7 @@ def _recall(segments: Segments, result: Result) -> None:
             and header.batch >= (verdict.held[-1].batch if verdict.held else 0)  # Not of an older cut.
         )
 
-    found: dict[int, dict[int, Held | Suspect]] = {}
+    found: dict[int, dict[int, FoundRun | Suspect]] = {}
     names = [name for name in segments.disk.list(segments.directory) if name.startswith(QUARANTINE_PREFIX)]
     for name in names:
         file = segments.disk.open(segments.path(name))

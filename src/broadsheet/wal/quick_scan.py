@@ -20,12 +20,12 @@ from broadsheet.wal.format import (
     BatchHeader,
     Kind,
 )
-from broadsheet.wal.stream_replay import Held
+from broadsheet.wal.stream_replay import FoundRun
 
 KIND_RUN: Final = int(Kind.RUN)
 
 
-def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]], int] | None:
+def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, FoundRun]], int] | None:
     """The runs of a batch with their streams, and the physical chain after them; None if it is not sound.
 
     Args:
@@ -34,7 +34,7 @@ def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]],
     view, unpack, base = memoryview(data), HEAD.unpack_from, batch.at
     identity = IDENTITY.pack(batch.log_id, batch.boot, batch.lap, batch.batch)
     chain, at, end = batch.chain, BATCH_BYTES + ROW.size * batch.row_count, batch.length
-    found: list[tuple[int, Held]] = []
+    found: list[tuple[int, FoundRun]] = []
     for _ in range(batch.frame_count):
         body = at + FRAME_BYTES
         if body > end:
@@ -53,7 +53,7 @@ def sound_runs(data: bytes, batch: BatchHeader) -> tuple[list[tuple[int, Held]],
         ):
             return None
         place = base + at
-        held = Held(offset, offset + entries, generation, seed, crc, length, lap, place, number)
+        held = FoundRun(offset, offset + entries, generation, seed, crc, length, lap, place, number)
         found.append((stream, held))
         chain, at = told, body + length + -length % FRAME_ALIGN
     return (found, chain) if at == end else None

@@ -23,7 +23,7 @@ JOIN_BYTES_MAX = 1 << 20
 """Bytes that are read in one go at most, unless one frame is longer."""
 
 
-class Entry(NamedTuple):
+class EntryChain(NamedTuple):
     """The term of one entry, and its stream's chain around it."""
 
     offset: Offset

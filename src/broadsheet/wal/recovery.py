@@ -46,7 +46,7 @@ from broadsheet.wal.scan import (
     rows,
     unread_frame,
 )
-from broadsheet.wal.stream_replay import Held, StreamReplay, Suspect, Verdict, suspect_of
+from broadsheet.wal.stream_replay import FoundRun, StreamReplay, Suspect, Verdict, suspect_of
 
 NO_BATCH: Final = -1
 
@@ -399,7 +399,7 @@ class Recovery:
         return verdicts
 
 
-def _read_back(held: Held, content: Content) -> Suspect:
+def _read_back(held: FoundRun, content: Content) -> Suspect:
     """A whole run behind damage, with its bytes: its domain will want them. Other runs are read on demand."""
     begin = held.at + FRAME_BYTES
     data = content.read(begin, begin + held.length)
@@ -481,10 +481,10 @@ def of_batch(batch: BatchHeader) -> Callable[[FrameHeader], bool]:
     return accepts
 
 
-def held_of(frame: FoundFrame, base: int) -> Held:
+def held_of(frame: FoundFrame, base: int) -> FoundRun:
     """The run of `frame`, found in a batch or hole that begins at `base` of its segment."""
     header = frame.header
-    return Held(
+    return FoundRun(
         offset=header.offset,
         end=header.offset + header.entries,
         generation=header.generation,

@@ -17,7 +17,7 @@ from broadsheet.wal.scan import FoundFrame
 SUSPECT: Final = RowFlag.QUARANTINED | RowFlag.END_LOST
 
 
-class Held(NamedTuple):
+class FoundRun(NamedTuple):
     """A run that was found whole, or its part before a truncation."""
 
     offset: int
@@ -69,11 +69,11 @@ class Verdict(NamedTuple):
 
     first: int
     point: Point
-    held: list[Held]
+    held: list[FoundRun]
     flags: int
-    unreached: list[Held]
+    unreached: list[FoundRun]
     """Whole runs behind a gap: kept aside, never served."""
-    suspects: Sequence[Held | Suspect] = ()
+    suspects: Sequence[FoundRun | Suspect] = ()
     """The runs that were found behind the last run of `held`, by offset: some are whole, some are damaged."""
 
 
@@ -95,9 +95,9 @@ class StreamReplay:
         """Whether each run since the last row continues the run before it."""
         self.touched = self.seen = 0
         """`touched`: the last batch that changed the stream. `seen`: the last with a frame or row of it."""
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, FoundRun] = {}
         """Whole runs by first offset."""
-        self.shadowed: list[Held] = []
+        self.shadowed: list[FoundRun] = []
         """Runs that were replaced by another run of the same offset, though nothing proves which is right."""
         self.damaged: list[Suspect] = []
         """Runs that fail their checksum, or lie behind the last batch: only a hint for the domain."""
@@ -106,7 +106,7 @@ class StreamReplay:
         self._order: deque[int] = deque()
         """First offsets of runs in the order of writing, so that a trim looks at each run once."""
 
-    def run(self, held: Held) -> None:
+    def run(self, held: FoundRun) -> None:
         """Apply a run that was appended."""
         self._touch(held.batch)
         if self.first is None:
@@ -119,7 +119,7 @@ class StreamReplay:
         self._put(held)
         self.expect = Point(held.end, held.generation, held.crc)
 
-    def copy(self, held: Held) -> None:
+    def copy(self, held: FoundRun) -> None:
         """Apply a run that was copied forward: the copy replaces the old frame, and changes no state."""
         self.seen = held.batch
         known = self.held.get(held.offset)
@@ -234,9 +234,9 @@ class StreamReplay:
             bases.append(first)
         return bases
 
-    def _suspects(self, at: int) -> list[Held | Suspect]:
+    def _suspects(self, at: int) -> list[FoundRun | Suspect]:
         """All runs that were found at the offset `at` and behind it, damaged ones too."""
-        found: tuple[Held | Suspect, ...] = (*self.damaged, *self.shadowed, *self.held.values())
+        found: tuple[FoundRun | Suspect, ...] = (*self.damaged, *self.shadowed, *self.held.values())
         return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
 
     def _touch(self, batch: int) -> None:
@@ -246,7 +246,7 @@ class StreamReplay:
             self.touched = batch
         self.seen = batch
 
-    def _put(self, held: Held) -> None:
+    def _put(self, held: FoundRun) -> None:
         known = self.held.get(held.offset)
         if known is not None and known.crc != held.crc:
             self.shadowed.append(known)
@@ -308,7 +308,7 @@ class StreamReplay:
                 self._ends.pop(oldest.end, None)
 
 
-def _walk(held: dict[int, Held], first: int, start: Point) -> tuple[Point, list[Held]]:
+def _walk(held: dict[int, FoundRun], first: int, start: Point) -> tuple[Point, list[FoundRun]]:
     """Follow the links from the offset `first` on: the point that they lead to, and the runs on the way."""
     if first >= start.next and first not in held:
         return start, []
@@ -324,7 +324,7 @@ def _walk(held: dict[int, Held], first: int, start: Point) -> tuple[Point, list[
     return Point(chain[-1].end, chain[-1].generation, chain[-1].crc), chain
 
 
-def _passes(chain: list[Held], first: int, point: Point) -> bool:
+def _passes(chain: list[FoundRun], first: int, point: Point) -> bool:
     """Whether the runs of `chain` lead through `point`, or no run is needed to reach it."""
     if point.next <= first:
         return not chain or chain[0].offset < first or point.crc in (chain[0].seed, 0)

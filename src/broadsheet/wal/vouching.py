@@ -14,7 +14,7 @@ from collections.abc import Callable
 from broadsheet.base.time import Duration, in_seconds
 
 
-class Witness:
+class VouchTimer:
     """The timer of one log that vouches for its last batch."""
 
     def __init__(self, delay: Duration, *, is_idle: Callable[[], bool], vouch: Callable[[], None]) -> None:

@@ -49,7 +49,7 @@ class Placed(Protocol):
 C = TypeVar("C", bound=Placed)
 
 
-class Places(Generic[C]):
+class ConnectionPlaces(Generic[C]):
     """The connections of one server."""
 
     def __init__(self, limits: WireLimits) -> None:

@@ -47,7 +47,7 @@ class Sender(Protocol):
         ...
 
 
-class Outlet:
+class SendShares:
     """The bytes that the streams of one server may still send in this turn, and the streams that wait."""
 
     def __init__(self, ports: WirePorts) -> None:

@@ -20,15 +20,15 @@ from broadsheet.ports import Listener
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.account import Accounts, Owned
-from broadsheet.wire.connection_places import Places
+from broadsheet.wire.connection_places import ConnectionPlaces
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
 from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
-from broadsheet.wire.send_shares import Outlet
+from broadsheet.wire.send_shares import SendShares
 from broadsheet.wire.server_connection import Counts, ServerConnection
 from broadsheet.wire.slab import SlabPool
-from broadsheet.wire.turn_shares import Turns
+from broadsheet.wire.turn_shares import TurnShares
 
 __all__ = ["DEFAULT_LIMITS", "Counts", "Server", "WirePorts"]
 
@@ -64,10 +64,10 @@ class Server:
         self.numbers = {method.name: method.number for method in self.table.values()}
         self.pool = SlabPool(large_slab_bytes(limits))
         self.accounts = Accounts(limits, ports.turn)
-        self.turns = Turns(ports, limits)
-        self.outlet = Outlet(ports)
+        self.turns = TurnShares(ports, limits)
+        self.send_shares = SendShares(ports)
         self.counts = Counts()
-        self.places = Places[ServerConnection](limits)
+        self.places = ConnectionPlaces[ServerConnection](limits)
         self.connections = self.places.all
         self.checked = checker(self.check)
         """The invariant check to call after each step; None in production."""
@@ -103,7 +103,7 @@ class Server:
 
     def check(self) -> None:
         """Assert the invariants: every counted byte, task and place belongs to a connection."""
-        for piece in (self.places, self.turns, self.outlet, self.accounts):
+        for piece in (self.places, self.turns, self.send_shares, self.accounts):
             piece.check()
         for connection in self.connections.values():
             connection.check()

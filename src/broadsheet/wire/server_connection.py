@@ -64,10 +64,10 @@ from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
 from broadsheet.wire.run import Run, ServedRunStream
-from broadsheet.wire.send_shares import Outlet
+from broadsheet.wire.send_shares import SendShares
 from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.stream import StreamEnd
-from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share, Turns
+from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share, TurnShares
 
 
 class Counts:
@@ -90,8 +90,8 @@ class ConnectionOwner(Admitting, Protocol):
     """The methods by name."""
     pool: SlabPool
     accounts: Accounts
-    turns: Turns
-    outlet: Outlet
+    turns: TurnShares
+    send_shares: SendShares
     counts: Counts
     checked: Callable[[], None] | None
 
@@ -450,7 +450,7 @@ class ServedStream(StreamEnd):
         while self._error is None:
             size = min(wanted, self._shell.base.room(self.stream), self.message_bytes_max)
             if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
-                self.connection.server.outlet.promise(self)
+                self.connection.server.send_shares.promise(self)
                 return size
             await self.writable()
         raise self._error
@@ -475,11 +475,11 @@ class ServedStream(StreamEnd):
 
     def may_leave(self, size: int) -> bool:
         """Whether a message of `size` bytes may be sent in this turn, given what other streams send."""
-        return self.connection.server.outlet.take(self, size)
+        return self.connection.server.send_shares.take(self, size)
 
     def on_end(self, error: BroadsheetError | None) -> None:
         """Note that the stream has ended, and sends no more."""
-        self.connection.server.outlet.forget(self)
+        self.connection.server.send_shares.forget(self)
         super().on_end(error)
 
     def on_taken(self, size: int) -> None:
@@ -488,7 +488,7 @@ class ServedStream(StreamEnd):
 
     def close(self) -> None:
         """Drop queued messages: the handler has ended."""
-        self.connection.server.outlet.forget(self)
+        self.connection.server.send_shares.forget(self)
         self._queue.clear()
         self.connection.backpressure.queued(-self._queued_bytes)
         self._queued_bytes = 0
@@ -782,7 +782,7 @@ STALL_SLACK: Final = Duration(2 * SECOND)
 """How late a timer may fire: the machine may be paused for a while."""
 
 
-class Witness:
+class ConnectionChecks:
     """The checks of one connection that need memory of earlier steps."""
 
     def __init__(self, connection: "ServerConnection") -> None:
@@ -864,7 +864,7 @@ class ServerConnection(ConnectionProtocol):
         """Events that were decoded and wait for the next turn."""
         self._is_reading = True
         self._torn_since = self.base.heard_at
-        self._witness = Witness(self)
+        self._witness = ConnectionChecks(self)
         self.backpressure = Backpressure(self)
         self.works = RequestTasks(self)
         self.streams: dict[int, ServedStream] = {}
@@ -1016,7 +1016,7 @@ class ServerConnection(ConnectionProtocol):
 
     def on_writable(self) -> None:
         """Send on, and accept requests again: the socket takes bytes again."""
-        self.server.outlet.resume(self)
+        self.server.send_shares.resume(self)
         self.backpressure.count_unread()
         self.backpressure.ease()
 

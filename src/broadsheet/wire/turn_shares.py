@@ -61,7 +61,7 @@ class Share:
 
 
 class Worked(Protocol):
-    """The part of a connection that `Turns` uses."""
+    """The part of a connection that `TurnShares` uses."""
 
     flow: str
     """The caller: connections with the same `flow` share their turns."""
@@ -81,7 +81,7 @@ class Worked(Protocol):
         ...
 
 
-class Turns:
+class TurnShares:
     """The turns of all connections of one server."""
 
     def __init__(self, ports: WirePorts, limits: WireLimits) -> None:

@@ -1,4 +1,4 @@
-"""Patience: how long a proposer waits and pauses, from the round trips that it has seen."""
+"""ProposerTiming: how long a proposer waits and pauses, from the round trips that it has seen."""
 
 from random import Random
 
@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
-from broadsheet.control.core.proposer_timing import DOUBLINGS_MAX, Patience
+from broadsheet.control.core.proposer_timing import DOUBLINGS_MAX, ProposerTiming
 from broadsheet.control.core.settings import ProposerConfig
 
 CONFIG = ProposerConfig(
@@ -26,8 +26,8 @@ class Longest(Random):
         return stop - 1
 
 
-def patience(*round_trips: int) -> Patience:
-    made = Patience(CONFIG, Longest())
+def patience(*round_trips: int) -> ProposerTiming:
+    made = ProposerTiming(CONFIG, Longest())
     for took in round_trips:
         made.asked(Instant(SECOND))
         made.heard(Instant(SECOND + took))
@@ -91,6 +91,6 @@ def test_a_wait_doubles_with_each_round_that_was_given_up() -> None:
 def test_pauses_from_the_shortest_one_double_sixteen_times() -> None:
     """Beyond, a shift of a small number would make a pause of years."""
     tiny = structs.replace(CONFIG, backoff_min=Duration(1))
-    made = Patience(tiny, Longest())
+    made = ProposerTiming(tiny, Longest())
 
     assert [made.pause() for _ in range(19)] == [*(1 << n for n in range(16)), 1 << 16, 1 << 16, 1 << 16][:19]

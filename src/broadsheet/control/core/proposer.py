@@ -39,7 +39,7 @@ from broadsheet.control.core.operation import (
     ReplaceRequest,
     next_step,
 )
-from broadsheet.control.core.proposer_timing import Patience
+from broadsheet.control.core.proposer_timing import ProposerTiming
 from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (
@@ -114,7 +114,7 @@ class ProposerMachine:
         """Whether the last round was lost to new lives of the members: there may be other members by now."""
         self._proposal: Value | None = None
         self._is_new = False
-        self._patience = Patience(config, random)
+        self._patience = ProposerTiming(config, random)
         self._wake: Instant | None = None
 
     @property

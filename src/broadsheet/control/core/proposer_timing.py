@@ -13,7 +13,7 @@ DOUBLINGS_MAX = 6
 """A wait doubles at most so often."""
 
 
-class Patience:
+class ProposerTiming:
     """The waits and pauses of one proposer, by the round trips that it has seen."""
 
     def __init__(self, config: ProposerConfig, random: Random) -> None:

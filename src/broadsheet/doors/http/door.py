@@ -56,7 +56,7 @@ class HTTPDoor:
         """
         status, metrics = services.one(Status), services.one(Metrics)
         count_max = min(CONNECTIONS_MAX, max(1, ports.open_files_max // 16))
-        hall = Hall(_Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
+        hall = DoorConnections(_Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
         identity = services.one(Identity)
         check_exposure(self.name, config.address, is_insecure=identity.is_insecure)
         try:
@@ -105,7 +105,7 @@ class _Pages:
         return page
 
 
-class Hall:
+class DoorConnections:
     """The connections of the door: which of them have a place, and whose bytes are parsed in this turn.
 
     If all places are taken when a connection arrives, the source address with the most connections loses its
@@ -179,7 +179,7 @@ class Hall:
 class Connection(ByteProtocol):
     """One connection. It serves one request, then closes."""
 
-    def __init__(self, hall: Hall) -> None:
+    def __init__(self, hall: DoorConnections) -> None:
         self._hall = hall
         self.source = ""
         self.is_fresh = True

@@ -33,7 +33,7 @@ from broadsheet.wal.format import RowFlag
 from broadsheet.wal.inspection import inspected
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StoppedState(msgspec.Struct, frozen=True):
     """The state of a stopped key space."""
 
     reason: str
@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True):
     hints: tuple[str, ...]
 
 
-def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
+def look(disk: Disk, *, is_creation: IsCreation) -> StoppedState:
     """Inspect the seal and the log. Blocking; changes nothing. The caller holds the data directory's lock.
 
     Raises:
@@ -76,7 +76,7 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
         if seal is not None:
             reads = [Read(Offset(at), chunk, is_whole=True) for at, chunk in enumerate(seal.chunks)]
             sealed = salvage(reads, first=Offset(1), next_offset=Offset(len(reads)), is_creation=is_creation)
-            return Standing("", sealed, Generation(max(generation, seal.generation)))
+            return StoppedState("", sealed, Generation(max(generation, seal.generation)))
         verdict, lacks_streams = log.verdict(STREAM), log.lacks_streams
         found = salvage(
             [Read(each.offset, each.payload, each.is_whole) for each in log.records(STREAM)],
@@ -94,10 +94,10 @@ def look(disk: Disk, *, is_creation: IsCreation) -> Standing:
         )
     elif verdict is None and lacks_streams and not reason:
         reason = f"{LOG_DIRECTORY} lost all that it held of the key space: a segment file is gone, or shorter"
-    return Standing(reason, found, generation)
+    return StoppedState(reason, found, generation)
 
 
-def floor(standing: Standing, revisions: Sequence[int]) -> Revision:
+def floor(standing: StoppedState, revisions: Sequence[int]) -> Revision:
     """The revision at which the map goes on: `REVISION_LEAP` above every known one.
 
     Args:
@@ -108,7 +108,7 @@ def floor(standing: Standing, revisions: Sequence[int]) -> Revision:
 
 def give_up(
     disk: Disk,
-    standing: Standing,
+    standing: StoppedState,
     *,
     added: Sequence[KeyValue],
     loss: AcceptedLoss | None,

@@ -67,7 +67,7 @@ from broadsheet.sink.core.records import (
     BatchPlan,
     Fence,
     Record,
-    Standing,
+    SinkRegisters,
     records_from,
     reusable_of,
     standing_of,
@@ -94,7 +94,7 @@ class State(Enum):
     """Appends acknowledgements that may have been appended before; their producers are retired."""
 
 
-Outcome = Standing | BatchPlan | None
+Outcome = SinkRegisters | BatchPlan | None
 """The result of an operation: START and COMMIT give the standing, PLAN a plan, ABORT None."""
 T = TypeVar("T")
 Steps = Generator[Call | None, Answer | None, T]
@@ -216,7 +216,7 @@ class Driver:
             yield from self._redo(newest, newest.by_journal())
         return now
 
-    def _fence_over(self, old: Standing, give_up: Instant) -> Steps[bool]:
+    def _fence_over(self, old: SinkRegisters, give_up: Instant) -> Steps[bool]:
         """Append a fence if the registers have not changed since they were read. False: read them again."""
         union = {"author": str(self.fence)}
         if old.author is None:
@@ -308,7 +308,7 @@ class Driver:
         yield from ()
         return None
 
-    def _decide(self, now: Standing, line: bytes, asked: CommitAsked) -> Steps[bool]:
+    def _decide(self, now: SinkRegisters, line: bytes, asked: CommitAsked) -> Steps[bool]:
         """Append the commit record, which commits the batch. False: undecided, read the registers again."""
         head = yield from self._measured()
         self._effects.append(Pass("sink.commit.deciding"))
@@ -391,7 +391,7 @@ class Driver:
                 raise
         self.is_retired = True
 
-    def _ours(self) -> Steps[Standing]:
+    def _ours(self) -> Steps[SinkRegisters]:
         """The registers, if this fence is still the author; otherwise raises `Fenced`."""
         now = yield from self._standing()
         if now.author != self.fence:
@@ -402,7 +402,7 @@ class Driver:
             )
         return now
 
-    def _standing(self) -> Steps[Standing]:
+    def _standing(self) -> Steps[SinkRegisters]:
         answer = yield from self._surely(ReadRegisters(self.journal))
         assert isinstance(answer, RegistersRead), "registers were asked for"
         return standing_of(answer.values, journal=self.journal)
@@ -413,12 +413,12 @@ class Driver:
         assert isinstance(answer, Appended), "an append was asked for"
         return answer.end
 
-    def _records(self, now: Standing) -> Steps[list[Record]]:
+    def _records(self, now: SinkRegisters) -> Steps[list[Record]]:
         answer = yield from self._surely(ReadContent(self.journal, now.at))
         assert isinstance(answer, ContentRead), "content was asked for"
         return records_from(answer.content, now, journal=self.journal)
 
-    def _refuse_other_history(self, now: Standing, asked: CommitAsked) -> None:
+    def _refuse_other_history(self, now: SinkRegisters, asked: CommitAsked) -> None:
         if now.query not in ("", asked.query):
             raise LocalProtocolError(
                 f"commit journal {self.journal} belongs to query {now.query}, not {asked.query}: "

@@ -9,7 +9,7 @@ from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Duration
 from broadsheet.base.types import Revision
 from broadsheet.message.publisher import Intent
-from broadsheet.sink.core.records import BatchPlan, Standing
+from broadsheet.sink.core.records import BatchPlan, SinkRegisters
 
 
 class StartAsked(Event, frozen=True):
@@ -133,7 +133,7 @@ class Report(Effect, frozen=True):
 class Finish(Effect, frozen=True, gc=True):
     """The operation has ended with `result`."""
 
-    result: Standing | BatchPlan | None
+    result: SinkRegisters | BatchPlan | None
 
 
 class Fail(Effect, frozen=True, gc=True):

@@ -16,7 +16,7 @@ from broadsheet.message.uuid import NO_CLOCK, ProducerId
 from broadsheet.sink.core.records import BatchPlan
 
 
-class Held:
+class HeldPublisher:
     """Holds the publisher of a worker process between two tasks."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class Acknowledgements(NamedTuple):
     content: bytes
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SinkRegisters(msgspec.Struct, frozen=True):
     """The values of the registers."""
 
     author: str | None
@@ -109,7 +109,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
             )
 
 
-def standing_of(values: Mapping[str, str], *, journal: str) -> Standing:
+def standing_of(values: Mapping[str, str], *, journal: str) -> SinkRegisters:
     """The standing that the register values express.
 
     Raises:
@@ -117,9 +117,9 @@ def standing_of(values: Mapping[str, str], *, journal: str) -> Standing:
     """
     author = values.get("author")
     if author is None:
-        return Standing(author=None, batch=NO_BATCH, query="", at=NO_BATCH)
+        return SinkRegisters(author=None, batch=NO_BATCH, query="", at=NO_BATCH)
     try:
-        return Standing(
+        return SinkRegisters(
             author=author, batch=int(values["batch"]), query=values["query"], at=int(values["at"])
         )
     except (KeyError, ValueError) as error:
@@ -129,7 +129,7 @@ def standing_of(values: Mapping[str, str], *, journal: str) -> Standing:
         ) from error
 
 
-def records_from(content: bytes, now: Standing, *, journal: str) -> list[Record]:
+def records_from(content: bytes, now: SinkRegisters, *, journal: str) -> list[Record]:
     """The newest commit record, and the records after it.
 
     Args:
