@@ -197,6 +197,67 @@ async def test_a_wiped_founder_founds_no_second_cluster_with_nodes_that_were_rep
         assert await n4.read() == await n5.read() == Versioned(b"kept", version)
 
 
+async def test_a_wiped_founder_founds_no_second_cluster_with_a_member_that_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    """That member knew of version 1 only, and granted the founding again, beside a node that was replaced.
+
+    The founder is the one wiped member of {n1, n2, n4}. What n4 holds was acknowledged, and was never read
+    again: whoever asked n1 read an empty document.
+    """
+    n1, n2, n3, n4 = names = [NodeId(f"n{n}") for n in range(1, 5)]
+    peers = dict(zip(names, free_addresses(4), strict=True))
+    founders = {name: peers[name] for name in names[:3]}
+    quick = MetastoreConfig(wal=CONFIG.wal, proposer=ProposerConfig(operation_timeout=Duration(SECOND)))
+
+    async with AsyncExitStack() as stack:
+
+        async def start(name: NodeId, known: dict[NodeId, str], deaf_to: str = "") -> MajorityMetastore:
+            node = one_node(tmp_path, name, known, config=quick, deaf_to=deaf_to)
+            return await stack.enter_async_context(node)
+
+        spare, cut_off = await start(n4, peers), await start(n2, founders, "metastore.accept")
+        async with (
+            one_node(tmp_path, n1, founders) as founder,
+            one_node(tmp_path, n3, founders) as replaced,
+        ):
+            async with asyncio.timeout(30):
+                while cut_off.proposer.known is None:  # noqa: ASYNC110 - a machine has no event to wait for.
+                    await asyncio.sleep(0.01)
+            cut_off.proposer_host.close()
+            await founder.compare_and_set(1, b"kept")
+            version = await founder.replace(replaced.acceptor.acceptor, spare.acceptor.acceptor, peers[n4])
+        assert cut_off.proposer.known.value.version == 1
+        assert cut_off.acceptor.memory.accepted is None
+        for name in (n1, n3):
+            shutil.rmtree(tmp_path / name)
+        await start(n3, founders)
+        wiped = await start(n1, founders)
+
+        with pytest.raises(InsufficientReplicas):
+            await wiped.read()
+        held = spare.acceptor.memory.accepted
+        assert held is not None
+        assert (held.value.version, held.value.document) == (version, b"kept")
+
+
+async def test_a_new_member_votes_for_the_change_that_brings_it(tmp_path: Path) -> None:
+    """Its address stands in the value that is proposed: without its vote the first try was always unknown."""
+    n1, n2, n3, n4 = names = [NodeId(f"n{n}") for n in range(1, 5)]
+    peers = dict(zip(names, free_addresses(4), strict=True))
+    founders = {name: peers[name] for name in names[:3]}
+    async with (
+        one_node(tmp_path, n1, founders) as first,
+        one_node(tmp_path, n3, founders) as third,
+        one_node(tmp_path, n4, peers) as added,
+    ):
+        async with one_node(tmp_path, n2, founders):
+            await first.compare_and_set(1, b"before")
+        version = await first.replace(third.acceptor.acceptor, added.acceptor.acceptor, peers[n4])
+        assert version == 4
+        assert await added.read() == Versioned(b"before", version)
+
+
 async def test_a_wiped_founder_founds_again_where_nobody_else_has_accepted_its_founding(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec import structs
+
 from broadsheet.base.buggify import buggify
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
@@ -210,27 +212,31 @@ class MajorityMetastore:
                 `node.peers` still names.
         """
         if isinstance(request, Prepare) and not request.sets.members():
-            self._must_be_free_to_found()
+            self._must_be_free_to_found(request)
         self._count += 1
         back = NodeId(f"{request.sender}#{self._count}")  # Names this call, to find its answer.
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._asked[back] = future
         try:
-            self.acceptor_host.deliver(_from(request, back))
+            self.acceptor_host.deliver(structs.replace(request, sender=back))
             return await future
         finally:
             self._asked.pop(back, None)
 
-    def _must_be_free_to_found(self) -> None:
-        """Refuse a founding while this node knows of a cluster in which its blank acceptor has no part.
+    def _must_be_free_to_found(self, request: Prepare) -> None:
+        """Refuse a founding while this node knows of a cluster that it would double.
 
-        An acceptor that version 1 names has promised that founding, and has lost nothing since. If only the
-        founder accepted version 1, and was wiped then, its new life could never found without that promise.
+        If only the founder accepted version 1, and was wiped then, its new life could never found without a
+        second promise of the others. They may give it: if all other acceptors that version 1 names are asked,
+        and are blank, no majority has ever accepted anything. If another one has been replaced by a new life,
+        the old life may have been the majority that brought the cluster further.
         """
         known, own = self.proposer.known, self.acceptor.memory
         if known is None or own.accepted is not None:
             return
-        if known.value.version == 1 and own.acceptor in known.value.sets.members():
+        members = [each for each in known.value.sets.members() if each.node != request.sender]
+        is_asked = all(each in request.founders for each in members)
+        if known.value.version == 1 and own.acceptor in members and is_asked:
             hit("metastore.founded_again")
             return
         raise AlreadyExists(f"{self.node} knows of a cluster at version {known.value.version}")
@@ -331,8 +337,7 @@ class MajorityMetastore:
         self._scope.spawn(self._call(effect.to, address, message), name="call")
 
     def _address(self, node: NodeId) -> str:
-        known = self.proposer.known
-        return self._peers.get(node) or (dict(known.value.addresses).get(node, "") if known else "")
+        return self._peers.get(node) or self.proposer.address(node)
 
     async def _call(self, to: NodeId, address: str, message: Request) -> None:
         try:
@@ -356,16 +361,3 @@ class MajorityMetastore:
             stream.cancel()
             raise
         return with_document(carried.response, document)
-
-
-def _from(request: Request, sender: NodeId) -> Request:
-    """`request` with another sender."""
-    match request:
-        case Prepare():
-            return Prepare(sender, request.ballot, request.acceptor, request.basis, request.sets)
-        case Accept():
-            return Accept(
-                sender, request.ballot, request.acceptor, request.value, request.basis, request.sets
-            )
-        case Read():
-            return Read(sender, request.round, request.known)

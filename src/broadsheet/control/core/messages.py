@@ -20,6 +20,8 @@ class Prepare(Event, frozen=True, array_like=True, tag=1):
     acceptor: Acceptor
     basis: Ballot
     sets: AcceptorSets
+    founders: tuple[Acceptor, ...] = ()
+    """Of a founding: all acceptors that are asked. Each must promise it, so each has accepted nothing."""
 
 
 class Accept(Event, frozen=True, array_like=True, tag=2):

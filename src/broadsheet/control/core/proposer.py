@@ -122,6 +122,12 @@ class ProposerMachine:
         """Operations that are not answered yet."""
         return len(self._queue)
 
+    def address(self, node: NodeId) -> str:
+        """The address of an acceptor's node, by the value that is proposed or known; empty if it has none."""
+        known = None if self.known is None else self.known.value
+        values = [value for value in (self._proposal, known) if value is not None]
+        return next((found for value in values if (found := dict(value.addresses).get(node))), "")
+
     def step(self, event: ProposerEvent | Tick, now: Instant) -> list[ProposerEffect]:
         """Apply one event; return what the host must now do, in order."""
         return self._handlers[type(event)](self, event, now)
@@ -247,7 +253,9 @@ class ProposerMachine:
             if member in self._votes or member in self._nays:
                 continue
             if self._proposal is None:
-                request: Prepare | Accept = Prepare(self.node, self.ballot, member, known, self._sets)
+                request: Prepare | Accept = Prepare(
+                    self.node, self.ballot, member, known, self._sets, self._founders
+                )
             else:
                 request = Accept(self.node, self.ballot, member, self._proposal, known, self._sets)
             sends.append(Send(member.node, request))
@@ -405,7 +413,8 @@ class ProposerMachine:
         counter = min(event.promised.counter + LEAP_MAX, self.ballot.counter)
         step = Ballot(counter, self.node, self.nonce)
         basis = NO_BALLOT if self.known is None else self.known.ballot
-        return Send(event.acceptor.node, Prepare(self.node, step, event.acceptor, basis, self._sets))
+        prepare = Prepare(self.node, step, event.acceptor, basis, self._sets, self._founders)
+        return Send(event.acceptor.node, prepare)
 
     def _decide(self, now: Instant) -> list[ProposerEffect]:
         """Take the next step of the first operation; a quorum has told the latest value."""
