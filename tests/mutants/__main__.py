@@ -8,14 +8,14 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from simulator.plan import Plan, load, save
+from simulator.plan import Plan, Tier, load, save
 from simulator.runner import commit, plan_of, run_plan
 from simulator.shrink import Shrinker
 from tests.mutants.registry import Mutant, mutants
 
 SEEDS_MAX = 600
-FRESH_SEEDS = 120
-"""How many seeds are tried where a stored plan catches its bug no longer."""
+FRESH_SEEDS = {Tier.MACHINES: 60, Tier.SERVICES: 12, Tier.CRASHES: 6}
+"""How many seeds `check` tries where a stored plan catches its bug no longer: 10 to 20 seconds of CPU."""
 STARTS = (0, 100_000, 200_000, 300_000, 400_000)
 
 
@@ -30,16 +30,9 @@ def found_by(mutant: Mutant, plan: Plan | None) -> str | None:
     return violation if violation is not None and violation.startswith(seen) else None
 
 
-def found_by_seeds(mutant: Mutant) -> str | None:
-    """What the next seeds find: a stored plan goes stale where the code that it runs draws or waits anew."""
-    if mutant.hunt is not None:
-        return None
-    return next((said for plan in fresh_plans(mutant) if (said := found_by(mutant, plan)) is not None), None)
-
-
 def fresh_plans(mutant: Mutant) -> Iterator[Plan]:
     """The plans that seeds mean today."""
-    return (plan_of(mutant.workload, mutant.tier, seed) for seed in range(FRESH_SEEDS))
+    return (plan_of(mutant.workload, mutant.tier, seed) for seed in range(FRESH_SEEDS[mutant.tier]))
 
 
 def found_without(mutant: Mutant, plan: Plan | None) -> str | None:
@@ -50,19 +43,33 @@ def found_without(mutant: Mutant, plan: Plan | None) -> str | None:
 
 
 def check(chosen: list[Mutant]) -> dict[str, dict[str, str | None]]:
-    """Each once on its stored plan, with and without the bug."""
+    """Each on its stored plan, with and without the bug; where that is stale, on what the next seeds mean.
+
+    A stored plan goes stale where the code that it runs draws or waits anew: it passes, bug or no bug.
+    """
     said: dict[str, dict[str, str | None]] = {}
     for mutant in chosen:
         if mutant.hunt is None and not mutant.plan_path.exists():
             said[mutant.name] = {"with": None, "without": f"no plan at {mutant.plan_path}: run `find` first"}
             continue
         try:
-            plan = load(mutant.plan_path) if mutant.hunt is None else None
-            found = found_by(mutant, plan) or found_by_seeds(mutant)
-            said[mutant.name] = {"with": found, "without": found_without(mutant, plan)}
+            said[mutant.name] = checked(mutant)
         except Exception as error:  # noqa: BLE001 - one broken mutant must not hide the others.
             said[mutant.name] = {"with": None, "without": f"{type(error).__name__}: {error}"}
     return said
+
+
+def checked(mutant: Mutant) -> dict[str, str | None]:
+    """What is found with the bug and without it, and whether a search was needed (`stale`)."""
+    plan = load(mutant.plan_path) if mutant.hunt is None else None
+    found, stale = found_by(mutant, plan), None
+    if found is None and mutant.hunt is None:
+        stale = f"stored plan finds nothing, nor do {FRESH_SEEDS[mutant.tier]} seeds"
+        for fresh in fresh_plans(mutant):
+            if (found := found_by(mutant, fresh)) is not None:
+                plan, stale = fresh, f"stored plan finds nothing, seed {fresh.seed} does"
+                break
+    return {"with": found, "without": found_without(mutant, plan), "stale": stale}
 
 
 def seeds_to_catch(mutant: Mutant, first: int, seeds_max: int) -> tuple[int, Plan | None]:
@@ -72,6 +79,13 @@ def seeds_to_catch(mutant: Mutant, first: int, seeds_max: int) -> tuple[int, Pla
         if found_by(mutant, plan) is not None:
             return count, plan
     return seeds_max, None
+
+
+def needs_plan(mutant: Mutant) -> bool:
+    """Whether it has no stored plan, or a stale one."""
+    if mutant.hunt is not None:
+        return False
+    return not mutant.plan_path.exists() or found_by(mutant, load(mutant.plan_path)) is None
 
 
 def find(mutant: Mutant, seeds_max: int) -> str:
@@ -98,7 +112,7 @@ def measure(mutant: Mutant, seeds_max: int) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one command over all mutants, or those named."""
+    """Run one command over all mutants, or those named; `find` without names over those that need a plan."""
     parser = ArgumentParser(prog="python -O -m tests.mutants")
     parser.add_argument("command", choices=("check", "find", "measure"))
     parser.add_argument("names", nargs="*")
@@ -106,8 +120,14 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     chosen = [each for each in mutants() if not given.names or each.name in given.names]
     if given.command == "check":
-        sys.stdout.write(json.dumps(check(chosen), indent=1) + "\n")
+        said = check(chosen)
+        sys.stdout.write(json.dumps(said, indent=1) + "\n")
+        for name, each in said.items():
+            if each.get("stale"):
+                sys.stderr.write(f"{name}: {each['stale']}; run `python -O -m tests.mutants find {name}`\n")
         return
+    if given.command == "find" and not given.names:
+        chosen = [each for each in chosen if needs_plan(each)]
     for mutant in chosen:
         if mutant.hunt is None:
             line = find(mutant, given.seeds) if given.command == "find" else measure(mutant, given.seeds)
