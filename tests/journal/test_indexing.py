@@ -15,6 +15,7 @@ from broadsheet.errors import Status
 from broadsheet.journal import producer_indexing, service
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
+from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.messages import IndexPointsReply, IndexPointsRequest
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import JSON_LINES, framed
@@ -204,3 +205,77 @@ async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.Mon
         assert "its producer index has ended" in status.reason, "committed readers are slow from here on"
         assert await _point(node, replica.end) == 3 * len(content)
     assert not crashes
+
+
+async def _publish(node: Running, name: JournalName, numbers: Sequence[int]) -> None:
+    """One message of each producer."""
+    replica = await node.broker.replica(name)
+    for number in numbers:
+        uuid = pack(ProducerId((1 << 40) + number), Clock(1 << 60), Flag.OUTSIDE)
+        content = framed(JSON_LINES, uuid, LINE)
+        run = UnaryAppend(content)
+        replica.deliver(Submitted(run=run, count=1, length=len(content)))
+        assert await status_of(run.answered) is Status.OK
+        await _idle()
+
+
+async def test_an_index_at_rest_gives_its_producers_back_and_reads_them_again() -> None:
+    """Each journal may have a million producers, and nothing bounded all journals of a node together.
+
+    With room for four, two journals of three take turns, and each stores the same as with room for all.
+    """
+    crashes: list[BaseException] = []
+    names = [JournalName("index/a"), JournalName("index/b")]
+    stored: dict[int, dict[str, bytes]] = {}
+    for room in (1000, 4):
+        shelf = Shelf(None, {})
+        config = msgspec.structs.replace(JOURNALS, index_producers_max=room)
+        async with running(SimDisk(), shelf, seed=1, crashes=crashes, config=config) as node:
+            for name in names:
+                await node.broker.create(msgspec.structs.replace(SPEC, name=name))
+            memory = (await node.broker.replica(NAME)).context.index_memory
+            for numbers in ([1], [2, 3], [1], [2], [3, 3], [1, 2, 3]):
+                for name in names:
+                    await _publish(node, name, numbers)
+                    memory.check()
+            assert memory.held_count == (6 if room == 1000 else 3)
+            stored[room] = {name: shelf.objects[name] for name in _indexes(shelf)}
+            for name in names:
+                assert not (await node.broker.indexing(name)).trouble
+                await node.broker.delete(name, node.broker.info(name).create_revision)
+            memory.check()
+            assert memory.held_count == 0, "a deleted journal holds nothing"
+    assert len(stored[4]) == 18
+    assert stored[4] == stored[1000]
+    assert not crashes
+
+
+class _Index:
+    """An index that counts how often it gave its producers back."""
+
+    def __init__(self, *, is_at_work: bool = False) -> None:
+        self.is_at_work, self.given_back = is_at_work, 0
+
+    def give_back(self) -> bool:
+        self.given_back += not self.is_at_work
+        return not self.is_at_work
+
+
+def test_the_index_used_longest_ago_gives_its_producers_back_and_none_at_work_does() -> None:
+    """Whoever finds no room forgets its own, so that the others can end and make room."""
+    memory = IndexMemory(10)
+    busy, old, new, last = _Index(is_at_work=True), _Index(), _Index(), _Index()
+    assert memory.hold(busy, 4)
+    assert memory.hold(old, 3)
+    assert memory.hold(new, 3)
+    assert memory.hold(old, 3)
+
+    assert memory.hold(last, 3)
+    memory.check()
+    assert (busy.given_back, old.given_back, new.given_back) == (0, 0, 1)
+    assert memory.held_count == 10
+
+    assert not memory.hold(last, 7)
+    memory.check()
+    assert memory.held_count == 4, "it counts for nothing, and the others at rest gave way"
+    assert memory.hold(last, 6)

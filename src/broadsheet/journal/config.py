@@ -75,6 +75,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The longest chunk that is sent to a reader."""
     cache_bytes_max: int = 128 * MIB
     """Memory for stored fragments in all: blocks that are kept or being fetched, and decoders."""
+    index_producers_max: int = 2_000_000
+    """Producers that the producer indexes of all journals hold in memory together, some 400 bytes each. An
+    index at rest gives its producers back when others need the room, and reads them again."""
     journals_max: int = 10_000
     """How many journals this node may have."""
     limits: Limits = Limits()
@@ -104,6 +107,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "openings_max",
             "spool_files_max",
             "spool_cached_bytes",
+            "index_producers_max",
             "journals_max",
             "checkpoint_bytes",
             "free_check_interval",

@@ -8,6 +8,7 @@ from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.block_cache import Budget
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
+from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.staging_area import StagingArea
 from broadsheet.keyspace.port import Keyspace
@@ -63,6 +64,7 @@ class Context:
         self.mending = asyncio.Lock()
         """Held while a spool file is mended from the log."""
         self._budget = Budget(config.cache_bytes_max)
+        self.index_memory = IndexMemory(config.index_producers_max)
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:
         if self.scope.is_closed:

@@ -84,6 +84,7 @@ class Housekeeping:
         except TimeoutError:
             for task in list(self._tasks):
                 task.cancel()
+        self.indexing.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._context.scope.spawn(work, name=name)

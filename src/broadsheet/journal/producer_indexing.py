@@ -17,7 +17,14 @@ from typing import Any, Final
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import BroadsheetError, Corrupt, OffsetNotYetAvailable, ShuttingDown, Trimmed
+from broadsheet.errors import (
+    BroadsheetError,
+    Corrupt,
+    OffsetNotYetAvailable,
+    ShuttingDown,
+    Throttled,
+    Trimmed,
+)
 from broadsheet.journal.committed_reads import next_begin, read_chunk
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
@@ -33,6 +40,7 @@ from broadsheet.message.producer_state import (
     decode,
     encode,
     pruned,
+    verify,
 )
 from broadsheet.message.spans import update
 from broadsheet.runtime.failpoints import passed
@@ -66,12 +74,28 @@ class Indexing:
         self._replica, self._spawn = replica, spawn
         self._framing = framing_of(replica.info.spec)
         self._points: dict[ByteOffset, str] = {}  # Ascending, with the names of their files.
+        self._is_loaded = False
         self._index: ProducerIndex | None = None
+        """None before `_load`, and while other indexes have its memory."""
+        self._indexed = self._reached = ByteOffset(0)
+        """The last frame boundary, and the end of the bytes, that were processed."""
         self._sum = 0
         self._rest = b""
         self._turn = asyncio.Lock()
         self.trouble = ""
         """Why the indexing has ended."""
+
+    def give_back(self) -> bool:
+        """Forget the producers; False while the index is at work. The next index point reads them again."""
+        if self._turn.locked():
+            return False
+        self._index, self._rest = None, b""
+        return True
+
+    def close(self) -> None:
+        """Hold no memory any more: the journal is closed, and no task of it is left."""
+        self._replica.context.index_memory.release(self)
+        self._index, self._rest = None, b""
 
     def is_behind(self) -> bool:
         """Whether an index point may be made."""
@@ -83,6 +107,7 @@ class Indexing:
         Raises:
             OSError: the store does not answer: repeat the call.
             StoreUnhealthy: no file could be opened: repeat the call. ShuttingDown: the journal was closed.
+            Throttled: the indexes of other journals have the memory: repeat the call.
         """
         try:
             async with self._turn:
@@ -92,10 +117,13 @@ class Indexing:
             self._replica.notice = self._replica.notice or f"its producer index has ended: {error}"
 
     async def _catch_up(self) -> None:
-        if self._index is None:
+        if not self._is_loaded:
             await self._load()
         while not self._replica.is_closed and (target := self._next_target()) is not None:
-            await self._advance(target)
+            if self._index is None:
+                await self._begin()
+            else:
+                await self._advance(target)
 
     async def points(self) -> Sequence[ByteOffset]:
         """Every index point, ascending.
@@ -103,7 +131,7 @@ class Indexing:
         Raises:
             OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
-        if self._framing is not None and self._index is None and not self.trouble:
+        if self._framing is not None and not self._is_loaded and not self.trouble:
             await self._carried()
         return list(self._points)
 
@@ -156,7 +184,7 @@ class Indexing:
         while below:
             point = below.pop()
             try:
-                stored, _ = await self._get(self._points[point])
+                stored = await self._stored(self._points[point])
             except Corrupt as error:
                 hit("journal.index_passed_over")
                 damage = f" ({error})"
@@ -191,8 +219,7 @@ class Indexing:
         return ProducerIndexReply(offset=point, previous=None, size=size), part
 
     async def _load(self) -> None:
-        """Begin at the newest undamaged index in the store, or at the journal's begin."""
-        assert self._framing is not None
+        """Learn the index points of the store, and begin at the newest one."""
         self._replica.require_listed()
         for name in await self._replica.store.list_side(self._replica.name):
             match = _NAME.fullmatch(name)
@@ -200,19 +227,54 @@ class Indexing:
                 self._points[ByteOffset(int(match.group(1), 16))] = name
         self._points = dict(sorted(self._points.items()))
         self._judge(max(self._points, default=ByteOffset(0)))
+        await self._begin()
+        self._is_loaded = True
+
+    async def _begin(self) -> None:
+        """Begin at the newest undamaged index in the store, or at the journal's begin."""
+        assert self._framing is not None
         while self._points:
             point = next(reversed(self._points))
             try:
-                stored, index = await self._get(self._points[point])
+                stored = await self._stored(self._points[point])
             except Corrupt:
                 hit("journal.index_passed_over")
                 del self._points[point]  # It is computed again from the one before it.
                 continue
-            self._index, self._sum = index, int.from_bytes(stored[-4:], "little")
+            self._sum = int.from_bytes(stored[-4:], "little")
+            # Of many producers it takes a second, so a thread does it.
+            self._hold(await self._replica.context.disk.run(partial(decode, stored)), b"")
             return
         if self._replica.begin > 0:
             raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
-        self._index = begun(self._framing)
+        self._hold(begun(self._framing), b"")
+
+    def _hold(self, index: ProducerIndex, rest: bytes) -> None:
+        """Make `index` the newest one; `rest` is the begin of a frame behind it.
+
+        Raises:
+            Corrupt: it has too many producers. Throttled: the indexes of other journals have the memory.
+            ShuttingDown: the journal was closed.
+        """
+        name, count = self._replica.name, len(index.states) + len(index.forgotten)
+        memory = self._replica.context.index_memory
+        if self._replica.is_closed:
+            raise ShuttingDown(f"journal {name} was closed")
+        most = min(PRODUCERS_MAX, memory.producers_max)
+        if count > most:
+            self.close()  # The memory is others' too.
+            raise Corrupt(
+                f"journal {name}: more than {most} producers below {index.offset}: readers look for"
+                " themselves from its last index point on"
+            )
+        if not memory.hold(self, count):
+            self.close()
+            raise Throttled(
+                f"journal {name}: its index has {count} producers, and journals.index_producers_max,"
+                f" {memory.producers_max}, are held by indexes that are at work: try again later"
+            )
+        self._index, self._rest = index, rest
+        self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(rest))
 
     def _judge(self, named: ByteOffset) -> None:
         """Stop appends if a stored index is above the head: its offset was committed once (J11)."""
@@ -225,26 +287,30 @@ class Indexing:
                 f" {reset_head(replica.name)}"
             )
 
-    async def _get(self, name: str) -> tuple[bytes, ProducerIndex]:
-        """An index as it is stored, and what it says; of many producers it takes a second: in a thread."""
+    async def _stored(self, name: str) -> bytes:
+        """An undamaged index as it is stored.
+
+        Raises:
+            Corrupt: it is missing or damaged.
+        """
         try:
             stored = await self._replica.store.get_side(self._replica.name, name)
-            index = await self._replica.context.disk.run(partial(decode, stored))
+            await self._replica.context.disk.run(partial(verify, stored))
         except FileNotFoundError as error:
             raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
         except Corrupt as error:
             raise Corrupt(f"journal {self._replica.name}: producer index {name}: {error}") from error
-        return stored, index
+        return stored
 
     def _next_target(self) -> ByteOffset | None:
         """Where the next index ends: at the next roll, or 16 MiB on; None if that is not committed yet."""
-        if self._index is None:
+        if not self._is_loaded:
             return ByteOffset(0)
         replica = self._replica
         last = next(reversed(self._points), ByteOffset(0))
-        limit = ByteOffset(max(last, self._index.offset) + INDEX_BYTES_EVERY)
+        limit = ByteOffset(max(last, self._indexed) + INDEX_BYTES_EVERY)
         # If a frame crosses a roll, the index point below the frame serves that roll as well.
-        beyond = ByteOffset(self._index.offset + len(self._rest))
+        beyond = self._reached
         stored = replica.index.next_end(beyond)
         at = first_above(replica.closed, beyond)
         closed = replica.closed[at].end if at < len(replica.closed) else None
@@ -260,24 +326,18 @@ class Indexing:
             try:
                 chunk = await read_chunk(replica, at, target)
             except Trimmed:
-                await self._store(behind_hole(index, next_begin(replica, at)))
                 self._rest = b""
+                await self._store(behind_hole(index, next_begin(replica, at)))
                 return
             at = chunk.end
             content, before = self._rest + chunk.data, index
             index = await replica.context.disk.run(partial(update, before, content))
-            if len(index.states) > PRODUCERS_MAX:
-                self._index, self._rest = None, b""  # The memory is others' too.
-                raise Corrupt(
-                    f"journal {replica.name}: more than {PRODUCERS_MAX} producers below {index.offset}:"
-                    " readers look for themselves from its last index point on"
-                )
-            self._rest = content[index.offset - before.offset :]
-            if len(self._rest) > FRAME_BYTES_MAX:
+            rest = content[index.offset - before.offset :]
+            if len(rest) > FRAME_BYTES_MAX:
                 raise Corrupt(
                     f"journal {replica.name}: no frame ends within {FRAME_BYTES_MAX} bytes of {index.offset}"
                 )
-            self._index = index
+            self._hold(index, rest)
         if index.offset not in self._points and index.offset:
             await self._store(index)
 
@@ -291,5 +351,6 @@ class Indexing:
         passed("journal.index.before_write")
         await replica.store.put_side(replica.name, name, stored)
         passed("journal.index.after_write")
-        self._index, self._sum = index, total
+        self._sum = total
         self._points[index.offset] = name
+        self._hold(index, self._rest)

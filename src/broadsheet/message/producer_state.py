@@ -16,7 +16,7 @@ docs/protocols/messages.md. How the owner uses it:
 
 from collections.abc import Iterator, Mapping
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -179,6 +179,45 @@ def _by_producer(found: Mapping[ProducerId, T]) -> Iterator[tuple[ProducerId, T]
     return ((ProducerId(each), found[ProducerId(each)]) for each in ordered.tolist())
 
 
+class _Layout(NamedTuple):
+    """Where the parts of a stored index are."""
+
+    kind: int
+    previous: int
+    offset: int
+    newest: int
+    states_at: int
+    forgotten_at: int
+
+
+def verify(stored: bytes) -> None:
+    """Check a stored index as a whole, without its producers in memory.
+
+    Raises:
+        Corrupt: the checksum, the format or the version does not match.
+    """
+    _layout(stored)
+
+
+def _layout(stored: bytes) -> _Layout:
+    if len(stored) < _HEAD.size + 1 + _SUM.size:
+        raise Corrupt(f"a producer index of {len(stored)} bytes is too short")
+    body, (total,) = memoryview(stored)[: -_SUM.size], _SUM.unpack_from(stored, len(stored) - _SUM.size)
+    if crc32c(body) != total:
+        raise Corrupt("the checksum of a producer index is wrong")
+    magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(body)
+    if magic != _MAGIC or version != _VERSION or kind >= len(_KINDS):
+        raise Corrupt(
+            f"a producer index has format {magic!r}, version {version} and framing {kind}: this version of "
+            f"Broadsheet reads format {_MAGIC!r}, version {_VERSION}"
+        )
+    at = _HEAD.size + 1 + body[_HEAD.size]
+    middle = at + state_count * _STATE.size
+    if middle + forgotten_count * _TOMBSTONE.size != len(body):
+        raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
+    return _Layout(kind, chain, offset, newest, at, middle)
+
+
 def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
     """Decode a stored index.
 
@@ -188,25 +227,12 @@ def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
     Raises:
         Corrupt: the checksum, the format, the version or `previous` does not match.
     """
-    if len(stored) < _HEAD.size + 1 + _SUM.size:
-        raise Corrupt(f"a producer index of {len(stored)} bytes is too short")
-    body, (total,) = stored[: -_SUM.size], _SUM.unpack(stored[-_SUM.size :])
-    if crc32c(body) != total:
-        raise Corrupt("the checksum of a producer index is wrong")
-    magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(body)
-    if magic != _MAGIC or version != _VERSION or kind >= len(_KINDS):
-        raise Corrupt(
-            f"a producer index has format {magic!r}, version {version} and framing {kind}: this version of "
-            f"Broadsheet reads format {_MAGIC!r}, version {_VERSION}"
-        )
+    kind, chain, offset, newest, at, middle = _layout(stored)
     if previous is not None and chain != previous:
         raise Corrupt(f"the producer index at offset {offset} follows {chain:08x}, not {previous:08x}")
-    at = _HEAD.size + 1 + body[_HEAD.size]
-    middle = at + state_count * _STATE.size
-    if middle + forgotten_count * _TOMBSTONE.size != len(body):
-        raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
+    body = memoryview(stored)[: -_SUM.size]
     return ProducerIndex(
-        framing=Framing(kind=_KINDS[kind], uuid_field=body[_HEAD.size + 1 : at].decode()),
+        framing=Framing(kind=_KINDS[kind], uuid_field=bytes(body[_HEAD.size + 1 : at]).decode()),
         offset=ByteOffset(offset),
         newest=Clock(newest),
         states={
