@@ -15,6 +15,7 @@ from broadsheet.message.sequencer import Sequencer
 from broadsheet.message.spans import update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
+from broadsheet.spark.encode import frames
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META, Shape, frame_around, rows_of
@@ -35,6 +36,21 @@ def body_of(framing: Framing, n: int, flags: int) -> bytes:
     if flags == Flag.ACK:
         return b""
     return b'{"n":%d,"more":"\xc3\xa9"}' % n if framing == JSON_LINES else n.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(("framing", "empty"), [(JSON_LINES, b"{}"), (FIXED, b"")])
+@pytest.mark.parametrize("flags", [Flag.OUTSIDE, Flag.CONTINUE])
+def test_a_message_with_an_empty_body_is_a_row(framing: Framing, empty: bytes, flags: Flag) -> None:
+    """The sink wrote and acknowledged it, and no reader saw it: it was taken for an acknowledgement."""
+    bodies = pa.array([empty, body_of(framing, 1, flags), empty], pa.large_binary())
+    content = frames(framing, bodies, ProducerId(1), Clock(160), flags)
+    content += framed(framing, pack(ProducerId(1), Clock(640), Flag.ACK), b"")
+    columns = pa.schema([("clock", META["clock"])])
+
+    for is_committed in (True, False):
+        shape = Shape(columns, is_committed=is_committed)
+        found = rows(begun(framing), reader(content), Span("t/j", 0, len(content)), shape)
+        assert [row["clock"] for row in found] == [160, 320, 480]
 
 
 def reader(content: bytes, step: int = 1000) -> Read:

@@ -16,7 +16,6 @@ from broadsheet.message.framing import (
     MAGIC,
     Framing,
     Kind,
-    line_has_data,
     line_id,
     next_fixed,
     refuse_long,
@@ -124,7 +123,7 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
         longest = int(np.argmax(ends - begins))
         refuse_long(int(ends[longest] - begins[longest]), base + int(begins[longest]))
     refuse_long(len(raw) - (int(ends[-1]) if len(ends) else 0), base + (int(ends[-1]) if len(ends) else 0))
-    prefix, closing = framing.prefix(), framing.closing()
+    prefix = framing.prefix()
     head = len(prefix) + TEXT_BYTES + 1
     texts = np.zeros((len(ends), head), np.uint8)
     long_enough = np.flatnonzero(ends - begins > head)
@@ -138,12 +137,11 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     by_place &= (texts[:, -1] == ord('"')) & (clock != 0)
     by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
-    carrier = len(prefix) + TEXT_BYTES + len(closing) + 2  # The object's brace and the newline.
-    has_data = ends - begins > carrier
-    for at in np.flatnonzero(~by_place | ~has_data).tolist():
+    has_data = np.ones(len(ends), np.bool_)
+    for at in np.flatnonzero(~by_place).tolist():
         line = raw[begins[at] : ends[at] - 1].tobytes()
         producer[at], clock[at], flags[at] = line_id(framing, line)
-        has_data[at] = line_has_data(framing, line)
+        has_data[at] = bool(line.strip())
     return Frames(begins + base, ends + base, producer, clock, flags, has_data)
 
 
@@ -155,8 +153,7 @@ def _fixed(content: bytes, raw: Bytes, base: int) -> Frames:
         windows = np.lib.stride_tricks.sliding_window_view(raw, UUID_BYTES)
         uuids[has_uuid] = windows[begins[has_uuid] + HEADER.size]
     producer, clock, flags = ids_of(uuids)
-    bare = HEADER.size + np.where(clock != 0, UUID_BYTES, 0)
-    return Frames(begins + base, ends + base, producer, clock, flags, ends - begins > bare)
+    return Frames(begins + base, ends + base, producer, clock, flags, ends - begins > HEADER.size)
 
 
 def _fixed_bounds(content: bytes, raw: Bytes, base: int) -> tuple[Int, Int]:

@@ -2,7 +2,7 @@
 
 JSON lines: a JSON object and a newline. The UUID is the string at `uuid_field` (`_meta.uuid`). In a line of
 our publisher it comes first and is found by position; any other line is parsed. A blank line is a frame
-without data.
+without data; a line with nothing but a UUID is a message, whose body is empty.
 
 Fixed frames: bytes 66 33 93 36, then the payload's length (unsigned 32 bits, little-endian), then the
 payload: a UUID of sixteen bytes and the body. A payload shorter than sixteen bytes, or one that does not
@@ -66,7 +66,7 @@ class Frame(NamedTuple):
     """The end of the frame (exclusive), header or newline included."""
     id: MessageId
     has_data: bool
-    """False if the frame holds nothing but the UUID."""
+    """False if the frame holds nothing: a blank line, or a fixed frame without payload."""
 
 
 def framed(framing: Framing, raw_uuid: bytes, body: bytes) -> bytes:
@@ -128,13 +128,6 @@ def line_id(framing: Framing, line: bytes) -> MessageId:
     return from_text(value.encode("utf-8", "replace")) if isinstance(value, str) else NO_ID
 
 
-def line_has_data(framing: Framing, line: bytes) -> bool:
-    """Whether a JSON line holds anything but its UUID."""
-    carrier = len(framing.prefix()) + TEXT_BYTES + len(framing.closing()) + 1
-    is_carrier = len(line) == carrier and line.startswith(framing.prefix()) and line.endswith(b"}")
-    return bool(line.strip()) and not is_carrier
-
-
 def scan(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[Frame]:
     """The whole frames of `content`, whose first byte is at offset `base`. A partial last frame is left out.
 
@@ -156,7 +149,7 @@ def _scan_lines(framing: Framing, content: bytes, base: ByteOffset) -> Iterator[
             ByteOffset(base + at),
             ByteOffset(base + newline + 1),
             line_id(framing, line),
-            line_has_data(framing, line),
+            bool(line.strip()),
         )
         at = newline + 1
     refuse_long(len(content) - at, base + at)
@@ -171,8 +164,7 @@ def _scan_fixed(content: bytes, base: ByteOffset) -> Iterator[Frame]:
             break
         payload = begin + HEADER.size
         found = unpack(content[payload : payload + UUID_BYTES]) if length >= UUID_BYTES else NO_ID
-        has_data = length > (0 if found is NO_ID else UUID_BYTES)
-        yield Frame(ByteOffset(base + begin), ByteOffset(base + end), found, has_data)
+        yield Frame(ByteOffset(base + begin), ByteOffset(base + end), found, has_data=length > 0)
         at = end
     if begin < 0:
         refuse_long(len(content) - at, base + at)
