@@ -168,6 +168,27 @@ def test_a_logged_batch_is_read_whole_after_a_journal_was_left_out(node: Any) ->
     assert rows(both) == rows(one) == 2
 
 
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_read_committed_cannot_be_changed_between_two_runs(node: Any, first: str) -> None:
+    """Messages that were pending where a batch ended were read by both runs, or by neither."""
+    options = {"address": node.address, "journals": f"mode/{first}"}
+    with connect_sync(node.address) as client:
+        client.journals.create(options["journals"])
+        client.journals.append(options["journals"], b'{"x":1}\n')
+    former = StreamReader(options | {"readCommitted": first}, X)
+    begin = former.initialOffset()
+    end = former.latestOffset(begin, ReadAllAvailable())
+    assert former.partitions(begin, end)
+    second = "false" if first == "true" else "true"
+    latter = StreamReader(options | {"readCommitted": second}, X)
+
+    said = f"readCommitted is {second}, and the checkpoint was written with {first}"
+    with pytest.raises(LocalProtocolError, match=said):
+        latter.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(LocalProtocolError, match=said):
+        latter.partitions(begin, end)
+
+
 def test_a_journal_made_again_while_a_task_reads_ends_the_task(node: Any) -> None:
     """Its bytes are others, at the same offsets: between planning and reading nobody looked."""
     options = {"address": node.address, "journals": "again/j"}

@@ -10,7 +10,7 @@ read. This module does no IO. Source: pipelines.2-5.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,14 +34,36 @@ class Span(NamedTuple):
 
 
 Positions = dict[str, Position]
+UNCOMMITTED: Final = "uncommitted"
+"""The key that an offset has only with option `readCommitted=false`."""
 
 
-def encoded(positions: Mapping[str, Position]) -> dict[str, dict[str, int]]:
-    """The offset as JSON for Spark, keys in a fixed order because Spark compares offsets as text."""
+def encoded(positions: Mapping[str, Position], *, is_committed: bool = True) -> dict[str, dict[str, int]]:
+    """The offset as JSON for Spark, keys in a fixed order because Spark compares offsets as text.
+
+    Args:
+        is_committed: whether the query reads only committed messages. Otherwise the offset says so.
+    """
+    mode = {} if is_committed else {UNCOMMITTED: 1}
     return {
-        journal: {"offset": position.offset, "create_revision": position.create_revision}
+        journal: {"offset": position.offset, "create_revision": position.create_revision} | mode
         for journal, position in sorted(positions.items())
     }
+
+
+def refuse_other_mode(raw: Mapping[str, Any], *, is_committed: bool) -> None:
+    """Refuse an offset of a query that had the other value of option `readCommitted`.
+
+    Raises:
+        LocalProtocolError: messages that were pending at this offset would be read twice, or never.
+    """
+    if any((UNCOMMITTED in each) == is_committed for each in raw.values()):
+        now, before = ("true", "false") if is_committed else ("false", "true")
+        raise LocalProtocolError(
+            f"option readCommitted is {now}, and the checkpoint was written with {before}: messages that "
+            "were pending between two batches would be read twice, or never. Set the option as it was, or "
+            "start with a new checkpoint and a new commit journal"
+        )
 
 
 def decoded(raw: Mapping[str, Any]) -> Positions:

@@ -41,6 +41,7 @@ from broadsheet.spark.offsets import (
     decoded,
     encoded,
     limited,
+    refuse_other_mode,
     refuse_remade,
     starting,
     tasks,
@@ -68,7 +69,8 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "`drop` leaves it out and reports how many, `keep` gives a row of nulls whose column `malformed` is "
         "true.",
         "readCommitted": "`true` (the default): a message appears once it is acknowledged. "
-        "`false`: all messages appear, in the order of the journal.",
+        "`false`: all messages appear, in the order of the journal. A checkpoint keeps the value that it was "
+        "written with.",
         "tasks": "Into how many tasks a batch is cut at most; 0 (the default) for one per core of the "
         "driver.",
     }
@@ -233,7 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name.
         """Where a new query begins. Spark may ask several times, and gets the same answer."""
-        return encoded(self.sources.start())
+        return self._encoded(self.sources.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name.
         """The limit of option `maxBytesPerTrigger`, or no limit."""
@@ -248,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """The end of the next batch."""
-        begin = decoded(start)
+        begin = self._decoded(start)
         heads = self.bounds or self.sources.heads()
         refuse_remade(begin, {name: head.create_revision for name, head in heads.items()})
         if behind := [n for n, p in begin.items() if n in heads and heads[n].offset < p.offset]:
@@ -261,18 +263,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # query goes on from there.
         left_out = {name: position for name, position in begin.items() if name not in heads}
         if not isinstance(limit, ReadMaxBytes):
-            return encoded(left_out | heads)
+            return self._encoded(left_out | heads)
         moved = [name for name in heads if heads[name].offset > (begin[name].offset if name in begin else 0)]
         ends = limited(begin, heads, self.sources.points(moved), limit.max_bytes)
-        return encoded(left_out | ends)
+        return self._encoded(left_out | ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name.
         """The committed ends, from which Spark's progress reports compute the lag."""
-        return encoded(self.sources.heads())
+        return self._encoded(self.sources.heads())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        return self.sources.partitions(decoded(start), decoded(end))
+        return self.sources.partitions(self._decoded(start), self._decoded(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -280,6 +282,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: reading does not change a journal."""
+
+    def _encoded(self, positions: Positions) -> dict[str, Any]:
+        return encoded(positions, is_committed=self.sources.is_committed)
+
+    def _decoded(self, raw: dict[str, Any]) -> Positions:
+        refuse_other_mode(raw, is_committed=self.sources.is_committed)
+        return decoded(raw)
 
 
 class BatchReader(DataSourceReader):
