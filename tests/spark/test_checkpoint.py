@@ -1,6 +1,8 @@
 """A checkpoint and its commit journal belong together, also before the first batch is known to either."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -53,6 +55,26 @@ def test_what_a_crash_cut_off_was_followed_by_no_commit(tmp_path: Path) -> None:
     with pytest.raises(LocalProtocolError, match=r"create revision 7\), not check/commits \(8\)"):
         keep_to(str(tmp_path), Commits("check/commits", 8))
     assert [each.name for each in tmp_path.iterdir()] == [COMMITS_FILE]
+
+
+def test_of_two_drivers_at_once_one_has_the_checkpoint(tmp_path: Path) -> None:
+    """A run that was thought dead, and one with another commit journal: each committed the first batch."""
+    for turn in range(50):
+        checkpoint = tmp_path / str(turn)
+        checkpoint.mkdir()
+        together = Barrier(4)
+        with ThreadPoolExecutor(4) as drivers:
+            both = [drivers.submit(keep, str(checkpoint), at, together) for at in range(4)]
+        assert sum(each.result() for each in both) == 1
+
+
+def keep(checkpoint: str, at: int, together: Barrier) -> bool:
+    together.wait()
+    try:
+        keep_to(checkpoint, Commits(f"check/commits-{at}", 7))
+    except LocalProtocolError:
+        return False
+    return True
 
 
 def test_a_checkpoint_that_cannot_be_written_is_named(tmp_path: Path) -> None:

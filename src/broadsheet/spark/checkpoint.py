@@ -9,6 +9,8 @@ files. Source: pipelines.9, pipelines.11.
 import hashlib
 import os
 import re
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,12 +59,17 @@ def keep_to(checkpoint: str, ours: Commits) -> None:
         theirs = _noted(checkpoint)
         if theirs is None:
             _write(checkpoint, msgspec.json.encode(ours))
+            theirs = _noted(checkpoint)  # Another driver may have been first.
     except OSError as error:
         raise ConfigError(
             f"cannot read or write {COMMITS_FILE} in checkpoint {checkpoint!r}: {error}. Give option "
             "checkpointLocation as a directory in which this process can write"
         ) from error
-    if theirs not in (None, ours):
+    if theirs is None:
+        raise ConfigError(
+            f"{COMMITS_FILE} in checkpoint {checkpoint!r} was written and is not there: try again"
+        )
+    if theirs != ours:
         raise LocalProtocolError(
             f"the checkpoint belongs to commit journal {theirs.journal} (create revision "
             f"{theirs.create_revision}), not {ours.journal} ({ours.create_revision}): the former one may "
@@ -90,24 +97,44 @@ def _read(checkpoint: str, name: str) -> bytes:
 
 
 def _write(checkpoint: str, content: bytes) -> None:
-    """Write the file, durably: a commit follows, and must not outlive it."""
+    """Write the file, durably: a commit follows, and must not outlive it.
+
+    On this machine a whole file that another driver wrote meanwhile stays.
+    """
     local = _LOCAL.fullmatch(checkpoint)
     if local is None:
         system, path = _system_of(checkpoint)
         with system.open_output_stream(f"{path}/{COMMITS_FILE}") as stream:
             stream.write(content)
         return
-    draft = Path(local[1], f".{COMMITS_FILE}.{os.getpid()}")
+    draft = Path(local[1], f".{COMMITS_FILE}.{os.getpid()}.{threading.get_ident()}")
     with draft.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(Path(local[1], COMMITS_FILE))
+    _place(draft, Path(local[1], COMMITS_FILE))
     directory = os.open(local[1], os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _place(draft: Path, file: Path) -> None:
+    """Give `draft` the name `file`, unless a whole file has that name already."""
+    try:
+        file.hardlink_to(draft)
+    except FileExistsError:
+        with suppress(msgspec.DecodeError):
+            msgspec.json.decode(file.read_bytes(), type=Commits)
+            draft.unlink()
+            return
+    except OSError:  # The file system has no links.
+        pass
+    else:
+        draft.unlink()
+        return
+    draft.replace(file)
 
 
 def _system_of(checkpoint: str) -> tuple[Any, str]:
