@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from broadsheet.errors import (
     Corrupt,
     IndexHasGreaterOffset,
     RegisterMismatch,
+    RemoteProtocolError,
     Unknown,
     WrongAppendOffset,
 )
+from broadsheet.journal.client import Journals
 from broadsheet.journal.core.attempts import KEPT
 from broadsheet.journal.messages import Commit
 from tests.journal.node_process import CONFIG, NodeProcess
@@ -277,3 +280,28 @@ async def test_an_append_without_an_offset_whose_answer_was_lost_is_unknown_and_
             assert await content_of(client) == content
     finally:
         node.node.kill()
+
+
+class Scripted:
+    """A node that answers each call with the next of some errors."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    async def call(self, *_args: Any, **_options: Any) -> Any:
+        raise self.errors.pop(0)
+
+
+@pytest.mark.parametrize("last", [Corrupt("damaged since"), RemoteProtocolError("in other words")])
+async def test_an_append_that_may_stand_is_unknown_whatever_a_later_answer_says(last: Exception) -> None:
+    """C2: the first answer was lost; an error of the second try says nothing of the first."""
+    for node in (Scripted(Unknown("lost"), last), Scripted(Unknown("lost"), WrongAppendOffset("6"), last)):
+        caller: Any = node
+        journals = Journals(caller, random=Random(1))
+        with pytest.raises(Unknown, match=r"may be appended|the outcome failed") as told:
+            await journals.append(NAME, b"once", offset=0)
+        assert told.value.__cause__ is last
+        assert not node.errors
+    caller = Scripted(last)
+    with pytest.raises(type(last)):
+        await Journals(caller, random=Random(1)).append(NAME, b"once", offset=0)

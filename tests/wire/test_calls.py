@@ -13,6 +13,7 @@ from broadsheet.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NotFound,
+    RemoteProtocolError,
     ShuttingDown,
     TooLarge,
     Unknown,
@@ -22,7 +23,7 @@ from broadsheet.errors import (
 from broadsheet.wire import client as wire_client
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Reply
-from tests.wire.harness import Echo, until, world
+from tests.wire.harness import Echo, Sum, until, world
 
 
 @pytest.mark.parametrize("method", ["test.echo", "test.task"])
@@ -449,3 +450,17 @@ async def test_a_reply_that_is_too_large_is_no_refusal_of_what_was_executed(is_t
     for each in answers:
         assert type(each) is Unknown, each
         assert "was executed, and the reply has" in str(each)
+
+
+async def test_a_reply_that_does_not_decode_is_no_refusal_of_what_was_executed() -> None:
+    """The node has executed it and answers in words of another version: that nothing changed was a lie."""
+    async with world() as w:
+        client = await w.client()
+        with pytest.raises(Unknown, match=r"may have been executed: the reply to test\.echo is malformed"):
+            await client.call("test.echo", Echo(), reply=Sum)
+        with pytest.raises(RemoteProtocolError):  # A second one would be answered alike.
+            await client.call("test.echo", Echo(), reply=Sum, is_idempotent=True)
+        stream = await client.open("test.sum", Echo())
+        with pytest.raises(Unknown, match=r"may have been executed: the reply to test\.sum"):
+            await stream.reply(Echo)
+        await client.close()

@@ -20,6 +20,7 @@ from broadsheet.errors import (
     Cancelled,
     Corrupt,
     DeadlineExceeded,
+    ProtocolError,
     Refused,
     RegisterMismatch,
     Retry,
@@ -78,10 +79,11 @@ class Appending:
                 if lost is None:
                     raise
                 return await self.settle(request, pieces, give_up - loop.time(), refused)
-            except Refused as error:
+            except (Refused, Corrupt, ProtocolError) as error:
                 if lost is None and not isinstance(error, Unreachable | ShuttingDown):
                     raise
-                if error.retry is Retry.NEVER or give_up - loop.time() <= in_seconds(backoff.pause):
+                is_final = not isinstance(error, Refused) or error.retry is Retry.NEVER
+                if is_final or give_up - loop.time() <= in_seconds(backoff.pause):
                     if lost is None:
                         raise
                     raise Unknown(
@@ -137,7 +139,7 @@ class Appending:
             is_certain = told.known_from == 0 or (offset is not None and told.known_from <= offset)
             if not is_certain and offset is not None and pieces is not None:
                 is_certain = await self._stand_others(journal, offset, b"".join(pieces))
-        except (Refused, Corrupt) as error:
+        except (Refused, Corrupt, ProtocolError) as error:
             raise Unknown(
                 f"journal {journal}: an answer was lost, and to ask for the outcome failed: {error}: read the"
                 " journal and look for the content"

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from broadsheet.errors import BY_STATUS, BroadsheetError, Refused, Status, Unknown
+from broadsheet.errors import BY_STATUS, BroadsheetError, Refused, RemoteProtocolError, Status, Unknown
 from broadsheet.wire import frame as f
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -27,6 +27,18 @@ def decode(body: memoryview, kind: type[R], method: str) -> R:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
     reply: R = f.decode_with(decoder, body, f"the reply to {method}")
     return reply
+
+
+def decode_outcome(body: memoryview, kind: type[R], method: str) -> R:
+    """Like `decode`, of the reply to a request that changes something.
+
+    Raises:
+        Unknown: the body does not decode. The node has answered, so it may have executed the request.
+    """
+    try:
+        return decode(body, kind, method)
+    except RemoteProtocolError as error:
+        raise Unknown(f"it may have been executed: {error}") from error
 
 
 _decoders: dict[type, Any] = {}

@@ -37,7 +37,7 @@ from broadsheet.errors import (
 )
 from broadsheet.wire import argument_checks
 from broadsheet.wire import frame as f
-from broadsheet.wire.answers import decode, error_of
+from broadsheet.wire.answers import decode, decode_outcome, error_of
 from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts, large_slab_bytes
 from broadsheet.wire.dialling_machine import DiallerConnection
@@ -357,7 +357,7 @@ class ClientStream(StreamEnd):
             BroadsheetError: the handler refused, the deadline passed, or the connection was lost (`Unknown`).
         """
         self.finish()
-        return decode(await asyncio.shield(self._reply), kind, self._method)
+        return decode_outcome(await asyncio.shield(self._reply), kind, self._method)
 
     def cancel(self) -> None:
         """Cancel the stream. If it has ended, nothing happens."""
@@ -450,7 +450,7 @@ class ClientConnection(ConnectionProtocol):
         finally:
             timer.cancel()
             self._calls.pop(stream, None)
-        return decode(answer, reply, method), rest
+        return (decode if is_idempotent else decode_outcome)(answer, reply, method), rest
 
     async def open(
         self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None

@@ -80,7 +80,14 @@ class Routed:
         while True:
             try:
                 connection = await attempt.connection()
-                found = await connection.call(method, request, payload, reply=reply, timeout=attempt.left())
+                found = await connection.call(
+                    method,
+                    request,
+                    payload,
+                    reply=reply,
+                    timeout=attempt.left(),
+                    is_idempotent=is_idempotent,
+                )
             except (Refused, Unknown) as error:
                 await attempt.after(error)
             else:
