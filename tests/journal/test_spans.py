@@ -7,7 +7,7 @@ import pytest
 import broadsheet
 from broadsheet.base.types import JournalName
 from broadsheet.errors import TooLarge
-from broadsheet.journal.messages import JournalInfo, RunRequest
+from broadsheet.journal.messages import RunReply, RunRequest
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import RecordsReceived
 from broadsheet.wire.limits import WireLimits
@@ -49,7 +49,7 @@ async def test_a_run_frame_above_the_bound_is_refused_whole(
             journals = client.journals
             await journals.create("spans/a")
             _, stream = await journals._caller.open_run(
-                "journal.append_run", RunRequest(journal=JournalName("spans/a")), reply=JournalInfo
+                "journal.append_run", RunRequest(journal=JournalName("spans/a")), reply=RunReply
             )
             with pytest.raises(TooLarge, match=r"1114112 bytes in one run: \d+ at most"):
                 await (await stream.submit([record] * 17))

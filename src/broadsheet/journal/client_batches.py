@@ -13,7 +13,7 @@ from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
-from broadsheet.journal.messages import Commit, JournalInfo, RunRequest
+from broadsheet.journal.messages import Commit, RunReply, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, ClientRunStream
 
 FRAME_BYTES_MAX: Final = 1 << 20
@@ -73,6 +73,8 @@ class Batches:
         """Append to `journal` through `caller`; call `on_idle` when no append waits any more."""
         self._caller, self._journal, self._on_idle = caller, journal, on_idle
         self._user_count = 0
+        self._frame_bytes_max = FRAME_BYTES_MAX
+        """What the node takes in one run, if that is less; known once a stream is open."""
         self._stream: ClientRunStream | None = None
         self._ready: list[Waiter] = []
         self._unsent: list[Waiter] = []  # Taken from `_ready`, and waiting for a stream.
@@ -108,18 +110,20 @@ class Batches:
             ) from None
 
     async def append_many(self, contents: Sequence[Buffer], within: float) -> Sequence[Commit]:
-        """Append all of `contents` in order, in frames of up to 1 MiB.
+        """Append all of `contents` in order, in frames of up to 1 MiB, or of what the node takes if less.
 
         Raises:
             Refused: none was appended. Unknown: some were or may have been appended. One frame may be refused
             because there is no room, and a later one accepted.
         """
         answers: list[Acknowledged | BaseException] = []
-        frames = _frames(contents)
+        frames: Sequence[Sequence[Buffer]] = []
         self._user_count += 1
         try:
             async with asyncio.timeout(within):
-                answers = await self._submit_all(frames)
+                stream = await self._open()
+                frames = _frames(contents, self._frame_bytes_max)
+                answers = await self._submit_all(stream, frames)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; some may be appended"
@@ -143,9 +147,10 @@ class Batches:
             f" not, or may be: {failed[0]}"
         ) from failed[0]
 
-    async def _submit_all(self, frames: Sequence[Sequence[Buffer]]) -> list[Acknowledged | BaseException]:
+    async def _submit_all(
+        self, stream: ClientRunStream, frames: Sequence[Sequence[Buffer]]
+    ) -> list[Acknowledged | BaseException]:
         """The answer to each frame; if one could not be sent, its error is the last answer."""
-        stream = await self._open()
         on_way: list[asyncio.Future[Acknowledged]] = []
         unsent: list[BaseException] = []
         try:
@@ -180,9 +185,10 @@ class Batches:
         async with self._opening:
             if self._stream is None or self._stream.has_ended:
                 request = RunRequest(journal=self._journal)
-                _, self._stream = await self._caller.open_run(
-                    "journal.append_run", request, reply=JournalInfo
+                told, self._stream = await self._caller.open_run(
+                    "journal.append_run", request, reply=RunReply
                 )
+                self._frame_bytes_max = min(FRAME_BYTES_MAX, told.run_bytes_max)
             return self._stream
 
     async def _send(self) -> None:
@@ -195,7 +201,7 @@ class Batches:
                 try:
                     self._unsent = batch
                     stream = await self._open()
-                    batch, self._unsent = _wanted(batch), []
+                    batch, self._unsent = self._fitting(_wanted(batch)), []
                     if not batch:
                         continue
                     future = await stream.submit([content for content, _ in batch])
@@ -223,11 +229,18 @@ class Batches:
         self._ready = _wanted(self._ready)
         size = count = 0
         for content, _ in self._ready:
-            if count and (size + len(content) > FRAME_BYTES_MAX or count >= FRAME_COUNT_MAX):
+            if count and (size + len(content) > self._frame_bytes_max or count >= FRAME_COUNT_MAX):
                 break
             size, count = size + len(content), count + 1
         batch, self._ready = self._ready[:count], self._ready[count:]
         return batch
+
+    def _fitting(self, batch: list[Waiter]) -> list[Waiter]:
+        """The first of `batch` that fit into a frame: only now it is known what the node takes."""
+        if sum(len(content) for content, _ in batch) <= self._frame_bytes_max:
+            return batch
+        self._ready[:0] = batch
+        return self._take()
 
     def _forget(self, stream: ClientRunStream) -> None:
         if self._stream is stream:
@@ -284,12 +297,12 @@ async def _close_old(stream: ClientRunStream) -> None:
         await stream.close()
 
 
-def _frames(contents: Sequence[Buffer]) -> Sequence[Sequence[Buffer]]:
+def _frames(contents: Sequence[Buffer], bytes_max: int) -> Sequence[Sequence[Buffer]]:
     frames: list[Sequence[Buffer]] = []
     frame: list[Buffer] = []
     size = 0
     for content in contents:
-        if frame and (size + len(content) > FRAME_BYTES_MAX or len(frame) >= FRAME_COUNT_MAX):
+        if frame and (size + len(content) > bytes_max or len(frame) >= FRAME_COUNT_MAX):
             frames.append(frame)
             frame, size = [], 0
         frame.append(content)

@@ -216,6 +216,14 @@ class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     create_revision: Revision | None = None
 
 
+class RunReply(msgspec.Struct, frozen=True):
+    """A run stream is open."""
+
+    journal: JournalInfo
+    run_bytes_max: int
+    """The most content of one run; a longer one is refused whole."""
+
+
 class ReadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Read committed bytes of `[offset, end)`."""
 

@@ -50,6 +50,7 @@ from broadsheet.journal.messages import (
     ReadReply,
     ReadRequest,
     Registers,
+    RunReply,
     RunRequest,
     SettleReply,
     SettleRequest,
@@ -278,7 +279,8 @@ class Service:
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Open a stream of unconditional appends, which arrive in runs."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
-        return RunOpened(body=replica.info, sink=AppendRunSink(replica))
+        told = RunReply(journal=replica.info, run_bytes_max=self._config.run_bytes_max)
+        return RunOpened(body=told, sink=AppendRunSink(replica))
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""
