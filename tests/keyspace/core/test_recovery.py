@@ -59,6 +59,17 @@ def test_parts_of_a_snapshot_are_none() -> None:
     assert run([*chunks[1:], *chunks], is_trimmed=True).revision == 2
 
 
+def test_a_whole_snapshot_behind_one_that_a_crash_cut_short_counts() -> None:
+    """The log is trimmed for its sake, so a start that passed it over would have no map at all."""
+    torn = snapshot(Revision(2), [pair("a", 1), pair("b", 2), pair("c", 2)], chunk_bytes=1)
+    whole = snapshot(Revision(3), [pair("a", 1), pair("b", 3)], chunk_bytes=1)
+
+    for length in range(1, len(torn)):
+        for records in ((*torn[:length], *whole), (*whole, *torn[:length], *whole)):
+            store = run([*records, encoded(put(4, "d"))], is_trimmed=True)
+            assert (store.revision, [each.key for each in store.shown.pairs()]) == (4, ["a", "b", "d"])
+
+
 def test_a_history_keeps_the_last_transaction_however_large() -> None:
     """A watcher is told of what has just happened; everything older goes for it."""
     history = History(Revision(0), transactions_max=8, bytes_max=10)
