@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from simulator.plan import Fault, Plan
+from simulator.workloads import make
 
 RUNS_MAX: Final = 200
 
@@ -56,7 +57,7 @@ class Shrinker:
         return plan
 
     def _clients(self, plan: Plan) -> Plan:
-        for clients in range(1, plan.knobs["clients"]):
+        for clients in range(make(plan.workload, plan.tier).clients_min, plan.knobs["clients"]):
             candidate = replace(plan, knobs={**plan.knobs, "clients": clients})
             if self._try(candidate):
                 return candidate

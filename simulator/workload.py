@@ -75,6 +75,8 @@ class Workload(ABC):
 
     Think times are the workload's; 100 acknowledged operations in 6 s are needed.
     """
+    clients_min: ClassVar[int] = 1
+    """With how many clients a run can still end: no smaller plan has fewer."""
 
     def knobs(self, draw: Random) -> dict[str, int]:
         """Options of one run, drawn from the seed, stored in the plan.

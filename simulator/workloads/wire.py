@@ -151,6 +151,7 @@ class WireWorkload(ServiceWorkload):
 
     name: ClassVar[str] = "wire"
     clients: ClassVar[int] = 4
+    clients_min: ClassVar[int] = 2  # The others wait for the prober.
     scope: ClassVar[tuple[str, ...]] = ("wire",)
     budget: ClassVar[Budget] = Budget(
         kinds=(

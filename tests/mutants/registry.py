@@ -41,10 +41,15 @@ class Mutant:
     It must find nothing without the mutant.
     """
 
+    plans: Path = PLANS
+    """The folder of its stored plan."""
+    seen: tuple[str, ...] = ("Violation", "Corrupt")
+    """What counts: a checker's verdict, or a node that refuses what it wrote itself; no crash by chance."""
+
     @property
     def plan_path(self) -> Path:
         """The stored plan that catches it."""
-        return PLANS / f"{self.name}.json"
+        return self.plans / f"{self.name}.json"
 
     @contextmanager
     def planted(self) -> Generator[None, None, None]:

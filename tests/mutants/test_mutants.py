@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from simulator.plan import load
+from tests.mutants.planted_regressions import REGRESSIONS, UNPROVED
 from tests.mutants.registry import PLANS, mutants
 
 STALE_MAX = 5
@@ -51,9 +52,15 @@ def test_stored_plans_lead_to_their_bugs(said: dict[str, dict[str, str | None]])
 def test_every_stored_plan_belongs_to_a_mutant() -> None:
     """A renamed mutant must not leave its plan behind."""
     assert sorted(path.stem for path in PLANS.glob("*.json")) == sorted(
-        mutant.name for mutant in mutants() if mutant.hunt is None
+        mutant.name for mutant in mutants() if mutant.hunt is None and mutant.plans == PLANS
     )
     for mutant in mutants():
         if mutant.hunt is None:
             plan = load(mutant.plan_path)
             assert (plan.workload, plan.tier) == (mutant.workload, mutant.tier)
+
+
+def test_every_regression_has_its_fix_taken_out() -> None:
+    """Or nobody would see that its faults have missed the place since."""
+    proved = [mutant.name for mutant in mutants() if mutant.plans == REGRESSIONS]
+    assert sorted(path.stem for path in REGRESSIONS.glob("*.json")) == sorted([*proved, *UNPROVED])

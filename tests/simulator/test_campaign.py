@@ -76,6 +76,13 @@ def test_shrinking_leaves_the_faults_that_matter() -> None:
     assert shrinker.runs <= 200
 
 
+def test_shrinking_leaves_the_clients_whom_others_wait_for() -> None:
+    """A run without them does not end, bug or no bug."""
+    plan = plan_of("wire", Tier.SERVICES, 1)
+    small = Shrinker(lambda _: True).shrink(plan)
+    assert small.knobs["clients"] == 2 < plan.knobs["clients"]
+
+
 def test_shrinking_is_bounded_and_keeps_what_needs_all() -> None:
     """A failure that needs every fault stays whole."""
     whole = replace(
