@@ -359,7 +359,7 @@ class Broker:
             registers_version=registers.version if registers is not None else -1,
             fragment_count=len(replica.index) + len(replica.closed),
             spool_bytes=replica.spool.length,
-            reason=reason or replica.notice,
+            reason="; ".join(each for each in (reason, replica.notice) if each),
         )
 
     async def accept_loss(

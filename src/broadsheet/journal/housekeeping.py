@@ -21,7 +21,7 @@ from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import accept_loss, not_stored
+from broadsheet.journal.remedies import not_stored
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
@@ -291,7 +291,7 @@ class Housekeeping:
         if not self._replica.may_upload:
             return None
         for spool in self._replica.closed:
-            if spool.end <= self._replica.end and not spool.damage and not spool.trouble:
+            if spool.end <= self._replica.end and not spool.fault and not spool.trouble:
                 return spool
         return None
 
@@ -324,8 +324,10 @@ class Housekeeping:
         except Corrupt as error:
             if await mend(replica, spool.begin, spool.end):
                 return False  # The log had the content: try again.
-            spool.damage = spool.damage or f"{error}: {accept_loss(replica.name)}"
-            return True
+            if spool.fault:
+                return True  # The status tells it, and the file's other blocks are served.
+            spool.refused = not_stored(spool.begin, spool.end, error)
+            return False  # No descriptor or no space was free: the log may still have the content.
         try:
             await replica.store.read_back(replica.name, fragment)
         except OSError as error:

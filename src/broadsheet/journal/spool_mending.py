@@ -8,12 +8,13 @@ served. This module does not look for damage. Source: journals.14; W4, W7.
 """
 
 import asyncio
+import errno
 from collections.abc import Sequence
 from typing import Final
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import BroadsheetError
+from broadsheet.errors import BroadsheetError, Trimmed
 from broadsheet.journal.core.records import Proposal, decode
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NO_SPACE, Replica
@@ -22,15 +23,16 @@ from broadsheet.wal.segments import read_around
 
 Piece = tuple[ByteOffset, bytes]
 """Content from the log, and its begin."""
-BLOCKS_MAX: Final = 64
-"""Damaged blocks that are mended in one call: 4 MiB in memory. More of them are given up."""
+PASSING: Final = (*NO_SPACE, errno.EBADF)
+"""No space or no descriptor now; or the file was closed meanwhile, because its content is stored."""
 
 
 async def mend(replica: Replica, offset: ByteOffset, end: ByteOffset) -> bool:
     """Write the damaged blocks again that hold a byte of `[offset, end)`, which one spool file has.
 
     Returns:
-        Whether every byte of the range can be read now. If not, the file's `unreadable` is the reason.
+        Whether every byte of the range can be read now. If not, the file's `unreadable` is the reason. If
+        that is empty, nothing is known, because no descriptor or no space was free: the call may be repeated.
     """
     async with replica.context.mending:  # Each call reads what the log has of the journal: one at a time.
         spool = _spool_at(replica, offset)
@@ -39,7 +41,7 @@ async def mend(replica: Replica, offset: ByteOffset, end: ByteOffset) -> bool:
         try:
             return await _mend(replica, spool, offset, min(end, spool.end))
         except OSError as error:
-            if error.errno not in NO_SPACE and not replica.is_closed:
+            if error.errno not in PASSING:
                 replica.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return False
 
@@ -50,13 +52,12 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
         if not spool.is_sound(begin):
             damaged.append(begin)
         await asyncio.sleep(0)
-    wanted = [begin for begin in damaged if begin not in spool.given_up]
+    wanted = dict.fromkeys(begin for begin in damaged if begin not in spool.given_up)
     if not wanted:
         return not damaged  # What the log does not have now it will not have later.
-    pieces = await _logged(replica, spool, wanted) if len(wanted) <= BLOCKS_MAX else ()
-    if replica.is_closed or _spool_at(replica, offset) is not spool:
+    given_up = await _rewritten(replica, spool, wanted)
+    if not _is_here(replica, spool):
         return False
-    given_up = dict.fromkeys(begin for begin in wanted if not _write(spool, begin, pieces))
     if len(given_up) < len(wanted):
         hit("journal.spool_mended")
         await spool.file.flush()
@@ -72,23 +73,59 @@ def _spool_at(replica: Replica, offset: ByteOffset) -> SpoolFile | None:
     return next((each for each in here if each.begin <= offset < each.end), None)
 
 
-async def _logged(replica: Replica, spool: SpoolFile, blocks: Sequence[ByteOffset]) -> Sequence[Piece]:
-    """The log's content of the blocks that begin at `blocks`."""
-    pieces, wanted = list[Piece](), dict.fromkeys(blocks)
-    try:
-        async for record in replica.context.log.records(replica.stream):
-            proposal = decode(record.payload)
-            if not isinstance(proposal, Proposal) or proposal.content is None:
-                continue
-            first, last = max(proposal.begin, spool.begin), min(proposal.end, spool.end)
-            for begin in spool.blocks(first, last):
-                if begin in wanted:
-                    low, high = max(begin, first), min(spool.block_end(begin), last)
-                    content = proposal.content[low - proposal.begin : high - proposal.begin]
-                    pieces.append((low, bytes(content)))
-    except BroadsheetError:
-        return pieces  # The log is damaged, or a checkpoint has trimmed it: what was found may be enough.
-    return pieces
+def _is_here(replica: Replica, spool: SpoolFile) -> bool:
+    """Whether the file is still the journal's: neither stored nor closed meanwhile."""
+    return not replica.is_closed and _spool_at(replica, spool.begin) is spool
+
+
+async def _rewritten(
+    replica: Replica, spool: SpoolFile, wanted: dict[ByteOffset, None]
+) -> dict[ByteOffset, None]:
+    """Write the `wanted` blocks again whose content the log has; returns the others.
+
+    The log's records follow each other in offset. So a block is written as soon as a record begins behind it,
+    and few blocks are in memory at a time.
+    """
+    pieces, left = dict[ByteOffset, list[Piece]](), dict(wanted)
+
+    def write(begin: ByteOffset) -> None:
+        if _is_here(replica, spool) and _write(spool, begin, pieces.pop(begin, ())):
+            left.pop(begin, None)
+
+    while True:
+        try:
+            async for record in replica.context.log.records(replica.stream):
+                proposal = decode(record.payload)
+                if not isinstance(proposal, Proposal) or proposal.content is None:
+                    continue
+                for begin in [each for each in pieces if spool.block_end(each) <= proposal.begin]:
+                    write(begin)
+                _collect(spool, proposal, left, pieces)
+        except Trimmed:
+            continue  # A checkpoint has trimmed the log meanwhile: go on with what it has left.
+        except BroadsheetError:
+            pass  # The log is damaged: what was found may be enough.
+        break
+    for begin in list(left):
+        write(begin)
+        await asyncio.sleep(0)
+    return left
+
+
+def _collect(
+    spool: SpoolFile,
+    proposal: Proposal,
+    wanted: dict[ByteOffset, None],
+    pieces: dict[ByteOffset, list[Piece]],
+) -> None:
+    """Add to `pieces` what a proposal has of the wanted blocks."""
+    assert proposal.content is not None, "the caller has looked"
+    first, last = max(proposal.begin, spool.begin), min(proposal.end, spool.end)
+    for begin in spool.blocks(first, last):
+        if begin in wanted:
+            low, high = max(begin, first), min(spool.block_end(begin), last)
+            content = proposal.content[low - proposal.begin : high - proposal.begin]
+            pieces.setdefault(begin, []).append((low, bytes(content)))
 
 
 def _write(spool: SpoolFile, begin: ByteOffset, pieces: Sequence[Piece]) -> bool:

@@ -535,6 +535,8 @@ class Log:
                 if is_known:
                     return
                 raise
+            if not runs:
+                return  # The stream was dropped meanwhile.
             for run in runs:
                 for record in run.records():
                     yield record
