@@ -37,6 +37,7 @@ from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import (
     CONTENT,
+    OTHER,
     PARTS,
     ROOMY,
     append,
@@ -145,6 +146,29 @@ async def test_a_seal_that_is_gone_still_stops_its_journal(how: str) -> None:
         replica = await node.broker.replica(NAME)
         assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
     assert PARTS[-1] in kept(disk), "what nothing proves is kept aside"
+    assert not crashes
+
+
+async def test_a_loss_that_nobody_has_accepted_yet_is_not_forgotten_at_the_next_damage() -> None:
+    """J1: the seal alone told of it. The next one forgot it, and the offsets were free."""
+    disk = await lived(is_vouched=True)
+    log, at = place_of(disk, PARTS[-1], ".wal")
+    spool, begin = place_of(disk, PARTS[-1], ".spool")
+    flip(disk, log, at - 48, 2)
+    files = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+    disk, crashes = SimDisk(DiskState.of({**files, spool: files[spool][:begin]})), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, is_last=False) as node:
+        first = await accept(node, may_act=False)
+        for _ in range(3):
+            assert await append(node, OTHER, b"zebra" * 30) is Status.OK
+            await _idle()
+    assert first.head == len(CONTENT)
+    log, at = place_of(disk, b"zebra" * 30, ".wal")
+    files = {name: bytes(inode.view) for name, inode in disk.state.files.items()}
+    disk = SimDisk(DiskState.of({**files, log: files[log][: at // 4096 * 4096]}))  # Each stream is suspect.
+    async with running(disk, Shelf(None, {}), seed=6, crashes=crashes, boot_id="kernel-2") as node:
+        told = await accept(node, may_act=True)
+        assert (told.head, told.lost) == (first.head, first.lost)
     assert not crashes
 
 

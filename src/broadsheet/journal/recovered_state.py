@@ -100,6 +100,7 @@ def stand(
         limit = context.config.limits.append_bytes_max
         reach = may_reach(suspects, plan.end, length_max=limit)
         lost = lost_of(disk, directory, plan, claims, reach=reach, length_max=limit)
+    earlier = seal.lost if seal is not None and seal.reason else ()  # Nobody has accepted that loss yet.
     is_behind = bool(lost) or found.next_offset > found.end_offset or bool(found.suspects)
     # The log may lack records of any stream. On the same boot acknowledged bytes are in the page cache or in
     # the store. Neither has more of this journal than the plan, so it has lost nothing.
@@ -120,7 +121,7 @@ def stand(
         generation=found.generation,
         written=context.time.wall(),
         reason=reason,
-        lost=lost,
+        lost=tuple(dict.fromkeys((*earlier, *lost))),
     )
     return RecoveredState(plan, reason, seal=sealed, is_sealed=False)
 

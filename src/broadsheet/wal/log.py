@@ -535,12 +535,10 @@ class Log:
                 if is_known:
                     return
                 raise
-            if not runs:
-                return  # The stream was dropped meanwhile.
             for run in runs:
                 for record in run.records():
                     yield record
-                offset = run.next_offset
+            offset = runs[-1].next_offset if runs else Offset(end)  # None: it was dropped meanwhile.
 
     def truncate(
         self,
