@@ -1,9 +1,12 @@
 """Callers share what a node can have in flight, and nobody is left without a share."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broadsheet.base.time import Instant
 from broadsheet.runtime.turn import Turn
 from broadsheet.wire.account import SHARE_OF_CONTROL, TASKS_MIN, Accounts, Holding, Owned
 from broadsheet.wire.limits import WireLimits
@@ -142,6 +145,73 @@ async def test_a_small_request_passes_a_frame_of_its_caller_that_has_no_room() -
     await until(lambda: not small.is_held)
     assert large.is_held
     assert node.is_waiting(large)
+    node.check()
+
+
+async def test_smaller_frames_of_the_others_do_not_take_what_the_first_in_line_waits_for() -> None:
+    """They never stood in line: each took the room that the last one gave back, before the first was asked.
+
+    26 connections that sent frames of 140 KB one behind another kept a frame of 900 KB waiting for ever.
+    """
+    node = accounts()
+    busy = [node.enter("machine", is_control=False) for _ in range(200)]
+    small = node.enter("machine", is_control=False)
+    greedy(node, *busy)
+    first = Waits(node.enter("machine", is_control=False))
+    node.wait(first, 4 * MIB)
+
+    async def go_on() -> int:
+        """Each of those that are busy ends a frame and begins the next; how many had room."""
+        count = 0
+        for each in [each for each in busy if each.used_bytes]:
+            node.give(each, MIB)
+            if node.has_room(each, MIB):
+                count += 1
+                node.take(each, MIB)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        node.check()
+        return count
+
+    assert await go_on()
+    assert node.is_waiting(first)
+    node.press(first, Instant(0))
+    assert not node.has_room(busy[-1], MIB)
+    assert node.has_room(small), "a small request waits for no large frame"
+    await go_on()
+    assert not first.is_held
+    assert node.has_room(busy[-1], MIB)
+
+
+async def test_no_room_is_saved_for_a_frame_that_other_callers_leave_no_room_for() -> None:
+    """Else the smaller frames of its caller would wait with it for as long as the node is full."""
+    node = accounts()
+    greedy(node, *[node.enter(str(number), is_control=False) for number in range(200)])
+    mine, other = [node.enter("mine", is_control=False) for _ in range(2)]
+    first = Waits(mine)
+    node.wait(first, 4 * MIB)
+    node.press(first, Instant(0))
+
+    assert node.has_room(other, 128 << 10)
+    node.check()
+
+
+async def test_who_leaves_the_line_gives_up_what_was_saved_for_it() -> None:
+    """Otherwise a caller could have no large frame until it has no connection left."""
+    node = accounts()
+    busy = [node.enter("machine", is_control=False) for _ in range(200)]
+    greedy(node, *busy)
+    first, second = [Waits(node.enter("machine", is_control=False)) for _ in range(2)]
+    node.wait(first, 4 * MIB)
+    node.wait(second, 128 << 10)
+    node.press(first, Instant(0))
+    node.give(busy[0], MIB)
+    await asyncio.sleep(0.01)
+    assert first.is_held
+    assert second.is_held
+    node.forget(first)
+
+    await until(lambda: not second.is_held)
     node.check()
 
 

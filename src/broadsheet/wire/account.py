@@ -43,8 +43,8 @@ class Account:
     """The bytes, tasks and RUN streams of one caller."""
 
     __slots__ = (
-        "holdings", "is_control", "name", "queued_bytes", "run_count", "task_count", "unread_bytes",
-        "used_bytes",
+        "holdings", "is_control", "name", "queued_bytes", "run_count", "saved_for", "task_count",
+        "unread_bytes", "used_bytes",
     )  # fmt: skip
 
     def __init__(self, name: str, *, is_control: bool) -> None:
@@ -57,6 +57,12 @@ class Account:
         would then never be read.
         """
         self.holdings: dict[Holding, None] = {}
+        self.saved_for: Holding | None = None
+        """The first of those that wait for room, if it has waited long.
+
+        Large frames of the others get no room meanwhile, and connections that hold more than the floor. Those
+        that have not waited could take what comes free for ever. Small requests of the others go on.
+        """
 
 
 class Holding:
@@ -151,8 +157,17 @@ class Accounts:
         account = holding.account
         if account.used_bytes + size <= self.floor_bytes:
             return True
+        if account.saved_for not in (None, holding) and (size or holding.used_bytes > self.floor_bytes):
+            return False
         left = self.share(account) - account.used_bytes
         return size <= left and holding.used_bytes + size <= left
+
+    def _could_have_room(self, holding: Holding, size: int) -> bool:
+        """Whether `holding` might have `size` bytes more if the others of its account held nothing."""
+        account = holding.account
+        others = account.used_bytes - holding.used_bytes
+        left = self.share(account) + (SHARE_OF_CONTROL if account.is_control else 1) * others
+        return 2 * holding.used_bytes + size <= left
 
     def queue(self, holding: Holding, size: int) -> None:
         """Count `size` more bytes of messages that wait for a handler; fewer if `size` is negative."""
@@ -228,9 +243,13 @@ class Accounts:
         """Drop `waiter` from the line."""
         if waiter.holding is None:
             return
-        line = self._waiting.get(waiter.holding.account)
+        account = waiter.holding.account
+        line = self._waiting.get(account)
         if line is not None and line.pop(waiter, None) is not None and not line:
-            del self._waiting[waiter.holding.account]
+            del self._waiting[account]
+        if account.saved_for is waiter.holding:
+            account.saved_for = None
+            self._turn.at_end(Rank.WIRE, self._wake)  # Others may have room now.
 
     def is_waiting(self, waiter: Waiter) -> bool:
         """Whether `waiter` waits for room."""
@@ -268,14 +287,18 @@ class Accounts:
                 del self._expecting[account]
 
     def press(self, waiter: Waiter, now: Instant) -> None:
-        """Have the frames of the same caller that come too slowly given up, for `waiter` waits for room.
+        """Save room for `waiter`, which has waited long, and have slow frames of the same caller given up.
 
-        Only the first in line does this, so that a long line costs no more than a short one.
+        Only the first in line does this, so that a long line costs no more than a short one. If other callers
+        leave too little, nothing is saved: the others of this caller would wait in vain.
         """
         assert waiter.holding is not None, "only a connection that has greeted waits for room"
         account = waiter.holding.account
         line = self._waiting.get(account)
         if line and next(iter(line)) is waiter:
+            is_possible = self._could_have_room(waiter.holding, line[waiter])
+            account.saved_for = waiter.holding if is_possible else None
+            self._turn.at_end(Rank.WIRE, self._wake)  # What was saved until now may be free.
             for other in list(self._expecting.get(account, ())):
                 other.hurry(now)
 
@@ -292,6 +315,10 @@ class Accounts:
         for line in self._waiting.values():
             for waiter in line:
                 assert waiter.is_held, "a connection that waits for room is not read"
+        for account in accounts:
+            first = next(iter(self._waiting.get(account, ())), None)
+            is_saved_for_first = first is not None and account.saved_for is first.holding
+            assert account.saved_for is None or is_saved_for_first, "room is saved for the first that waits"
         assert all(self._expecting.values()), "no empty line"
         for account, others in self._expecting.items():
             assert account.used_bytes, f"{len(others)} connections of {account.name} have reserved no bytes"
