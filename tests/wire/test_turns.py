@@ -11,7 +11,7 @@ import pytest
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.claims import Principal
-from broadsheet.base.time import MILLISECOND, SECOND, Duration
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
 from broadsheet.errors import Throttled
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
@@ -287,6 +287,25 @@ async def test_frames_that_are_begun_and_left_keep_no_other_large_frame_waiting(
         for _, writer in left:
             writer.close()
         await client.close()
+
+
+async def test_a_frame_that_is_given_up_gives_its_room_back_before_its_connection_is_gone() -> None:
+    """The peer may leave unread why, until `write_timeout`: the room came free eight seconds later then."""
+    async with world(CROWDED) as w:
+        host, _, port = w.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HELLO)
+        await reader.read(1)  # The welcome.
+        writer.write(large_call()[:200_000])
+        await until(lambda: w.server.accounts.used_bytes > 1_000_000)
+        (connection,) = w.server.connections.values()
+        connection.backpressure.hurry(after(w.ports.time.now(), CROWDED.crowded_frame_timeout))
+
+        assert w.server.connections
+        assert not w.server.accounts.used_bytes
+        assert not connection.torn_bytes
+        w.server.check()
+        writer.close()
 
 
 async def test_a_large_frame_that_comes_fast_enough_is_not_given_up_because_others_wait() -> None:

@@ -255,7 +255,7 @@ class Backpressure:
         timeout = connection.limits.crowded_frame_timeout
         if elapsed < timeout // STALL_RATIO or connection.torn_bytes * timeout >= expected * elapsed:
             return
-        connection.dismiss(
+        connection.give_up(
             f"a frame of {expected} bytes came too slowly, and other connections of its caller wait for room:"
             f" they demand all of it within crowded_frame_timeout, {timeout // SECOND} s"
         )
@@ -916,6 +916,15 @@ class ServerConnection(ConnectionProtocol):
         self.take_events(self.ports.time.now())
         if self.is_write_paused:
             self.abort(message)
+
+    def give_up(self, message: str) -> None:
+        """Dismiss the connection, and drop the frame that has begun at once: others wait for its room.
+
+        The peer may take up to `write_timeout` to read why, and its connection is not gone before that.
+        """
+        self.dismiss(message)
+        self._inbound.close()
+        self.backpressure.expect(0)
 
     def on_received(self) -> None:
         """Process received bytes when it is this connection's turn."""
