@@ -1,7 +1,8 @@
 """Plans that once failed, and what they found: each must pass now, and stays (code.21).
 
 A plan is stored with `found`: one line on what it was. To add one, copy the file that a failure wrote, and
-say there what the cause was.
+say there what the cause was, and take the fix out in `tests/mutants/planted_regressions.py`: a plan whose
+faults miss the place passes whatever the code does.
 """
 
 from pathlib import Path
