@@ -375,6 +375,23 @@ async def test_who_waits_for_a_stream_hears_at_once_that_the_connection_is_gone(
         assert [type(each) for each in said] == [Unknown, Unreachable, Unreachable, Unreachable]
 
 
+async def test_when_the_socket_takes_bytes_again_all_that_wait_go_on() -> None:
+    """Each waits for the one before it only until that is sent: the first may take as long as it likes."""
+    async with world() as w:
+        client = await w.client()
+        client.pause_writing()
+        calls = [asyncio.create_task(client.call("test.wait", Echo(), reply=Echo)) for _ in range(3)]
+        await until(lambda: len(client._waiting._waiters) == 3)
+        client.resume_writing()
+        await until(lambda: w.server.counts.calls == 3)
+
+        client.check()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+
+
 async def test_too_many_that_wait_for_a_stream_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue without an end would hold the requests of a whole outage."""
     monkeypatch.setattr(wire_client, "WAITING_MAX", 2)
