@@ -8,9 +8,9 @@ restartable. Source: journals.8, journals.14, journals.25; J10; access.7; ADR 01
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from broadsheet.base.checksum import crc32c
@@ -33,6 +33,8 @@ from broadsheet.journal.stored_fragment import (
 )
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.failpoints import passed
+
+T = TypeVar("T")
 
 PIECE_BYTES: Final = 1 << 20
 SUMMING_MAX: Final = 2
@@ -68,7 +70,7 @@ class FragmentStore:
         self._summing = asyncio.Semaphore(SUMMING_MAX)
         self._decoders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
-        self._late: dict[asyncio.Task[Sequence[Fragment]], None] = {}
+        self._late: dict[asyncio.Task[Any], None] = {}
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Objects with other names are ignored.
@@ -95,14 +97,22 @@ class FragmentStore:
         """
         if self._answered is not None and self._late:
             return None
-        asking = asyncio.ensure_future(self.list(journal))
+        found = await self._soon(self.list(journal), within)
+        if found is None and self._answered is None:
+            self._answered = asyncio.get_running_loop().create_future()
+        return found
+
+    async def list_side_soon(self, journal: JournalName, *, within: Duration) -> Sequence[str] | None:
+        """Like `list_side`, but None if the store fails or does not answer in time."""
+        return await self._soon(self.list_side(journal), within)
+
+    async def _soon(self, asked: Coroutine[Any, Any, T], within: Duration) -> T | None:
+        asking = asyncio.ensure_future(asked)
         self._late[asking] = None  # A call that hangs goes on alone: its thread cannot be stopped.
         asking.add_done_callback(self._forget)
         await asyncio.wait((asking,), timeout=in_seconds(within))
         if asking.done() and not asking.cancelled() and asking.exception() is None:
             return asking.result()
-        if self._answered is None:
-            self._answered = asyncio.get_running_loop().create_future()
         return None
 
     async def list_when_it_answers(
@@ -134,7 +144,7 @@ class FragmentStore:
                     wanted.clear()
                 pause = Duration(min(2 * pause, LIST_RETRY_MAX))
 
-    def _forget(self, asking: "asyncio.Task[Sequence[Fragment]]") -> None:
+    def _forget(self, asking: "asyncio.Task[Any]") -> None:
         self._late.pop(asking, None)
         if not asking.cancelled():
             asking.exception()  # Marked as seen: the caller has gone on without the answer.

@@ -37,6 +37,7 @@ from broadsheet.journal.keys import (
     encode_registers,
 )
 from broadsheet.journal.messages import JournalInfo
+from broadsheet.journal.producer_indexing import framing_of, greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
@@ -90,6 +91,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     store = context.store(info.spec.fragment.store)
     listed = await store.list_soon(info.name, within=context.config.listing_wait)
     index = Index(listed or ())
+    named = await _named_end(context, info) if listed is not None else ByteOffset(0)
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     known = decode_registers(keys.registers) if keys.registers is not None else None
     payloads = [record.payload async for record in context.log.records(stream)]
@@ -101,7 +103,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         lambda: stand(context, info, directory, found, payloads, registers=known, stored=listed)
     )
     plan = standing.plan
-    reason = standing.reason or _missing(context, info, plan, index, keys=keys)
+    reason = standing.reason or _missing(context, info, plan, index, keys=keys, named=named)
     if plan.gap and not standing.reason:
         reason = f"journal {info.name}: {plan.gap}: {accept_loss(info.name)}"
     _close_stored(plan, index.fragments())
@@ -114,8 +116,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     passed("journal.open.after_rebuild")
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
-    registers = _registers(plan, keys)
-    epoch = plan.epoch
+    registers, epoch = _registers(plan, keys), plan.epoch
     try:
         contradicted = await contradiction(info.name, spools, listed or ())
         reason = reason or contradicted.reason
@@ -143,6 +144,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         awaited=None if listed is not None else _awaited(plan, spools),
         doubted=contradicted.spools,
         notice=unproven(directory, aside),
+        named_end=named,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
 
@@ -384,9 +386,26 @@ def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:
     return any((f.begin, f.end, f.sum) == (plan.begin, plan.end, plan.sum) for f in fragments)
 
 
-def _missing(context: Context, info: JournalInfo, plan: RecoveryPlan, index: Index, *, keys: Keys) -> str:
-    """Why the head may not be extended; empty if it may (journals.15)."""
-    names = [(index.end, "the fragment store")]
+async def _named_end(context: Context, info: JournalInfo) -> ByteOffset:
+    """The greatest offset of a stored producer index; 0 if there is none, or the store does not tell it now.
+
+    `Indexing` asks again. But an append before its answer might take an offset that was given before (J11).
+    """
+    if framing_of(info.spec) is None:
+        return ByteOffset(0)
+    store = context.store(info.spec.fragment.store)
+    return greatest_point(await store.list_side_soon(info.name, within=context.config.listing_wait) or ())
+
+
+def _missing(
+    context: Context, info: JournalInfo, plan: RecoveryPlan, index: Index, *, keys: Keys, named: ByteOffset
+) -> str:
+    """Why the head may not be extended; empty if it may (journals.15).
+
+    Args:
+        named: the greatest offset of a stored producer index.
+    """
+    names = [(index.end, "the fragment store"), (named, "the producer index in the fragment store")]
     if keys.epoch is not None:
         epoch = decode_epoch(keys.epoch)
         names.append((epoch.start, "the epoch key"))

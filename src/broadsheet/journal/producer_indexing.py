@@ -11,7 +11,7 @@ Source: journals.25, journals.29; message/producer_state.py.
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -57,6 +57,12 @@ def framing_of(spec: JournalSpec) -> Framing | None:
     if framing is None and spec.labels.get(CONTENT_TYPE_LABEL) == "application/x-ndjson":
         return JSON_LINES
     return framing
+
+
+def greatest_point(names: Iterable[str]) -> ByteOffset:
+    """The greatest offset that the names of stored indexes tell; 0 if there is none."""
+    found = (match for name in names if (match := _NAME.fullmatch(name)) is not None)
+    return max((ByteOffset(int(each.group(1), 16)) for each in found), default=ByteOffset(0))
 
 
 class Indexing:
@@ -279,7 +285,7 @@ class Indexing:
     def _judge(self, named: ByteOffset) -> None:
         """Stop appends if a stored index is above the head: its offset was committed once (J11)."""
         replica = self._replica
-        replica.named_end = named
+        replica.named_end = max(replica.named_end, named)
         if named > replica.opened_head:
             replica.fall_behind(
                 f"journal {replica.name}: its producer index names offset {named}, but the head at the start"

@@ -90,6 +90,7 @@ class OpenedReplica:
         doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
         log_bytes: int = 0,
         notice: str = "",
+        named_end: ByteOffset = ByteOffset(0),
     ) -> None:
         """Keep the fields.
 
@@ -103,12 +104,14 @@ class OpenedReplica:
             doubted: begins of the spool files that contradict stored fragments.
             log_bytes: content in the log since the last checkpoint.
             notice: what an operator should look at although the journal takes appends; empty if nothing.
+            named_end: the greatest offset of a stored producer index, as far as the store has told it.
         """
         self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
         self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
         self.attempts = attempts
         self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
         self.doubted, self.log_bytes, self.notice = doubted, log_bytes, notice
+        self.named_end = named_end
 
 
 class Replica:
@@ -126,7 +129,7 @@ class Replica:
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
         self.doubted = opened.doubted  # Begins of spool files that contradict stored fragments.
         self._may_upload, self.is_closed, self._is_refusing = not opened.doubted, False, False
-        self.named_end = ByteOffset(0)  # The greatest offset of a stored producer index.
+        self.named_end = opened.named_end  # The greatest offset of a stored producer index.
         self.log_registers = opened.registers  # After the last record in the log, durable or not.
         self.log_attempts = opened.attempts.copy()  # Of the records in the log, durable or not.
         self.log_bytes = opened.log_bytes  # Since the last checkpoint.
