@@ -359,7 +359,8 @@ class _Life:
             standings[number:] = [standings[number]._replace(generation=generation)]
             histories.tape.mark(("done", name, number))
             if told.tail_cut and self.random.random() < 0.5:
-                self.log.settle(LogStreamId(name))
+                with suppress(LogFull):  # The head may be full, and the next segment not filled yet.
+                    self.log.settle(LogStreamId(name))
 
     def _operate(self, name: LogStreamId) -> None:
         now, random, chance = self.model.now(name), self.random, self.random.random()

@@ -7,6 +7,7 @@ import time
 
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal import WALConfig
+from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.copying import copy_forward
 from broadsheet.wal.reclaimer import ASKED_PER_TURN
 from simulator.disk import SimDisk
@@ -43,6 +44,25 @@ async def test_a_copy_never_takes_the_place_of_a_record_of_another_branch() -> N
     await abandon(bench)
     assert payloads(found.records) == [b"new branch"]
     assert not found.is_quarantined
+
+
+async def test_a_copy_ends_when_its_segment_is_cut_to_its_header_meanwhile() -> None:
+    """Somebody cuts the file. The copier read the same empty place again and again, without end."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    log = bench.log
+    await bench.commit(B, b"what is cut")
+    lap = log.status().lap_head
+    while log.status().lap_head == lap:
+        await bench.commit(A, b"the next lap" * 1000)
+
+    copying = asyncio.ensure_future(copy_forward(log, lap))
+    await asyncio.sleep(0)
+    log.segments.files[log.pool.laps[lap].index].truncate(BLOCK_BYTES)
+    await asyncio.wait_for(copying, 10)
+
+    assert log.is_quarantined(B)
+    await abandon(bench)
 
 
 async def test_copying_a_segment_of_small_records_never_holds_the_loop_for_long() -> None:

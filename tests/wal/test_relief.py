@@ -6,9 +6,10 @@ import time
 import msgspec
 import pytest
 
-from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Throttled
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
+from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, Row, RowFlag
 from broadsheet.wal.stream_replay import StreamReplay
 from simulator.crashstates import crash_states, record
@@ -427,3 +428,72 @@ def test_a_stream_that_only_the_last_batch_names_stays_quarantined_where_it_stoo
     replay.row(Row(B, first=0, next=2, generation=1, crc=77, flags=RowFlag.QUARANTINED), 7)
     verdict = replay.judge(7, is_suspect=False)
     assert (verdict.flags, verdict.point.next) == (RowFlag.QUARANTINED, 2)
+
+
+async def full_with_relief(bench: Bench, *, blocks_left: int = 1) -> int:
+    """Fill the log with appends, and what is kept for relief with resets; the appends that were taken."""
+    log = bench.log
+    taken = await fill(bench, A)
+    count = 1
+    while (last := log._last) is not None:
+        if not log.pool.free and last.filled - last.end <= blocks_left * BLOCK_BYTES:
+            break
+        log.reset(B, Offset(count), Generation(count), lambda: None)
+        await bench.settled()
+        count += 1
+    return taken
+
+
+@pytest.mark.parametrize("segments_max", [3, 4])
+async def test_a_log_that_relief_has_filled_is_not_full_any_more_when_all_of_it_is_trimmed(
+    segments_max: int,
+) -> None:
+    """W8: no block was left for the batch that says so. It stayed full for ever, with nothing in it."""
+    async with opened(SimDisk(), config=msgspec.structs.replace(SMALL, segments_max=segments_max)) as bench:
+        taken = await full_with_relief(bench)
+        with pytest.raises(LogFull):
+            bench.log.reset(B, Offset(9999), Generation(9999), lambda: None)
+        assert not bench.log._mark_end(), "a voucher frees nothing, and does not take the last block"
+
+        bench.log.trim(A, Offset(taken))
+
+        await until(bench, lambda: bench.log.status().segment_free_count >= 2)
+        await bench.commit(A, bytes(12_000))
+
+
+async def test_a_start_on_a_full_disk_frees_what_was_trimmed_before_it() -> None:
+    """W8: a kill came before the batch that frees it, and the boot batch took the room for that one."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    log = bench.log
+    taken = await full_with_relief(bench, blocks_left=2)
+    log.trim(A, Offset(taken))
+    log.reset(B, Offset(9999), Generation(9999), lambda: setattr(log, "is_dead", True))
+    await until(bench, lambda: log.is_dead)
+    assert log.status().segment_free_count == 0
+    await abandon(bench)
+    disk.state.locks.clear()
+    disk.state.quota_bytes = disk.state.used()
+
+    async with opened(disk, config=TIGHT, seed=2) as bench:
+        assert bench.log.status().segment_free_count >= 2
+        await bench.commit(A, bytes(12_000))
+
+
+async def test_a_truncation_at_the_first_entry_releases_the_run_that_was_trimmed_in_part() -> None:
+    """The run has no entry any more. It pinned its segment, and so all younger ones, until a later trim."""
+    async with opened(SimDisk()) as bench:
+        log = bench.log
+        bench.send_many(A, b"a", b"b", b"c", b"d")
+        await bench.settled()
+        found = await log.entry(A, Offset(2))
+        assert found is not None
+        log.trim(A, Offset(2))
+
+        log.truncate(A, Offset(2), Generation(1), lambda: None, chain=found.seed)
+        await bench.settled()
+
+        assert sum(use.pins for use in log.pool.laps.values()) == 0
+        await bench.commit(A, b"e", generation=1)
+        told = [run.records() for run in await log.read(A, Offset(2), 100)]
+        assert payloads([record for records in told for record in records]) == [b"e"]

@@ -151,13 +151,18 @@ class Batch:
         self.name((stream,))
         self.touched[stream] = None
 
-    def room_for(self, stream: int, length: int, *, is_relief: bool) -> bool:
-        """Whether one more frame of `stream` fits into the segment and below the limit of a batch."""
+    def room_for(self, stream: int, length: int, *, is_relief: bool, kept: int = 0) -> bool:
+        """Whether one more frame of `stream` fits into the segment and below the limit of a batch.
+
+        Args:
+            kept: bytes that must stay free behind the batch.
+        """
         size = self.size + FRAME_BYTES + length + -length % FRAME_ALIGN
         if stream not in self.named:
             size += ROW_BYTES
         limit = self.filled if is_relief else self.limit
-        return self.at + size <= limit and (size <= self.bytes_max or not self.frames)
+        end = aligned(self.at + size) + kept if kept else self.at + size
+        return end <= limit and (size <= self.bytes_max or not self.frames)
 
     def take(self, stream: int, frame: Frame) -> bool:
         """Place a frame; False, with nothing changed, if there is no room for it or the batch is sealed.
@@ -275,6 +280,11 @@ class Batch:
         small.append(ZEROS[: end - size])
         parts.append(b"".join(small))
         return Encoded(parts, end, chain, len(self.frames))
+
+
+def end_mark_bytes(rows: int) -> int:
+    """The bytes of a batch without frames, with at most so many rows and one more."""
+    return aligned(FIXED_BYTES + ROW_BYTES * (rows + 1))
 
 
 def _dropped(stream: int) -> bytes:

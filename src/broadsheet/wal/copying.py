@@ -128,6 +128,8 @@ async def copy_forward(log: Copied, lap: int) -> None:
     at, size, step = BLOCK_BYTES, log.segments.size(index), _Step(log)
     while at < size:
         piece = await log.disk.run(partial(read_piece, log.segments, index, at, lap=lap))
+        if piece.end <= at:
+            break  # Somebody has cut the file meanwhile: what is gone is found to be damaged below.
         at = piece.end
         for run in piece.runs:
             if log.is_closed or log.is_dead or lap not in log.pool.laps:
@@ -210,7 +212,7 @@ def read_piece(segments: Segments, index: int, at: int, *, lap: int) -> Piece:
     """The whole runs of `lap` in the piece that begins at `at`. Blocking; for a thread."""
     size = segments.size(index)
     accepts = _of(segments.log_id, lap)
-    data = segments.read(index, at, min(PIECE_BYTES, size - at))
+    data = segments.read(index, at, max(0, min(PIECE_BYTES, size - at)))
     runs: list[Pinned] = []
     pos = next_magic(data, 0, len(data))
     while pos < len(data):

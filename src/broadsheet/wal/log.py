@@ -27,7 +27,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wal.acknowledgements import Acknowledgements
-from broadsheet.wal.batch import JOIN_BYTES_MAX, Batch, Encoded
+from broadsheet.wal.batch import JOIN_BYTES_MAX, Batch, Encoded, end_mark_bytes
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
     BATCH_BYTES,
@@ -771,8 +771,8 @@ class Log:
                 for run in verdict.held:
                     self.pool.pin(run.lap, run.length, stream=stream)
             self._chain = result.chain
-            self.durable_lap = self._oldest = self._advertised = result.last.lap
-            self._oldest = self._told = self._advertised = self.pool.oldest
+            self.durable_lap = result.last.lap
+            self._told = self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
             self.is_same_boot = is_of_kernel(result.last.boot, self._boot_id)
         if self.lacks_streams or any(state.is_quarantined for state in self.states.values()):
@@ -783,6 +783,7 @@ class Log:
         for use in self.pool.laps.values():
             if use.index in self.segments.kept:
                 use.pin(0)  # Its damaged bytes are not set aside yet: nothing may write over them.
+        self._oldest = self.pool.past(self.durable_lap)  # The boot batch has the rows that say so.
         for index in opened.free:
             if filled[index] >= wanted[index] and index not in self.segments.kept:
                 self.pool.add_free(index, filled[index])
@@ -795,7 +796,7 @@ class Log:
             batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
             if batch.index in self.segments.kept:
                 batch.filled = 0  # No batch may write over damaged bytes that are not kept yet.
-        if result is None or not batch.room_for(SYSTEM_STREAM, len(payload), is_relief=True):
+        if result is None or not self._has_room(batch, SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
                 rows = aligned(ROW.size * (len(self.states) + 1))
                 await self._reclaimer.first_segment(2 * BLOCK_BYTES + rows)
@@ -896,7 +897,7 @@ class Log:
         """
         last = self._last
         assert last is not None
-        if not last.is_sealed and last.room_for(stream, length, is_relief=is_relief):
+        if not last.is_sealed and self._has_room(last, stream, length, is_relief=is_relief):
             return last
         if self._is_out_of_space and not is_relief:
             raise self._reclaimer.full(is_out_of_space=self._is_out_of_space)
@@ -905,8 +906,8 @@ class Log:
         is_second = last.at == BLOCK_BYTES and (is_relief or self.pool.may_append())
         batch = self._begin(last.lap, last.end, last.sequence + 1, is_full=is_second)
         batch.name(last.touched)
-        if not batch.room_for(stream, length, is_relief=is_relief):
-            self._roll_for(length, is_relief=is_relief)
+        if not self._has_room(batch, stream, length, is_relief=is_relief):
+            self._roll_for(stream, length, is_relief=is_relief)
             batch = self._begin(self.pool.head, BLOCK_BYTES, last.sequence + 1, is_full=True)
         self._seal(last)
         self._changed.clear()
@@ -914,6 +915,15 @@ class Log:
         self._last = batch
         self._idle.clear()
         return batch
+
+    def _has_room(self, batch: Batch, stream: int, length: int, *, is_relief: bool) -> bool:
+        kept = self._kept_for_end(stream, len(batch.touched)) if self.pool.is_used_up else 0
+        return batch.room_for(stream, length, is_relief=is_relief, kept=kept)
+
+    def _kept_for_end(self, stream: int, touched: int = 0) -> int:
+        """Room that stays free behind each batch of a full log, for the batch that frees segments (ADR 0111)."""
+        is_freeing = stream == SYSTEM_STREAM and self._oldest > self._advertised
+        return 0 if is_freeing else end_mark_bytes(len(self.states) + touched + 2)
 
     def _seal(self, batch: Batch) -> None:
         """Seal `batch`. It may free a segment only if rows of this batch or earlier ones record the trim.
@@ -929,7 +939,7 @@ class Log:
             batch.use.streams.update(batch.touched)
             batch.use.end = batch.end
 
-    def _roll_for(self, length: int, *, is_relief: bool) -> None:
+    def _roll_for(self, stream: int, length: int, *, is_relief: bool) -> None:
         """Move the head into the next free segment that has room for a frame of `length` bytes."""
         pool = self.pool
         needed = BLOCK_BYTES + BATCH_BYTES + ROW.size * (len(self.states) + 1) + frame_bytes(length)
@@ -937,6 +947,8 @@ class Log:
             raise TooLarge(
                 f"a record of {length} bytes does not fit into a segment of {self.segments.segment_bytes}"
             )
+        if len(pool.free) == 1:
+            needed = aligned(needed) + self._kept_for_end(stream)
         fits = next((index for index in pool.free if pool.rooms[index] >= needed), None)
         if not pool.may_roll(is_relief=is_relief) or fits is None:
             self._reclaimer.look()
@@ -950,19 +962,7 @@ class Log:
 
     def pinning(self, count_max: int | None = None) -> list[int]:
         """The streams with records in the oldest segment, at most `count_max` of them."""
-        lap = self.pool.oldest
-        use = self.pool.laps.get(lap)
-        found: list[int] = []
-        gone: list[int] = []
-        for stream in use.streams if use is not None else ():
-            if len(found) == count_max:
-                break
-            state = self.states.get(stream)
-            (found if state is not None and lap in state.laps else gone).append(stream)
-        if use is not None and lap != self.pool.head:
-            for stream in gone:
-                del use.streams[stream]
-        return found
+        return self.pool.pinning(self.states, count_max)
 
     def _unpin(self, state: StreamState, gone: Sequence[Release]) -> None:
         """Release runs of `state` whose room may be used before any further batch is durable."""

@@ -9,6 +9,9 @@ files, and knows streams by their numbers only. Source: log.10.
 """
 
 from collections import deque
+from collections.abc import Mapping
+
+from broadsheet.wal.stream import StreamState
 
 
 class Lap:
@@ -77,6 +80,11 @@ class Pool:
         """Whether the head may move into another segment."""
         return len(self.free) > (0 if is_relief else self.reserved)
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no segment is free, and the head is not the only one in use."""
+        return not self.free and len(self.laps) > 1
+
     def prefer(self, index: int) -> None:
         """Use this free file before the others."""
         if self.free[0] != index:
@@ -101,6 +109,22 @@ class Pool:
         use.pins -= runs
         use.live_bytes -= length
         assert use.pins >= 0, f"lap {lap} was released more often than pinned"
+
+    def pinning(self, states: Mapping[int, StreamState], count_max: int | None) -> list[int]:
+        """The streams with records in the oldest segment, at most `count_max` of them."""
+        lap = self.oldest
+        use = self.laps.get(lap)
+        found: list[int] = []
+        gone: list[int] = []
+        for stream in use.streams if use is not None else ():
+            if len(found) == count_max:
+                break
+            state = states.get(stream)
+            (found if state is not None and lap in state.laps else gone).append(stream)
+        if use is not None and lap != self.head:
+            for stream in gone:
+                del use.streams[stream]
+        return found
 
     def past(self, durable_lap: int) -> int:
         """The lap below which no lap is needed, if the last durable batch lies in `durable_lap`."""

@@ -139,7 +139,7 @@ class SegmentReclaimer:
             return LogFull(f"{used}; another segment is being filled. Try again")
         return LogFull(
             f"{used}, which is segments_max {config.segments_max}; {held}, which were asked to flush. "
-            "Try again, or raise wal.segments_max"
+            f"Try again, or raise {log.directory.partition('/')[0]}.wal.segments_max"
         )
 
     def look(self) -> None:

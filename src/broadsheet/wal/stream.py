@@ -196,12 +196,16 @@ class StreamState:
     def truncate(self, offset: int, generation: int, crc: int) -> list[Release]:
         """Void the entries from `offset` on; the chain before it is `crc`.
 
-        If `offset` lies inside a run, the run keeps its frame, and its first entries still count.
+        If `offset` lies inside a run, the run keeps its frame, and its first entries still count, unless all
+        of them were trimmed.
         """
         keep = bisect_right(self.ends, offset)
         if keep < len(self.ends) and (self.ends[keep - 1] if keep else self.base) < offset:
-            self.ends[keep], self.crcs[keep] = offset, crc
-            keep += 1
+            if offset > self.first:
+                self.ends[keep], self.crcs[keep] = offset, crc
+                keep += 1
+            else:
+                self.base, self.base_crc = offset, crc
         self.next, self.crc, self.generation = offset, crc, generation
         self.first = min(self.first, offset)
         return self._cut(keep, len(self.ends))
@@ -246,6 +250,7 @@ class StreamState:
         assert self.base <= self.first <= self.next, f"{self.base} <= {self.first} <= {self.next}"
         assert len(self.ends) == len(self.crcs) == len(self.lengths) == len(self.laps) == len(self.ats)
         assert list(self.ends) == sorted(dict.fromkeys(self.ends)), "runs are in order"
+        assert not self.ends or self.ends[0] > self.first, "a run that was trimmed whole is released"
         if self.ends and not self.is_quarantined:
             assert self.ends[-1] == self.next, "the last run ends at the next offset"
             assert self.crcs[-1] == self.crc, "the chain ends with the last run"
