@@ -135,3 +135,23 @@ async def test_a_start_that_was_killed_before_its_domain_looked_leaves_the_suspe
         bench.log.settle(A)
     async with opened(disk, seed=6) as bench:
         assert not (await bench.found(A)).suspects, "what was dealt with is told no more"
+
+
+async def test_the_suspects_of_a_cut_that_was_dealt_with_are_not_told_at_the_next_cut() -> None:
+    """A journal looked for the content of their claims, which it had given up, and took it for a new loss."""
+    disk = without_header(await written(in_one_batch=True))
+    bench = await open_log(disk, seed=2)
+    assert len((await bench.found(A)).suspects) == 3
+    bench.log.settle(A)
+    await bench.settled()
+    await bench.commit(A, b"of-the-next-cut")
+    await abandon(bench)
+    disk.state.locks.clear()
+    flip(disk, b"of-the-next-cut")
+    for seed in (3, 4):
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        assert found.tail_cut
+        assert [(each.offset, each.payload[1:]) for each in found.suspects] == [(0, b"f-the-next-cut")]
+        await abandon(bench)
+        disk.state.locks.clear()

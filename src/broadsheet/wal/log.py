@@ -921,7 +921,7 @@ class Log:
         return batch.room_for(stream, length, is_relief=is_relief, kept=kept)
 
     def _kept_for_end(self, stream: int, touched: int = 0) -> int:
-        """Room that stays free behind each batch of a full log, for the batch that frees segments (ADR 0111)."""
+        """Room that stays behind each batch of a full log, for the batch that frees segments (ADR 0111)."""
         is_freeing = stream == SYSTEM_STREAM and self._oldest > self._advertised
         return 0 if is_freeing else end_mark_bytes(len(self.states) + touched + 2)
 

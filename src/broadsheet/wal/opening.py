@@ -292,7 +292,7 @@ def _recall(segments: Segments, result: Result) -> None:
     """Tell the suspects of an earlier start again, from the files in which it set them aside.
 
     Its first batch may stand where they stood. If that start ended before a domain had dealt with its cut
-    stream, nothing else has the suspects.
+    stream, nothing else has the suspects. Those of an older cut, which was dealt with, are not told again.
     """
     cut = {stream: verdict for stream, verdict in result.verdicts.items() if verdict.flags & RowFlag.TAIL_CUT}
     if not cut:
@@ -306,7 +306,7 @@ def _recall(segments: Segments, result: Result) -> None:
             and header.kind in (Kind.RUN, Kind.COPY)
             and header.generation >= verdict.point.generation
             and header.offset >= verdict.point.next
-            and header.batch >= (verdict.held[-1].batch if verdict.held else 0)  # Not of an older cut.
+            and header.batch >= max(verdict.settled, verdict.held[-1].batch if verdict.held else 0)
         )
 
     found: dict[int, dict[int, FoundRun | Suspect]] = {}

@@ -388,10 +388,11 @@ class Recovery:
             is_suspect = replay.seen < self._gap or (told < self._gap and not is_new)
             verdict = replay.judge(tail_batch, is_suspect=is_suspect, is_freed=self._is_freed)
             verdicts[stream] = verdict._replace(
+                settled=replay.settled,
                 suspects=[
                     each if isinstance(each, Suspect) else _read_back(each, self._content(laps[each.lap]))
                     for each in verdict.suspects
-                ]
+                ],
             )
             for held in verdict.unreached:
                 end = held.at + frame_bytes(held.length)

@@ -75,6 +75,8 @@ class Verdict(NamedTuple):
     """Whole runs behind a gap: kept aside, never served."""
     suspects: Sequence[FoundRun | Suspect] = ()
     """The runs that were found behind the last run of `held`, by offset: some are whole, some are damaged."""
+    settled: int = 0
+    """The last batch whose row of the stream tells of no cut: suspects of earlier batches were dealt with."""
 
 
 class StreamReplay:
@@ -93,8 +95,9 @@ class StreamReplay:
         """The flags before that batch, and the last batch before it that has a frame or row of the stream."""
         self.is_linked = True
         """Whether each run since the last row continues the run before it."""
-        self.touched = self.seen = 0
-        """`touched`: the last batch that changed the stream. `seen`: the last with a frame or row of it."""
+        self.touched = self.seen = self.settled = 0
+        """`touched`: the last batch that changed the stream. `seen`: the last with a frame or row of it.
+        `settled`: the last with a row that tells of no cut."""
         self.held: dict[int, FoundRun] = {}
         """Whole runs by first offset."""
         self.shadowed: list[FoundRun] = []
@@ -172,6 +175,8 @@ class StreamReplay:
                 self._cut(row, batch)
             self.expect = point
         self.flags, self.first, self.seen = row.flags, row.first, batch
+        if not row.flags or not row.flags & RowFlag.TAIL_CUT:
+            self.settled = batch
         if is_explained:
             self._trim(row.first)
 
