@@ -394,6 +394,23 @@ async def trimmed_and_reset(history: History) -> None:
         await history.settled()
 
 
+async def trimmed_and_dropped(history: History) -> None:
+    """The same with a drop: the stream that begins anew in that batch is another one."""
+    await history.start()
+    for n in range(8):
+        for m in range(8):
+            history.append(A, noise(8 * n + m, 6000))
+            await history.settled()
+        history.append(A, noise(n, 1900))
+        history.trim(A, history.states[A][-1][0] - (2 if n % 2 else 0))
+        history.drop(A)
+        history.append(A, noise(n, 1400))
+        await history.settled()
+        history.trim(A, 1)
+        history.drop(A)
+        await history.settled()
+
+
 async def resting(history: History) -> None:
     """The log rests after each turn, and vouches for its last batch; its process is killed now and then."""
     history.config = vouching(TINY)
@@ -427,6 +444,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         drops,
         raised_and_trimmed,
         trimmed_and_reset,
+        trimmed_and_dropped,
         resting,
     )
 }

@@ -27,6 +27,7 @@ ATOMS_MAX = {
     "drops": 11,
     "raised_and_trimmed": 10,
     "trimmed_and_reset": 10,
+    "trimmed_and_dropped": 10,
     "resting": 11,
 }
 

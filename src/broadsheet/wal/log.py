@@ -614,7 +614,6 @@ class Log:
         batch.done.append(done)
         self.states[stream] = state
         batch.releases.extend(state.reset(next_offset, generation, crc))
-        batch.hides_trims = True
         self._ask()
 
     def trim(self, stream: LogStreamId, below: Offset) -> None:
@@ -929,7 +928,7 @@ class Log:
         """Seal `batch`. It may free a segment only if rows of this batch or earlier ones record the trim.
 
         Otherwise recovery, after a crash between the two batches, would want the trimmed records, and their
-        segment would be overwritten. A reset hides the trim before it, and may be what a torn write lost.
+        segment would be overwritten. A reset or drop hides the trim before it, and a torn write may lose it.
         """
         if not batch.is_sealed:
             if not batch.hides_trims and all(stream in batch.named for stream in self._changed):
@@ -975,6 +974,7 @@ class Log:
         """Place a frame without payload: its chain is `seed` before and after it."""
         (stream,) = STREAM.unpack(packed)
         batch.add(stream, (kind, packed + run + LINK.pack(seed, seed), (), 0))
+        batch.hides_trims |= kind in (Kind.RESET, Kind.DROP)
 
     def place_copy(self, place: Place, header: FrameHeader, data: bytes) -> bool:
         """Copy the run at `place` forward; False if it was trimmed or voided meanwhile. For the copier.
