@@ -508,3 +508,22 @@ def test_a_repair_from_many_spool_files_opens_each_a_few_times() -> None:
     assert not repair(disk, "s", plan, Witnesses(claims, NO_REGISTERS, is_based=False))
     assert (plan.end, len(plan.spools)) == (lost.begin, len(closed))
     assert disk.count <= 10 * count
+
+
+@pytest.mark.parametrize("before", [b"", b"?"])
+def test_a_checkpoint_behind_a_missing_record_does_not_tell_the_end(before: bytes) -> None:
+    """An append may come while a checkpoint is made, and lies before it in the log but above its end.
+
+    If a power cut took that append from the spool file too, the file ends where the checkpoint says. The
+    repair called this whole, and an acknowledged append was lost without a word.
+    """
+    disk, content = SimDisk(), b"0123456789"
+    disk.make_dir("s")
+    disk.open(spool_name("s", ByteOffset(0)), create=True).write_at(0, (content,))
+    last = encode_checkpoint(Checkpoint(Epoch(1), ByteOffset(0), ByteOffset(10), sha1(content).digest(), 1))
+
+    for suspects, is_whole in (([last], True), ([before, last], False)):
+        plan = replay(())
+        claims = claims_of(suspects, is_complete=True)
+        assert repair(disk, "s", plan, Witnesses(claims, NO_REGISTERS, is_based=False)) == is_whole
+        assert plan.end == 10, "what the checkpoint proves is kept in any case"

@@ -74,6 +74,7 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         # A file that the log vouches for to its end needs no other witness.
         open_ended = [each for each in found if each.end > plan.end or not witnesses.is_based]
         taken += _claimed_by_bytes(disk, directory, open_ended, claims.last)
+    is_end_told = is_last_sure and not claims.is_end_open
     bases = (
         [ByteOffset(0)]
         if witnesses.is_based
@@ -95,7 +96,7 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
         below = (each for each in found if each.size and each.begin < trial.spools[0].begin)
         is_whole = (
             last_byte <= trial.end
-            and (trial.end == last_end or (is_last_sure and _is_told_whole(trial, claims.last)))
+            and (trial.end == last_end or (is_end_told and _is_told_whole(trial, claims.last)))
             and all(_is_stored(disk, directory, each, witnesses.stored) for each in below)
         )
         if is_whole or trial.end - trial.spools[0].begin > best.end - best.spools[0].begin:

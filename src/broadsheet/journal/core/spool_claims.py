@@ -52,6 +52,9 @@ class Claims(msgspec.Struct, frozen=True):
     last: bytes = b""
     """The stream's very last record as it was found, damaged or not; empty if it is missing. Of a tail that
     was cut: the last record that was found."""
+    is_end_open: bool = False
+    """Whether the last record is a checkpoint behind a missing or unreadable record. That record may be an
+    append that came while the checkpoint was made, and so reaches further than the checkpoint tells."""
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = False) -> Claims:
@@ -94,7 +97,15 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = F
     last = bytes(suspects[-1]) if suspects else b""
     if not is_complete or not suspects:
         return Claims(claims, None, last if is_tail else b"")
-    return Claims(claims, last_end, last)
+    return Claims(claims, last_end, last, is_end_open=last_end is None and _is_checkpoint(last))
+
+
+def _is_checkpoint(payload: bytes) -> bool:
+    """Whether a record is a checkpoint that can be read."""
+    try:
+        return isinstance(decode(payload), Checkpoint)
+    except Corrupt:
+        return False
 
 
 def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
