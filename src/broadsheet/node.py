@@ -31,7 +31,7 @@ from broadsheet.observe.metrics import Metrics
 from broadsheet.runtime.identity import Identity
 from broadsheet.runtime.lag import LoopLag
 from broadsheet.runtime.network import check_address
-from broadsheet.runtime.role import Ports, Role, Services
+from broadsheet.runtime.role import ClosingNotice, Ports, Role, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.method import Method
 
@@ -167,4 +167,6 @@ class Node:
         self.status.state = State.STOPPING
         self._logs.of("node").info("node.stopping")
         self._lag.close()
+        for notice in self.services.every(ClosingNotice):
+            notice.act()
         await self._scope.close()

@@ -16,6 +16,7 @@ from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "read/a"
 SECONDS_MAX = 30.0
+DRAIN_SECONDS = 10.0  # `native.limits.drain_timeout`
 
 
 class Moving:
@@ -154,5 +155,32 @@ async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> No
             spools.unlink()
             spools.with_name("away").rename(spools)
             assert await client.journals.end(NAME) == len(b"content")
+    finally:
+        moving.node.kill()
+
+
+async def test_a_node_that_stops_does_not_wait_for_a_reader_at_the_end(tmp_path: Path) -> None:
+    """Such a read never ends by itself: each stop took `drain_timeout`, 10 s, while one reader waited.
+
+    The reader goes on at the restarted node, and no byte is missing.
+    """
+    moving = Moving(tmp_path)
+    try:
+        await moving.start()
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"before")
+            reading = client.journals.read(NAME, 0, block=True, patience=SECONDS_MAX)
+            assert (await anext(reading)).data == b"before"
+            following = asyncio.create_task(bytes_of(reading, len(b"after")))
+            began = time.monotonic()
+            moving.node.process.send_signal(signal.SIGTERM)
+            assert await moving.node.died(within=DRAIN_SECONDS - 2) == 0
+            assert time.monotonic() - began < DRAIN_SECONDS - 2
+            await moving.start()
+            async with broadsheet.connect(moving.address) as other:
+                await other.journals.append(NAME, b"after")
+            found = await following
+        assert b"".join(chunk.data for chunk in found) == b"after"
     finally:
         moving.node.kill()

@@ -23,7 +23,7 @@ from broadsheet.errors import (
 from broadsheet.wire import client as wire_client
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Reply
-from tests.wire.harness import Echo, Sum, until, world
+from tests.wire.harness import Echo, Empty, Sum, until, world
 
 
 @pytest.mark.parametrize("method", ["test.echo", "test.task"])
@@ -171,6 +171,41 @@ async def test_a_closing_node_ends_what_it_has_and_refuses_what_is_new() -> None
         await closing
         with pytest.raises(Unreachable):
             await w.client()
+
+
+async def test_a_closing_node_does_not_wait_for_run_streams_that_are_answered() -> None:
+    """A client keeps its run stream between appends: one idle client held every stop for `drain_timeout`."""
+    async with world() as w:
+        client = await w.client()
+        _, idle = await client.open_run("test.append", Echo(), reply=Empty)
+        await idle.send([b"before"])
+        async with asyncio.timeout(5):  # Half of the drain_timeout.
+            await w.server.close()
+
+        with pytest.raises(ShuttingDown):
+            await idle.send([b"after"])
+        assert w.methods.log.content == b"before"
+
+
+async def test_a_run_that_was_sent_before_the_node_leaves_is_answered_and_none_is_sent_after() -> None:
+    """The stream is finished behind its last answer; a later run is refused, certainly not appended."""
+    async with world() as w:
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        w.methods.log.is_holding = True
+        sent = await run.submit([b"sent"])
+        await until(lambda: w.methods.log.held)
+        closing = asyncio.create_task(w.server.close())
+        await until(lambda: not client.is_usable)
+        with pytest.raises(ShuttingDown):
+            await run.send([b"after"])
+        assert not closing.done()
+        w.methods.log.release()
+
+        assert (await sent).end == len(b"sent")
+        async with asyncio.timeout(5):
+            await closing
+        assert w.methods.log.content == b"sent"
 
 
 async def test_drain_has_an_end() -> None:

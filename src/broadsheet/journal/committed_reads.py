@@ -55,7 +55,7 @@ async def read(
         OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
         Trimmed: no fragment has the bytes at an offset.
         Corrupt: the bytes there are damaged.
-        ShuttingDown: the journal was closed while the read waited.
+        ShuttingDown: the journal was closed, or the node began to close, while the read waited.
     """
     at = replica.end if offset is None else offset
     stop = LAST_OFFSET if end is None else end
@@ -68,7 +68,7 @@ async def read(
         if at >= replica.end:
             if not block:
                 return
-            await replica.wait_beyond(at)
+            await _more(replica, at)
             continue
         until = min(stop, replica.end)
         if room is not None:
@@ -77,6 +77,23 @@ async def read(
         chunk = await read_chunk(replica, at, until)
         yield chunk
         at = chunk.end
+
+
+async def _more(replica: Replica, at: ByteOffset) -> None:
+    """Wait until a byte at `at` is committed, or the replica is closed.
+
+    Raises:
+        ShuttingDown: the node begins to close: such a read has no end, so a stop would wait for it in vain.
+    """
+    context, key = replica.context, object()
+    if not context.is_leaving:
+        context.wakes[key] = replica.wake
+        try:
+            await replica.wait_beyond(at)
+        finally:
+            del context.wakes[key]
+    if context.is_leaving and replica.end <= at:
+        raise ShuttingDown(f"journal {replica.name}: the node stops, and {at} is its committed end")
 
 
 def _require_open(replica: Replica, at: ByteOffset) -> None:

@@ -64,6 +64,10 @@ class Context:
         self.mending = asyncio.Lock()
         """Held while a spool file is mended from the log."""
         self._budget = Budget(config.cache_bytes_max)
+        self.is_leaving = False
+        """Whether the node has begun to close: a reader that waits for more is sent away."""
+        self.wakes: dict[object, Callable[[], None]] = {}
+        """What lets each read that waits for more look again."""
         self.index_memory = IndexMemory(config.index_producers_max)
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:
@@ -88,6 +92,12 @@ class Context:
     def uploading_to(self, store: FragmentStore) -> asyncio.Semaphore:
         """The bound of uploads to one store: each has its own, so that a store that hangs blocks no other."""
         return self._uploading.setdefault(store, asyncio.Semaphore(self.config.uploads_max))
+
+    def leave(self) -> None:
+        """End the reads that wait for more, because the node begins to close; what else was begun may end."""
+        self.is_leaving = True
+        for wake in dict.fromkeys(self.wakes.values()):
+            wake()
 
     def close(self) -> None:
         """Cancel the calls to stores that are still under way."""

@@ -251,8 +251,8 @@ class Replica:
         self.host.deliver(event)
 
     async def wait_beyond(self, offset: ByteOffset) -> None:
-        """Return once a byte at `offset` is committed, or the replica is closed."""
-        while self.end <= offset and not self.is_closed:
+        """Return once a byte at `offset` is committed, the replica is closed, or the node begins to close."""
+        while self.end <= offset and not self.is_closed and not self.context.is_leaving:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters[waiter] = None
             try:
@@ -270,7 +270,7 @@ class Replica:
         self._awaiting.clear()
         self.listed.set()
         self.host.close()
-        self._wake()
+        self.wake()
         for spool in (*self.closed, self.spool):
             spool.close()
 
@@ -424,10 +424,10 @@ class Replica:
 
     def _advance(self, _effect: Advance) -> None:
         passed("journal.append.before_advance")
-        self._wake()
+        self.wake()
         self.on_advance()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Let the readers that wait go on, in order, a few in each turn of the loop."""
         self._woken.update(self._waiters)
         self._waiters = {}

@@ -24,7 +24,7 @@ from broadsheet.journal.orphans import write_down
 from broadsheet.journal.service import Service
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.runtime.identity import Identity, StatusSource
-from broadsheet.runtime.role import Ports, Services
+from broadsheet.runtime.role import ClosingNotice, Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
 from broadsheet.wire.method import Method
@@ -79,6 +79,7 @@ class JournalsRole:
         kept = broker.start()
         await ports.disk.run(lambda: write_down(ports.disk, kept))
         services.offer(Broker, broker)
+        services.offer(ClosingNotice, ClosingNotice(context.leave))
         for method in Service(broker, config).methods():
             services.offer(Method, method)
         services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, broker, log)))

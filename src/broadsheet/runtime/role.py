@@ -39,6 +39,14 @@ class Ports:
         self.turn = Turn(timers, crash=crash)
 
 
+class ClosingNotice:
+    """What a role does when its node begins to close, before the doors wait for their open streams."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        """Take the deed; it must not fail, and may come more than once."""
+        self.act = act
+
+
 class Services:
     """What roles offer to later roles, found by its class."""
 

@@ -136,6 +136,8 @@ class ClientRunStream:
         self.opened: asyncio.Future[memoryview] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._error: BroadsheetError | None = None
+        self._away: BroadsheetError | None = None
+        """The refusal of further runs, once the node has said that it leaves."""
         self._sequence = 0
         self.unanswered_bytes = 0
         """Bytes that were sent and not answered, and bytes promised to callers that are about to send."""
@@ -198,11 +200,14 @@ class ClientRunStream:
         Raises:
             BroadsheetError: the stream ended with this error before.
         """
+        self._finish()
+        await asyncio.shield(self._ended)
+
+    def _finish(self) -> None:
         if not self._has_finished and self._error is None:
             self._has_finished = True
             self._connection.base.finish(self.stream)
             self._connection.mark_dirty()
-        await asyncio.shield(self._ended)
 
     def check(self) -> None:
         """Assert that no run waits although it has room; true between two turns, checked under -O too."""
@@ -232,10 +237,12 @@ class ClientRunStream:
     @property
     def has_ended(self) -> bool:
         """Whether nothing can be submitted any more."""
-        return self._error is not None
+        return self._error is not None or self._away is not None
 
     def _raise_if_ended(self) -> None:
         """Refuse a run on a stream that has ended. It was not sent, so an `Unknown` end becomes a refusal."""
+        if self._away is not None:
+            raise self._away
         if isinstance(self._error, Unknown):
             raise Unreachable(f"the run stream had ended, and nothing of this was sent: {self._error}")
         if self._error is not None:
@@ -246,11 +253,22 @@ class ClientRunStream:
 
     def on_writable(self) -> None:
         """Give room of the window to the waiting runs, in order, while the socket takes bytes."""
-        while self._waiting and (self._error is not None or self._has_room(self._waiting[0][0])):
+        while self._waiting and (self.has_ended or self._has_room(self._waiting[0][0])):
             size, waiter = self._waiting.popleft()
             if not waiter.done():
                 self.unanswered_bytes += size
                 waiter.set_result(None)
+
+    def on_away(self, refusal: BroadsheetError) -> None:
+        """The node leaves when its streams have ended: take no more runs, and finish after the last answer.
+
+        The runs that were sent are answered. A stream that stayed open would hold the node up until it loses
+        patience, and what was then on its way would be `Unknown`.
+        """
+        self._away = refusal
+        self.on_writable()
+        if not self._answers:
+            self._finish()
 
     def on_opened(self, body: memoryview) -> None:
         """Note that the node has accepted the stream."""
@@ -271,6 +289,8 @@ class ClientRunStream:
             else:
                 future.set_result(Acknowledged(event.sequence, event.count, event.begin, event.end))
         self.on_writable()
+        if self._away is not None and not self._answers:
+            self._finish()
 
     def on_end(self, error: BroadsheetError | None) -> None:
         """Note that the stream has ended; runs without an answer become `Unknown`."""
@@ -656,6 +676,8 @@ class ClientConnection(ConnectionProtocol):
         for stream in [each for each in self.base.streams if each > event.last_stream]:
             self.base.cancel(stream)
             self._settle(stream, error_of(refusal, event.message))
+        for run in list(self._runs.values()):
+            run.on_away(error_of(refusal, event.message))
         self._waiting.wake()
 
     def _settle(self, stream: int, error: BroadsheetError) -> None:
