@@ -33,20 +33,32 @@ from broadsheet.sink.core import records
 from broadsheet.spark import sink, source
 from broadsheet.spark.read import META, META_IS
 from tests.project.citations import citing, standing
+from tests.project.error_texts import PART, error_texts
 from tests.project.rules import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 
 ERRORS_INTRODUCTION: Final = """# Errors
 
-Made from `src/broadsheet/errors.py` by `make docs`; do not edit.
+Made from `src/broadsheet/errors.py` and from the texts in the code by `make docs`; do not edit.
 
 Each status of the native wire is one class, and each class one status; the numbers are never reused.
 *Refused* means that nothing was done, for certain, and says whether to retry. *Unknown* means that it may
 have been done: look, or repeat it only where that is harmless. An error's message carries the values.
+[Which module says a text](#texts) is listed below.
 
 | status | number | class | kind | retry | meaning, state afterwards, remedy |
 |---|---|---|---|---|---|
+"""
+
+TEXTS_INTRODUCTION: Final = """
+## Texts
+
+Search for words of the message; each `…` is a value. The module, below `src/broadsheet/`, is the one that
+found the fault. *A part* is put into other texts, or shown in the status of a journal.
+
+| text | class | module |
+|---|---|---|
 """
 
 CONFIGURATION_INTRODUCTION: Final = """# Configuration
@@ -141,7 +153,7 @@ LIMITS: Final[Sequence[tuple[str, int | None, int]]] = (
 
 
 def errors_page() -> str:
-    """The table of errors."""
+    """The table of errors, and that of their texts."""
     rows = []
     for status in Status:
         if status is Status.OK:
@@ -153,7 +165,11 @@ def errors_page() -> str:
         rows.append(
             f"| `{status.name}` | {status.value} | `{kind.__name__}` | {parent} | {retry} | {meaning} |\n"
         )
-    return ERRORS_INTRODUCTION + "".join(rows)
+    texts = [
+        f"| {_line(text)} | {kind if kind is PART else f'`{kind}`'} | `{module}` |\n"
+        for module, kind, text in error_texts()
+    ]
+    return "".join((ERRORS_INTRODUCTION, *rows, TEXTS_INTRODUCTION, *texts))
 
 
 def configuration_page() -> str:
