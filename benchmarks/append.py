@@ -1,15 +1,14 @@
 """One-node appends over the native door, fsynced, beside a hand-written loop that does the same work.
 
-Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RECORD
-frames (each append by itself) or RUN frames (many in one). Each append gets its own offset and
-acknowledgement (a run frame one answer with where it began). The loop parses the same frames with their
-header checksums, sums the content (SHA-1, crc32c), writes it to a spool and to a log in a resident
-segment, syncs once per batch with one batch on its way, and answers by column; it has no host, machine,
-conditions, limits, registers or recovery. Rounds alternate, each side first in every other round, and begin
-when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the ratio
-within a round. The node's CPU per append is split, case by case, by the module that its own interpreter was
-in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then). That
-is done after the rounds, in a load of its own: sampling costs the node a few percent.
+Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RUN frames, of
+one append or of many, as our client makes them of what is ready. A run has one answer, which tells where it
+began. The loop parses the same frames with their header checksums, sums the content (SHA-1, crc32c), writes
+it to a spool and to a log in a resident segment, and syncs once per batch with one batch on its way; it has
+no host, machine, conditions, limits, registers or recovery. Rounds alternate, each side first in every other
+round, and begin when the node has prefilled its log; ratios are of appends per second, medians over the
+rounds of the ratio within a round. The node's CPU per append is split, case by case, by the module that its
+own interpreter was in, a sample per millisecond of CPU time (threads that write count for whoever the loop
+works for then). That is done after the rounds, in a load of its own: sampling costs the node a few percent.
 
 The loop's spool is resident as well: it wraps around in a file that was written before. A node's spool is a
 new file for each fragment, and its pages are new: where free memory goes back to the host, as in a virtual
@@ -53,17 +52,15 @@ FRAGMENT_BYTES = 1 << 30
 PREFILL_SECONDS_MAX = 120.0
 """A first start prefills the log's segments in the background; the loop's file is resident from the start."""
 WINDOW_BYTES = 64 << 20
-ACK_BYTES, RUN_ACK_BYTES = 40, 48
+ANSWER_BYTES = f.HEADER_BYTES + f.RUN_ACK_BODY.size
 CASES = (
-    ("100 B, single frames", 100, 1, 0),
-    ("100 B, single frames", 100, 256, 0),
-    ("100 B, single frames", 100, 4096, 0),
-    ("100 B, run frames", 100, 1, 1),
-    ("100 B, run frames", 100, 256, 64),
-    ("100 B, run frames", 100, 4096, 1024),
-    ("64 KiB, single frames", 65536, 8, 0),
+    ("100 B, one in a run", 100, 1, 1),
+    ("100 B, one in a run", 100, 256, 1),
+    ("100 B, 64 in a run", 100, 256, 64),
+    ("100 B, 1024 in a run", 100, 4096, 1024),
+    ("64 KiB, one in a run", 65536, 8, 1),
 )
-"""Title, bytes of an append, appends in flight, appends in a run frame (0: RECORD frames)."""
+"""Title, bytes of an append, appends in flight, appends in a run."""
 
 KINDS = ("node", "loop", "fresh")
 LARGE_BYTES = 64 << 10
@@ -81,7 +78,7 @@ class Loop(asyncio.BufferedProtocol):
     chain = 0
     sha = sha1(usedforsecurity=False)
     pool = ThreadPoolExecutor(1)
-    pending: ClassVar[list[tuple["Loop", int, int, int, Any, bool]]] = []
+    pending: ClassVar[list[tuple["Loop", int, int, int, int]]] = []
     parts: ClassVar[list[bytes]] = []
     is_flying = False
     is_fresh = False
@@ -104,9 +101,7 @@ class Loop(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         self.written += count
         at, written, view, unpack = self.read, self.written, self.view, f.HEADER.unpack_from
-        payloads: list[memoryview] = []
-        lengths: list[int] = []
-        add, add_length, verified = payloads.append, lengths.append, self.verified
+        verified = self.verified
         while written - at >= 16:
             length, _, word, crc = unpack(view, at)
             end = at + 16 + length
@@ -116,19 +111,13 @@ class Loop(asyncio.BufferedProtocol):
                 if crc32c(view[at : at + 12]) != crc:
                     raise ValueError("header")
                 verified[crc] = length
-            if word == f.RECORD:
-                add(view[at + 16 : end])
-                add_length(length)
-            else:
-                self.other(word & 0xFF, view[at + 16 : end], word >> 8)
+            self.on_frame(word & 0xFF, view[at + 16 : end], word >> 8)
             at = end
         self.read = at
-        if payloads:
-            self.take(b"".join(payloads), len(payloads), lengths, is_run=False)
 
-    def other(self, kind: int, content: memoryview, body_bytes: int) -> None:
+    def on_frame(self, kind: int, content: memoryview, body_bytes: int) -> None:
         if kind == f.HELLO:
-            welcome = f.Welcome(1, 16 << 20, WINDOW_BYTES, 1024, 65536, {"journal.append_run": 55})
+            welcome = f.Welcome(f.VERSION, 16 << 20, WINDOW_BYTES, 1024, 65536, {"journal.append_run": 55})
             self.transport.write(f.frame(f.HELLO, 0, f.encode(welcome)))
         elif kind == f.OPEN_RUN:
             self.transport.write(f.frame(f.OPENED, 1, f.encode({})))
@@ -138,9 +127,9 @@ class Loop(asyncio.BufferedProtocol):
             payload = bytes(content[body_bytes:])
             if int(lengths.sum()) != len(payload):
                 raise ValueError("lengths")
-            self.take(payload, count, lengths, is_run=True)
+            self.take(payload, count)
 
-    def take(self, content: bytes, count: int, lengths: Any, *, is_run: bool) -> None:
+    def take(self, content: bytes, count: int) -> None:
         cls = Loop
         begin = cls.spool_at
         cls.sha.update(content)
@@ -152,7 +141,7 @@ class Loop(asyncio.BufferedProtocol):
         cls.chain = crc32c(content, crc32c(head, cls.chain))
         cls.spool_at += len(content)
         cls.parts += [struct.pack("<II", len(content), cls.chain), head, content]
-        cls.pending.append((self, self.sequence, count, begin, lengths, is_run))
+        cls.pending.append((self, self.sequence, count, begin, cls.spool_at))
         self.sequence += count
         if not cls.is_flying:
             cls.is_flying = True
@@ -179,18 +168,9 @@ class Loop(asyncio.BufferedProtocol):
         future.add_done_callback(lambda _: cls.landed(batch))
 
     @classmethod
-    def landed(cls, batch: list[tuple["Loop", int, int, int, Any, bool]]) -> None:
-        for connection, sequence, count, begin, lengths, is_run in batch:
-            if is_run:
-                body = struct.pack("<QQQQ", sequence, count, begin, begin + int(lengths.sum()))
-                connection.transport.write(f.frame(f.RUN_ACK, 1, body))
-                continue
-            out = np.empty((count, 5), "<u8")
-            out[:, 0], out[:, 1] = struct.unpack("<QQ", f.header(f.ACK, 1, body_bytes=24))
-            out[:, 2] = np.arange(sequence, sequence + count)
-            bounds = np.cumsum([begin, *lengths])
-            out[:, 3], out[:, 4] = bounds[:-1], bounds[1:]
-            connection.transport.write(out.tobytes())
+    def landed(cls, batch: list[tuple["Loop", int, int, int, int]]) -> None:
+        for connection, *fields in batch:
+            connection.transport.write(f.frame(f.RUN_ACK, 1, f.RUN_ACK_BODY.pack(*fields)))
         cls.fly()
 
 
@@ -320,7 +300,7 @@ def connect(address: str) -> socket.socket:
     host, _, port = address.partition(":")
     link = socket.create_connection((host, int(port)))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    hello = f.Hello("broadsheet", 1, 1, "", 16 << 20, WINDOW_BYTES)
+    hello = f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 16 << 20, WINDOW_BYTES)
     link.sendall(f.frame(f.HELLO, 0, f.encode(hello)))
     read_frame(link)
     body = struct.pack("<II", 55, 60_000) + msgspec.msgpack.encode({"journal": JOURNAL})
@@ -339,19 +319,10 @@ def load(
     address: str, pid: int, size: int, *, in_flight: int, per_run: int, seconds: float
 ) -> tuple[float, float]:
     """Appends per second, and the server's CPU in µs per append."""
-    unit = max(1, per_run)
-    if per_run:
-        body = struct.pack("<Q", f.AT_HEAD) + struct.pack("<I", size) * per_run
-        whole = (
-            f.header(f.RUN, 1, body_bytes=len(body), payload_bytes=size * per_run)
-            + body
-            + b"x" * (size * per_run)
-        )
-    else:
-        whole = f.header(f.RECORD, 1, payload_bytes=size) + b"x" * size
-    answer = RUN_ACK_BYTES if per_run else ACK_BYTES
+    body, content = f.U64.pack(f.AT_HEAD) + f.U32.pack(size) * per_run, b"x" * (size * per_run)
+    whole = f.header(f.RUN, 1, body_bytes=len(body), payload_bytes=len(content)) + body + content
     link = connect(address)
-    window = in_flight // unit
+    window = in_flight // per_run
     many = memoryview(whole * window)
     buffer, rest, done = bytearray(1 << 20), 0, 0
     cpu, began = cpu_seconds(pid), time.perf_counter()
@@ -359,14 +330,14 @@ def load(
     until, sent = began + seconds, window
     while done < sent:
         rest += link.recv_into(buffer)
-        count, rest = divmod(rest, answer)
+        count, rest = divmod(rest, ANSWER_BYTES)
         done += count
         if count and time.perf_counter() < until:
             link.sendall(many[: count * len(whole)])
             sent += count
     took, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
     link.close()
-    return done * unit / took, used * 1e6 / (done * unit)
+    return done * per_run / took, used * 1e6 / (done * per_run)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -86,7 +86,7 @@ def greet(sock: socket.socket) -> None:
     from broadsheet.wire import frame as f
 
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    hello = f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 16 << 20)
+    hello = f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 16 << 20)
     sock.sendall(f.frame(f.HELLO, 0, f.encode(hello)))
     head = sock.recv(16, socket.MSG_WAITALL)
     sock.recv(U32.unpack_from(head)[0], socket.MSG_WAITALL)

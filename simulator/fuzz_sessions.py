@@ -33,7 +33,6 @@ def good_session() -> list[bytes]:
     """A session that uses every kind of frame a dialler may send."""
     hello = f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 256 << 10, 1 << 20)
     asked, empty = f.encode(Asked(name="a", tags={"x": [1, 2]})), f.encode(EMPTY)
-    lengths = struct.pack("<QIII", f.AT_HEAD, 3, 0, 5)
     return [
         f.frame(f.HELLO, 0, f.encode(hello)),
         with_payload(f.CALL, 1, f.CALL_HEAD.pack(ECHO, 1000) + asked, b"p" * 100),
@@ -42,9 +41,8 @@ def good_session() -> list[bytes]:
         f.frame(f.WINDOW, 3, f.U32.pack(1000)),
         f.frame(f.OPEN_RUN, 5, f.CALL_HEAD.pack(APPEND, 0) + empty),
         f.frame(f.PING, 0),
-        *[with_payload(f.RECORD, 5, b"", b"r" * 40) for _ in range(60)],
-        with_payload(f.RECORD, 5, b"", b"other"),
-        with_payload(f.RUN, 5, lengths, b"abcdefgh"),
+        *[run(5, b"r" * 40) for _ in range(60)],
+        run(5, b"abc", b"", b"defgh"),
         f.frame(f.FINISH, 3),
         f.frame(f.CALL, 7, f.CALL_HEAD.pack(ECHO, 0) + f.encode(Asked(name="slow"))),
         f.frame(f.CANCEL, 7),
@@ -57,6 +55,12 @@ def good_session() -> list[bytes]:
 def with_payload(kind: int, stream: int, body: bytes, payload: bytes) -> bytes:
     """A frame with a payload."""
     return f.header(kind, stream, body_bytes=len(body), payload_bytes=len(payload)) + body + payload
+
+
+def run(stream: int, *records: bytes) -> bytes:
+    """A run frame."""
+    table = struct.pack(f"<Q{len(records)}I", f.AT_HEAD, *map(len, records))
+    return with_payload(f.RUN, stream, table, b"".join(records))
 
 
 def mutated(rng: random.Random) -> bytes:
@@ -171,7 +175,7 @@ def _noise(rng: random.Random, frames: list[bytes]) -> None:
 
 def _flood(rng: random.Random, frames: list[bytes]) -> None:
     kind = rng.choice(
-        (f.PING, f.PONG, f.WINDOW, f.CANCEL, f.FINISH, f.OPEN, f.OPEN_RUN, f.CALL, f.MESSAGE, f.RECORD, f.RUN)
+        (f.PING, f.PONG, f.WINDOW, f.CANCEL, f.FINISH, f.OPEN, f.OPEN_RUN, f.CALL, f.MESSAGE, f.RUN)
     )
     first = rng.choice((0, 1, 3, 5, 9))
     body = f.U32.pack(1) if kind == f.WINDOW else b""
@@ -185,11 +189,13 @@ def _flood(rng: random.Random, frames: list[bytes]) -> None:
 
 def _big(rng: random.Random, frames: list[bytes]) -> None:
     size = rng.choice((64 << 10, 256 << 10, (256 << 10) + 1, 300 << 10))
-    kind, stream = rng.choice(((f.MESSAGE, 3), (f.RECORD, 5), (f.CALL, 9)))
-    body = f.CALL_HEAD.pack(ECHO, 100) + f.encode(Asked()) if kind == f.CALL else b""
-    frames.insert(
-        rng.randrange(1, len(frames) + 1), with_payload(kind, stream, body, bytes(size - len(body)))
-    )
+    kind, stream = rng.choice(((f.MESSAGE, 3), (f.RUN, 5), (f.CALL, 9)))
+    if kind == f.RUN:
+        frame = run(stream, bytes(size - f.U64.size - f.U32.size))
+    else:
+        body = f.CALL_HEAD.pack(ECHO, 100) + f.encode(Asked()) if kind == f.CALL else b""
+        frame = with_payload(kind, stream, body, bytes(size - len(body)))
+    frames.insert(rng.randrange(1, len(frames) + 1), frame)
 
 
 _MUTATIONS: Final[tuple[Callable[[random.Random, list[bytes]], None], ...]] = (

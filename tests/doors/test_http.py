@@ -75,7 +75,7 @@ async def test_connections_leave_files_for_the_journals(tmp_path: Path) -> None:
 
     No journal could be opened, and `/healthz` was not answered.
     """
-    hello = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)))
+    hello = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 9 << 20)))
     async with door(tmp_path, open_files_max=160) as (host, port, node):
         native = node.services.one(Status).read().addresses["native"].rpartition(":")
         writers = []

@@ -254,7 +254,7 @@ async def test_readers_who_take_nothing_hold_none_of_what_they_read(node: NodePr
             await client.journals.append("held/a", b"h" * 60_000)
     before = memory_bytes(node)
     reader, writer = await asyncio.open_connection(*node.address.split(":"))
-    hello = f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)
+    hello = f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 9 << 20)
     writer.write(f.frame(f.HELLO, 0, f.encode(hello)))
     length, *_ = f.HEADER.unpack(await reader.readexactly(f.HEADER_BYTES))
     numbers = msgspec.msgpack.decode(await reader.readexactly(length), type=f.Welcome).methods

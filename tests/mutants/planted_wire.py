@@ -9,11 +9,11 @@ from broadsheet.access.claims import Principal
 from broadsheet.errors import NotAllowed
 from broadsheet.runtime.time import SystemTime
 from broadsheet.wire import frame as f
-from broadsheet.wire.events import Broken, RecordsReceived
+from broadsheet.wire.events import Broken, RunReceived
 from simulator.fuzz_server import LIMITS
-from simulator.fuzz_sessions import good_session
+from simulator.fuzz_sessions import good_session, run
 from simulator.plan import Tier
-from tests.mutants.registry import Mutant
+from tests.mutants.registry import Mutant, edited
 from tests.wire.test_connection import feed, greeted
 
 
@@ -24,23 +24,23 @@ def _opened() -> Any:
 
 
 def _hunt_damaged_headers() -> str | None:
-    """Records behind a damaged header must not come out."""
-    record = good_session()[7]
+    """Runs behind a damaged header must not come out."""
+    one = good_session()[7]
     for bit in range(12 * 8):
-        data = bytearray(record * 40)
-        data[len(record) * 30 + bit // 8] ^= 1 << bit % 8
+        data = bytearray(one * 40)
+        data[len(one) * 30 + bit // 8] ^= 1 << bit % 8
         happened = feed(_opened(), bytes(data), [])
-        count = sum(event.count for event in happened if isinstance(event, RecordsReceived))
+        count = sum(event.count for event in happened if isinstance(event, RunReceived))
         if count > 30 or not isinstance(happened[-1], Broken):
-            return f"{count} records came out, though the header of the 31st has bit {bit} flipped"
+            return f"{count} runs came out, though the header of the 31st has bit {bit} flipped"
     return None
 
 
 def _hunt_window() -> str | None:
     """Unanswered bytes above the window must end the connection."""
-    big = f.header(f.RECORD, 5, payload_bytes=200_000) + bytes(200_000)
+    big = run(5, bytes(200_000))
     happened = feed(_opened(), big * 12, [len(big) * number for number in range(12)])
-    taken = sum(event.size for event in happened if isinstance(event, RecordsReceived))
+    taken = sum(len(event.content) for event in happened if isinstance(event, RunReceived))
     return f"{taken} unanswered bytes were taken" if taken > LIMITS.window_bytes else None
 
 
@@ -68,17 +68,10 @@ def _hunt_grants() -> str | None:
     return None
 
 
-def _believes_headers(_verify: Callable[..., None]) -> Callable[..., None]:
-    def believe(_view: Any, _at: int, crc: int, length: int, crcs: dict[int, int], _length_max: int) -> None:
-        crcs[length] = crc
-
-    return believe
-
-
-def _forgets_unanswered(take: Callable[..., None]) -> Callable[..., None]:
-    def forgetful(self: Any, stream: int, state: Any, *rest: Any, **named: Any) -> None:
-        state.unanswered_bytes = 0
-        take(self, stream, state, *rest, **named)
+def _forgets_unanswered(on_run: Callable[..., None]) -> Callable[..., None]:
+    def forgetful(self: Any, stream: int, body: Any, payload: Any) -> None:
+        self.streams[stream].unanswered_bytes = 0
+        on_run(self, stream, body, payload)
 
     return forgetful
 
@@ -128,15 +121,15 @@ MUTANTS = [
     ),
     Mutant(
         "wire_header_crc_unchecked",
-        "The header of a record is believed without its checksum.",
-        "broadsheet.wire.datapath:_verify",
-        _believes_headers,
+        "The header of a frame is believed without its checksum.",
+        "broadsheet.wire.connection_machine:WireConnection.receive",
+        edited("if crc32c(view[at : at + 12]) != crc:", "if False:"),
         hunt=_hunt_damaged_headers,
     ),
     Mutant(
         "wire_run_window_ignored",
         "A RUN stream's unanswered bytes are not counted.",
-        "broadsheet.wire.listening_machine:ListenerConnection._take",
+        "broadsheet.wire.listening_machine:ListenerConnection._on_run",
         _forgets_unanswered,
         hunt=_hunt_window,
     ),

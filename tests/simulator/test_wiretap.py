@@ -28,9 +28,11 @@ class Line:
         streams = Streams(self.world, Links(1, Profile()), lambda _: True)
         streams.tap = self.tap = Wiretap(self.world, LIMITS)
         self.dialler, self.listener = streams.pair(Life("c", 0), Life("n", 1))
-        hello = f.Hello(f.MAGIC, 1, 1, "", LIMITS.frame_bytes_max, LIMITS.window_bytes)
+        hello = f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", LIMITS.frame_bytes_max, LIMITS.window_bytes)
         self.ask(f.frame(f.HELLO, 0, f.encode(hello)))
-        welcome = f.Welcome(1, LIMITS.frame_bytes_max, LIMITS.window_bytes, LIMITS.streams_max, 100, {})
+        welcome = f.Welcome(
+            f.VERSION, LIMITS.frame_bytes_max, LIMITS.window_bytes, LIMITS.streams_max, 100, {}
+        )
         self.answer(f.frame(f.HELLO, 0, f.encode(welcome)))
 
     def ask(self, data: bytes) -> None:

@@ -58,11 +58,9 @@ class Log:
         self.held: list[Run] = []
         self.is_holding = False
         self.is_ended = False
-        self.largest_run = 0
         self.refuse_above = 1 << 62
 
     def on_run(self, run: Run) -> None:
-        self.largest_run = max(self.largest_run, run.count)
         if self.is_holding:
             self.held.append(run)
         else:

@@ -8,13 +8,12 @@ import pytest
 
 from broadsheet.base.time import Instant
 from broadsheet.wire import frame as f
-from broadsheet.wire.datapath import render_acks, render_run_ack
-from broadsheet.wire.events import CallReceived, HelloReceived, RecordsReceived
+from broadsheet.wire.events import CallReceived, HelloReceived, RunReceived
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY
 
-GOLDEN = Path(__file__).parent / "golden" / "native-v1.txt"
+GOLDEN = Path(__file__).parent / "golden" / "native-v2.txt"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocols" / "native.md"
 
 
@@ -24,10 +23,10 @@ def with_payload(kind: int, stream: int, body: bytes, payload: bytes) -> bytes:
 
 FRAMES = {
     "HELLO of a dialler": f.frame(
-        f.HELLO, 0, f.encode(f.Hello("broadsheet", 1, 1, "tok", 4 << 20, 16 << 20, "c", "local"))
+        f.HELLO, 0, f.encode(f.Hello("broadsheet", 2, 2, "tok", 4 << 20, 16 << 20, "c", "local"))
     ),
     "HELLO of a listener": f.frame(
-        f.HELLO, 0, f.encode(f.Welcome(1, 4 << 20, 16 << 20, 1024, 65_536, {"node.status": 8}, "n1", "local"))
+        f.HELLO, 0, f.encode(f.Welcome(2, 4 << 20, 16 << 20, 1024, 65_536, {"node.status": 8}, "n1", "local"))
     ),
     "GOAWAY": f.frame(f.GOAWAY, 0, f.encode(f.GoAway(20, "leaving", 7))),
     "PING": f.frame(f.PING, 0),
@@ -43,11 +42,9 @@ FRAMES = {
     "MESSAGE": with_payload(f.MESSAGE, 3, f.encode(EMPTY), b"bytes"),
     "WINDOW": f.frame(f.WINDOW, 3, f.U32.pack(65_536)),
     "FINISH": f.frame(f.FINISH, 3),
-    "RECORD": with_payload(f.RECORD, 5, b"", b"record"),
     "RUN": with_payload(f.RUN, 5, struct.pack("<QII", f.AT_HEAD, 2, 3), b"abcde"),
     "RUN at an offset": with_payload(f.RUN, 5, struct.pack("<QI", 1000, 4), b"abcd"),
-    "ACK": render_acks(5, 0, 1, 6, 100),
-    "RUN_ACK": render_run_ack(5, 1, 2, begin=106, end=111),
+    "RUN_ACK": f.frame(f.RUN_ACK, 5, f.RUN_ACK_BODY.pack(1, 2, 106, 111)),
     "RUN_REFUSE": f.frame(f.RUN_REFUSE, 5, f.encode(f.RunRefusal(3, 1, 12, "the head is at 111"))),
 }
 
@@ -60,7 +57,7 @@ def golden() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
 def test_a_frame_has_the_golden_bytes(name: str) -> None:
-    """Version 1 is what it is: a change of bytes is another version (wire.1)."""
+    """Version 2 is what it is: a change of bytes is another version (wire.1)."""
     assert FRAMES[name] == golden()[name]
 
 
@@ -88,18 +85,16 @@ def test_a_listener_understands_the_golden_bytes() -> None:
     listener.events.clear()
     feed(listener, frames["CALL"] + frames["OPEN_RUN"])
     listener.accept_run(5, b"")
-    feed(listener, frames["RECORD"] + frames["RUN"] + frames["RUN at an offset"])
-    call, _, record, run, at = listener.events
+    feed(listener, frames["RUN"] + frames["RUN at an offset"])
+    call, _, run, at = listener.events
 
     assert isinstance(call, CallReceived)
     assert (call.stream, call.method, call.timeout_ms) == (1, 8, 30_000)
     assert (bytes(call.request), bytes(call.payload)) == (b"\x90", b"payload")
-    assert isinstance(record, RecordsReceived)
-    assert (record.sequence, record.count, b"".join(record.parts)) == (0, 1, b"record")
-    assert isinstance(run, RecordsReceived)
-    assert (run.sequence, run.count, run.at, b"".join(run.parts)) == (1, 2, None, b"abcde")
-    assert isinstance(at, RecordsReceived)
-    assert (at.sequence, at.at) == (3, 1000)
+    assert isinstance(run, RunReceived)
+    assert (run.sequence, run.count, run.at, bytes(run.content)) == (0, 2, None, b"abcde")
+    assert isinstance(at, RunReceived)
+    assert (at.sequence, at.at) == (2, 1000)
 
 
 def feed(listener: ListenerConnection, data: bytes) -> None:
@@ -110,5 +105,5 @@ def feed(listener: ListenerConnection, data: bytes) -> None:
 if __name__ == "__main__":
     lines = [f"{name}: {frame.hex()}" for name, frame in FRAMES.items()]
     GOLDEN.write_text(
-        "# Frames of the native wire, version 1, in hex.\n" + "\n".join(lines) + "\n", encoding="utf-8"
+        "# Frames of the native wire, version 2, in hex.\n" + "\n".join(lines) + "\n", encoding="utf-8"
     )

@@ -1,68 +1,16 @@
-"""RUN streams over real sockets: runs found in single frames, run frames, answers by column."""
+"""RUN streams over real sockets: each run has its own place and one answer."""
 
 import asyncio
-import struct
-import tracemalloc
-from functools import partial
-from itertools import accumulate, pairwise
 
 import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unknown, WrongAppendOffset
 from broadsheet.wire import frame as f
-from broadsheet.wire.client import Acknowledged, ClientConnection
+from broadsheet.wire.client import Acknowledged
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.run import RUN_BYTES
 from tests.wire.harness import Echo, Empty, until, world
-
-
-class SingleFrames:
-    """A client that sends RECORD frames on an open run stream, as a producer in another language would."""
-
-    def __init__(self, client: ClientConnection, stream: int) -> None:
-        self.client, self.stream = client, stream
-        self.acks: list[tuple[int, int, int]] = []
-        client.base.table[f.ACK] = self._on_ack
-
-    def send(self, records: list[bytes]) -> None:
-        for record in records:
-            self.client.base.append(f.RECORD, self.stream, b"", (record,))
-        self.client.mark_dirty()
-
-    def _on_ack(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
-        self.acks.append(struct.unpack("<QQQ", body))
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [
-        [100] * 4096,
-        [100] * 30,
-        list(range(1000)),
-        [0] * 100,
-        [100] * 200 + [7] + [100] * 200,
-        [70_000] * 40,
-        [5],
-    ],
-    ids=["equal", "few", "unequal", "empty", "broken", "large", "one"],
-)
-async def test_single_frames_become_runs_and_each_gets_its_own_place(lengths: list[int]) -> None:
-    """However boundaries were found, the log has the records back to back and every record its own answer."""
-    async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        records = [bytes([n % 251]) * length for n, length in enumerate(lengths)]
-        single = SingleFrames(client, run.stream)
-        single.send(records)
-        await until(lambda: len(single.acks) == len(records))
-
-        bounds = list(accumulate(lengths, initial=0))
-        assert bytes(w.methods.log.content) == b"".join(records)
-        assert single.acks == [(n, begin, end) for n, (begin, end) in enumerate(pairwise(bounds))]
-        if len(lengths) == 4096:
-            assert w.methods.log.largest_run > 100, "many records made one run"
-        await client.close()
 
 
 @pytest.mark.parametrize("method", ["test.append", "test.append_later"])
@@ -309,34 +257,6 @@ async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
         await client.close()
 
 
-def acknowledged(frames: SingleFrames, count: int) -> bool:
-    return len(frames.acks) == count
-
-
-async def test_record_headers_are_remembered_for_one_stream_only() -> None:
-    """1,024 lengths on each stream were a hundred KiB of memory for each, until the stream ended."""
-    lengths = list(range(1024))
-    async with world() as w:
-        client = await w.client()
-        runs = [(await client.open_run("test.append", Echo(), reply=Empty))[1] for _ in range(20)]
-        tracemalloc.start()
-        try:
-            before = 0
-            for run in runs:
-                frames = SingleFrames(client, run.stream)
-                frames.send([bytes(length) for length in lengths])
-                await until(partial(acknowledged, frames, len(lengths)))
-                frames.acks.clear()
-                w.methods.log.content.clear()
-                before = before or tracemalloc.get_traced_memory()[0]  # After the first: buffers have grown.
-            grown = tracemalloc.get_traced_memory()[0] - before
-        finally:
-            tracemalloc.stop()
-
-        assert grown < 1_000_000, f"{grown} bytes more"
-        await client.close()
-
-
 async def test_small_records_pin_no_slab_while_they_are_held() -> None:
     """What outlives its read is copied: a few records of 20 KB would each hold a slab of a megabyte."""
     async with world() as w:
@@ -411,7 +331,9 @@ async def test_a_run_stream_that_is_finished_before_it_is_opened_ends() -> None:
     """The FINISH was forgotten: the stream kept its slot until its connection was closed."""
     async with world() as w:
         reader, writer = await asyncio.open_connection(*w.address.split(":"))
-        writer.write(f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20))))
+        writer.write(
+            f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 9 << 20)))
+        )
         await until(lambda: any(each.caller for each in w.server.connections.values()))
         body = f.CALL_HEAD.pack(w.server.numbers["test.append_later"], 0) + f.encode(Echo("a/b"))
         writer.write(f.frame(f.OPEN_RUN, 1, body) + f.frame(f.FINISH, 1))

@@ -19,7 +19,7 @@ from tests.wire.harness import Echo, Empty, World, until, world
 
 
 def hello(node: str = "", cluster: str = "") -> f.Hello:
-    return f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20, node, cluster)
+    return f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 9 << 20, node, cluster)
 
 
 def served(w: World) -> Server:
@@ -174,7 +174,7 @@ async def test_answers_that_nobody_reads_are_bounded_over_all_connections() -> N
         host, _, port = w.address.partition(":")
         hogs = [socket.create_connection((host, int(port))) for _ in range(20)]
         loop = asyncio.get_running_loop()
-        greeting = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 1 << 30)))
+        greeting = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 1 << 30)))
         body = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
         head = [f.header(f.CALL, 2 * n + 1, body_bytes=len(body), payload_bytes=1 << 20) for n in range(8)]
         calls = b"".join([each + body + bytes(1 << 20) for each in head])

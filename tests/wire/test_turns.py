@@ -23,7 +23,7 @@ from tests.wire.harness import Echo, Empty, World, until, world
 UNITS = 256
 LIMITS = WireLimits(turn_units_max=UNITS, turn_time_max=Duration(3600 * SECOND))
 """So that a turn ends by the count of units alone: the same on every machine."""
-HELLO = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, 1, 1, "", 4 << 20, 9 << 20)))
+HELLO = f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, f.VERSION, f.VERSION, "", 4 << 20, 9 << 20)))
 
 
 def request(kind: int, number: int, method: int, *, body: Echo = Echo()) -> bytes:  # noqa: B008 - frozen.

@@ -5,12 +5,13 @@ import msgspec
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.journal.core.append_admission import Limits
 from broadsheet.wal.config import WALConfig
-from broadsheet.wire.run import RUN_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 CACHE_BYTES_MIN = 16 * MIB
+RUN_BYTES_MAX = MIB
+"""Bytes of one run, at most: it is hashed on the loop."""
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
 """The largest log record without its content: a proposal with the largest registers."""

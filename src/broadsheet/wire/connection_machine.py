@@ -111,8 +111,6 @@ class WireConnection:
         self.misses = 0
         self.units = 0
         """The cost of the last `receive`, in units of about a microsecond."""
-        self.record_units = 0
-        """The cost of the last records besides their bytes."""
         self.is_torn = False
         """Whether the last `receive` has left the beginning of a frame whose rest has not come."""
         self._next_ping = after(now, limits.keepalive_interval)
@@ -155,10 +153,6 @@ class WireConnection:
                     break
                 kind = word & kind_mask
                 used += 1 + (length >> PAYLOAD_SHIFT)
-                if kind == f.RECORD:
-                    begin, at = at, self.on_records(buffer, view, at, end, stream, word)
-                    used += ((at - begin) >> PAYLOAD_SHIFT) + self.record_units
-                    continue
                 if kind == f.CALL and at + 32 * (16 + length) <= end:
                     stop_many = self.on_many(buffer, view, at, end)
                     if stop_many != at:
@@ -221,15 +215,6 @@ class WireConnection:
     def greeting_patience(self) -> Duration:
         """How long the peer may take to greet."""
         raise NotImplementedError  # Each side of a connection has its own.
-
-    def on_records(  # noqa: PLR0917 - the hot loop's own variables.
-        self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int
-    ) -> int:
-        """Take RECORD frames from `at` on.
-
-        Returns where they end. Only a listener has streams that take them.
-        """
-        raise RemoteProtocolError(f"stream {stream}: a record that is not for the {self.name}")
 
     def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
         """Take many calls at once; returns where they end. Only a listener does."""

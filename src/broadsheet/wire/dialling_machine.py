@@ -14,7 +14,6 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import RemoteProtocolError
 from broadsheet.wire import frame as f
 from broadsheet.wire.connection_machine import UNARY, Kind, Phase, StreamState, WireConnection, status_of
-from broadsheet.wire.datapath import ACK_BODY, RUN_ACK_BODY
 from broadsheet.wire.events import (
     AcknowledgedReceived,
     OpenedReceived,
@@ -43,8 +42,7 @@ class DiallerConnection(WireConnection):
         self.peer_run_count_max = 0
         self.table.update({
             f.HELLO: self._on_welcome, f.OPENED: self._on_opened, f.REPLY: self._on_reply,
-            f.REFUSE: self._on_refuse,
-            f.ACK: self._on_ack, f.RUN_ACK: self._on_run_ack, f.RUN_REFUSE: self._on_run_refuse,
+            f.REFUSE: self._on_refuse, f.RUN_ACK: self._on_run_ack, f.RUN_REFUSE: self._on_run_refuse,
         })  # fmt: skip
 
     def greeting_patience(self) -> Duration:
@@ -141,14 +139,9 @@ class DiallerConnection(WireConnection):
             RefusalReceived(stream=stream, status=status, message=refusal.message, hint=refusal.hint)
         )
 
-    def _on_ack(self, stream: int, body: memoryview, _payload: memoryview) -> None:
-        if self._known_run(stream, len(body) == ACK_BODY.size):
-            sequence, begin, end = ACK_BODY.unpack(body)
-            self.events.append(AcknowledgedReceived(stream, sequence, 1, begin, end))
-
     def _on_run_ack(self, stream: int, body: memoryview, _payload: memoryview) -> None:
-        if self._known_run(stream, len(body) == RUN_ACK_BODY.size):
-            sequence, count, begin, end = RUN_ACK_BODY.unpack(body)
+        if self._known_run(stream, len(body) == f.RUN_ACK_BODY.size):
+            sequence, count, begin, end = f.RUN_ACK_BODY.unpack(body)
             self.events.append(AcknowledgedReceived(stream, sequence, count, begin, end))
 
     def _on_run_refuse(self, stream: int, body: memoryview, _payload: memoryview) -> None:

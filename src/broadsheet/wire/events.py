@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from broadsheet.base.machine import Event
-from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
-from broadsheet.wire.datapath import Lengths
 from broadsheet.wire.frame import Hello, NewToken, Welcome
 
 
@@ -124,17 +122,17 @@ class CreditReceived(Event, frozen=True):
     stream: int
 
 
-class RecordsReceived(Event, frozen=True):
-    """A run of records, or a run frame."""
+class RunReceived(Event, frozen=True):
+    """A run frame."""
 
     stream: int
     sequence: int
+    """Number of its first record within the stream."""
     count: int
-    size: int
     at: int | None
-    lengths: Lengths
-    parts: tuple[Buffer, ...]
-    is_framed: bool
+    """The offset that the first byte must get; None for the head."""
+    content: memoryview
+    """The records back to back."""
 
 
 class AcknowledgedReceived(Event, frozen=True):

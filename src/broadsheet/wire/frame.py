@@ -1,4 +1,4 @@
-"""Frame: the bytes of the native wire, version 1. `docs/protocols/native.md` is its public form.
+"""Frame: the bytes of the native wire, version 2. `docs/protocols/native.md` is its public form.
 
     u32 length    bytes after this header: body, then payload
     u32 stream    0 for the connection itself
@@ -19,8 +19,8 @@ from crc32c import crc32c
 from broadsheet.base.types import Buffer
 from broadsheet.errors import RemoteProtocolError
 
-VERSION: Final = 1
-"""The only version so far; both sides greet with a range."""
+VERSION: Final = 2
+"""The only version that is spoken; both sides greet with a range. Version 1 had more kinds (ADR 0156)."""
 MAGIC: Final = "broadsheet"
 """The first field of a greeting."""
 
@@ -62,32 +62,28 @@ WINDOW: Final = 14
 """u32: the peer may send so many more bytes on the stream."""
 FINISH: Final = 15
 """The sender sends no more messages or records on the stream. Body empty."""
-RECORD: Final = 16
-"""One record of a RUN stream. Body empty; the payload is the record."""
 RUN: Final = 17
-"""Many records of a RUN stream.
+"""Records of a RUN stream, one or more.
 
 Body: u64 wanted offset of the first byte (2**64 - 1: the head), then a u32 length for each record. The
 payload is the records back to back.
 """
-ACK: Final = 18
-"""Answers a RECORD: u64 sequence, u64 begin, u64 end."""
 RUN_ACK: Final = 19
 """Answers a RUN: u64 sequence of its first record, u64 count, u64 begin, u64 end."""
 RUN_REFUSE: Final = 20
-"""Refuses records: `RunRefusal`."""
-KIND_MAX: Final = 20
+"""Refuses records: `RunRefusal`. Kinds 16 and 18 were of version 1, and are not used again."""
 
 FRAME_NAMES: Final = {
     HELLO: "HELLO", GOAWAY: "GOAWAY", PING: "PING", PONG: "PONG", TOKEN: "TOKEN", CALL: "CALL", OPEN: "OPEN",
     OPEN_RUN: "OPEN_RUN", OPENED: "OPENED", REPLY: "REPLY", REFUSE: "REFUSE", CANCEL: "CANCEL",
     MESSAGE: "MESSAGE",
-    WINDOW: "WINDOW", FINISH: "FINISH", RECORD: "RECORD", RUN: "RUN", ACK: "ACK", RUN_ACK: "RUN_ACK",
+    WINDOW: "WINDOW", FINISH: "FINISH", RUN: "RUN", RUN_ACK: "RUN_ACK",
     RUN_REFUSE: "RUN_REFUSE",
 }  # fmt: skip
 """Names of the frame kinds, for error messages and documents."""
 
 CALL_HEAD: Final = struct.Struct("<II")
+RUN_ACK_BODY: Final = struct.Struct("<QQQQ")
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
 AT_HEAD: Final = (1 << 64) - 1

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from broadsheet.base.time import Duration, Instant
 from broadsheet.base.types import Buffer
@@ -15,25 +16,19 @@ from broadsheet.errors import RemoteProtocolError, Status
 from broadsheet.wire import frame as f
 from broadsheet.wire.columns import ROWS_MIN, equal_calls
 from broadsheet.wire.connection_machine import UNARY, Kind, Phase, StreamState, WireConnection
-from broadsheet.wire.datapath import Lengths, run_lengths, take_records
 from broadsheet.wire.events import (
     CallReceived,
     CallsReceived,
     CancelReceived,
     HelloReceived,
     OpenReceived,
-    RecordsReceived,
+    RunReceived,
     TokenReceived,
 )
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.run import RUN_BYTES_MAX
 
 _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
-
-
-RECORDS_SHIFT: Final = 1
-"""Two records that are taken one by one count as one unit of work."""
 MANY_BYTES_MAX: Final = 4096
 """Equal calls up to this size are taken together; for larger ones it does not pay."""
 
@@ -49,10 +44,6 @@ class ListenerConnection(WireConnection):
         self.has_hello = self.has_goaway = False
         self.ending: dict[int, None] = {}
         """Streams whose caller has gone and whose task still runs: each keeps its slot until it has ended."""
-        self._crcs_of = 0
-        self._crcs: dict[int, int] = {}
-        """Checksums of verified RECORD headers by length, for the stream that records came for last. A table
-        for each stream of a peer would take a hundred KiB each."""
         self.withdrawn: dict[int, None] = {}
         """Cancelled streams of a `CallsReceived` event that is not processed yet: they must not be begun.
 
@@ -236,54 +227,35 @@ class ListenerConnection(WireConnection):
         state = self.known(stream)
         if state is None:
             return
-        at, count, lengths = run_lengths(body, len(payload), self.limits.run_count_max)
-        self._take(
-            stream, state, count, len(payload), at=at, lengths=lengths, parts=(payload,), is_framed=True
-        )
-
-    def on_records(  # noqa: PLR0917 - the hot loop's own variables.
-        self, buffer: bytearray, view: memoryview, at: int, end: int, stream: int, word: int
-    ) -> int:
-        """RECORD frames, as many as there are in a row."""
-        if word != f.RECORD or self.phase is Phase.GREETING:
-            raise RemoteProtocolError(f"stream {stream}: a record that is not for us, or has a body")
-        state = self.known(stream)
-        if state is None:
-            self.record_units = 0
-            return at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
-        first = at + f.HEADER_BYTES + int(f.U32.unpack_from(buffer, at)[0])
-        end = min(end, max(first, at + RUN_BYTES_MAX))
-        if stream != self._crcs_of:
-            self._crcs_of, self._crcs = stream, {}
-        at, count, size, lengths, parts = take_records(
-            buffer, view, at, end, self._crcs, self.limits.run_count_max, self.frame_bytes_max
-        )
-        self.record_units = len(lengths) >> RECORDS_SHIFT if isinstance(lengths, list) else 0
-        self._take(stream, state, count, size, at=None, lengths=lengths, parts=parts, is_framed=False)
-        return at
-
-    def _take(
-        self,
-        stream: int,
-        state: StreamState,
-        count: int,
-        size: int,
-        *,
-        at: int | None,
-        lengths: Lengths,
-        parts: tuple[Buffer, ...],
-        is_framed: bool,
-    ) -> None:
+        at, count = _run_table(body, len(payload), self.limits.run_count_max)
         if not state.is_accepted or state.has_peer_finished:
             raise RemoteProtocolError(f"stream {stream}: records before it was opened, or after its end")
-        if state.unanswered_bytes + size > self.limits.window_bytes:
+        if state.unanswered_bytes + len(payload) > self.limits.window_bytes:
             raise RemoteProtocolError(
                 f"stream {stream}: more than {self.limits.window_bytes} unanswered bytes"
             )
         sequence = state.received_count
         state.received_count += count
-        state.unanswered_bytes += size
-        self.events.append(RecordsReceived(
-            stream=stream, sequence=sequence, count=count, size=size, at=at, lengths=lengths, parts=parts,
-            is_framed=is_framed,
-        ))  # fmt: skip
+        state.unanswered_bytes += len(payload)
+        self.events.append(RunReceived(stream=stream, sequence=sequence, count=count, at=at, content=payload))
+
+
+def _run_table(body: memoryview, payload_bytes: int, count_max: int) -> tuple[int | None, int]:
+    """The wanted offset of a run frame, and the number of its records.
+
+    Raises:
+        RemoteProtocolError: the lengths do not add up to the payload, or the table is empty or too long.
+    """
+    count, rest = divmod(len(body) - f.U64.size, f.U32.size)
+    if rest or not 1 <= count <= count_max:
+        raise RemoteProtocolError(
+            f"a run frame with a table of {len(body) - f.U64.size} bytes: it must have {f.U32.size} for each "
+            f"of 1 to {count_max} records"
+        )
+    size = int(np.frombuffer(body, "<u4", offset=f.U64.size).sum(dtype=np.uint64))
+    if size != payload_bytes:
+        raise RemoteProtocolError(
+            f"a run frame's lengths add up to {size}, and its payload has {payload_bytes} bytes"
+        )
+    at = int(f.U64.unpack_from(body)[0])
+    return (None if at == f.AT_HEAD else at), count

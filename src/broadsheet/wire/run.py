@@ -1,4 +1,4 @@
-"""Run: consecutive records of one RUN stream from one read, from the wire to its answer (code.4).
+"""Run: the records of one run frame, from the wire to their answer (code.4).
 
 The wire passes a run to the sink of its stream synchronously, in the read. The sink keeps the run, and
 answers it once, when it knows the outcome. Answers may be given in any order and in any turn, and are sent in
@@ -13,15 +13,10 @@ from typing import Final, Protocol
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import Status
 from broadsheet.wire import frame as f
-from broadsheet.wire.datapath import Lengths, render_acks, render_run_ack
-from broadsheet.wire.events import RecordsReceived
+from broadsheet.wire.events import RunReceived
 
-RUN_BYTES_MAX: Final = 1 << 20
-"""Bytes of a run that is made of single RECORD frames, at most; a larger record makes a run of its own. The
-bound exists because a sink may hash a run on the loop."""
 RUN_BYTES: Final = 512
 """Bytes that a run costs besides its records, so that empty runs are bounded too."""
-LENGTH_BYTES: Final = 8
 MESSAGE_MAX: Final = 1024
 """Characters of a refusal's message."""
 
@@ -71,21 +66,18 @@ class Run:
     """One run, owned by the sink until it is answered."""
 
     __slots__ = (
-        "_is_answered", "_is_framed", "_lengths", "_stream", "at", "count", "held_bytes", "parts", "sequence",
-        "size",
+        "_is_answered", "_stream", "at", "count", "held_bytes", "parts", "sequence", "size",
     )  # fmt: skip
 
-    def __init__(self, stream: ServedRunStream, event: RecordsReceived, parts: tuple[Buffer, ...]) -> None:
-        """The run that `event` tells of; `parts` stay valid and unchanged as long as they are referred to."""
-        self._stream, self._is_framed, self._is_answered = stream, event.is_framed, False
-        self._lengths: Lengths = 0 if event.is_framed else event.lengths
-        self.sequence, self.count, self.size, self.at = event.sequence, event.count, event.size, event.at
+    def __init__(self, stream: ServedRunStream, event: RunReceived, content: Buffer) -> None:
+        """The run of `event`; `content` stays valid and unchanged as long as it is referred to."""
+        self._stream, self._is_answered = stream, False
+        self.sequence, self.count, self.size, self.at = event.sequence, event.count, len(content), event.at
         """Number of the first record within the stream, from 0; number of records, at least one; bytes of all
         records together; the offset that the caller wants for the first byte (journals.21), or None."""
-        table = 0 if isinstance(self._lengths, int) else LENGTH_BYTES * len(self._lengths)
-        self.held_bytes = self.size + table + RUN_BYTES
+        self.held_bytes = self.size + RUN_BYTES
         """Bytes that are charged to the caller until the run is answered."""
-        self.parts = parts
+        self.parts: tuple[Buffer, ...] = (content,)
         """The records back to back, in the form in which they are logged; empty once it is answered."""
 
     @property
@@ -116,10 +108,8 @@ class Run:
             answer = f.frame(f.RUN_REFUSE, served.stream, f.encode(refusal))
         else:
             assert end == begin + self.size, f"{self.size} bytes are not [{begin}, {end})"
-            if self._is_framed:
-                answer = render_run_ack(served.stream, self.sequence, self.count, begin=begin, end=end)
-            else:
-                answer = render_acks(served.stream, self.sequence, self.count, self._lengths, begin)
+            body = f.RUN_ACK_BODY.pack(self.sequence, self.count, begin, end)
+            answer = f.frame(f.RUN_ACK, served.stream, body)
         served.unanswered_count -= 1
         served.unanswered_bytes -= self.held_bytes
         served.send(served, self, answer)

@@ -57,7 +57,7 @@ from broadsheet.wire.events import (
     HelloReceived,
     MessageReceived,
     OpenReceived,
-    RecordsReceived,
+    RunReceived,
     TokenReceived,
 )
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
@@ -375,17 +375,14 @@ class ServedRunStreams:
         if connection.base.streams[stream].has_peer_finished:
             self.on_finish(stream)  # FINISH came before the stream was accepted.
 
-    def on_records(self, event: RecordsReceived) -> None:
-        """Pass received records to the sink."""
+    def on_run(self, event: RunReceived) -> None:
+        """Pass a received run to the sink."""
         end = self._ends.get(event.stream)
         if end is None:
             return
-        connection, parts = self._connection, event.parts
+        connection = self._connection
         self._owing[end] = None
-        if any(isinstance(part, memoryview) for part in parts):
-            keep = connection.keep
-            parts = tuple([keep(part) if isinstance(part, memoryview) else part for part in parts])
-        run = Run(end, event, parts)
+        run = Run(end, event, connection.keep(event.content))
         connection.backpressure.take(run.held_bytes)
         end.on_run(run)
 
@@ -1217,8 +1214,8 @@ class ServerConnection(ConnectionProtocol):
         if event.stream not in self.works:
             self.base.ended(event.stream)
 
-    def _on_records(self, event: RecordsReceived, _now: Instant) -> None:
-        self.runs.on_records(event)
+    def _on_run(self, event: RunReceived, _now: Instant) -> None:
+        self.runs.on_run(event)
 
     # ------------------------------------------------------------------ answers
 
@@ -1332,7 +1329,7 @@ SLICE_UNITS: Final = 256
 JUDGE_UNITS: Final = 4
 """Units that it costs to judge the streams about one name again, after a newer token."""
 _UNITS: Final[dict[type[Event], int]] = {
-    CallReceived: 2, OpenReceived: 2, RecordsReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
+    CallReceived: 2, OpenReceived: 2, RunReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
 }  # fmt: skip
 """The units that processing an event costs, besides its frame and the task that it starts."""
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
@@ -1345,6 +1342,6 @@ _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] 
     HelloReceived: ServerConnection._on_hello,  # noqa: SLF001
     MessageReceived: ServerConnection._on_message,  # noqa: SLF001
     OpenReceived: ServerConnection._on_open,  # noqa: SLF001
-    RecordsReceived: ServerConnection._on_records,  # noqa: SLF001
+    RunReceived: ServerConnection._on_run,  # noqa: SLF001
     TokenReceived: ServerConnection._on_token,  # noqa: SLF001
 }

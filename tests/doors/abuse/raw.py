@@ -14,7 +14,9 @@ encode = msgspec.msgpack.encode
 
 def hello(token: str = "", *, frame_bytes: int = 4 << 20, window_bytes: int = 9 << 20) -> bytes:
     """A greeting."""
-    return f.frame(f.HELLO, 0, encode([f.MAGIC, 1, 1, token, frame_bytes, window_bytes, "", ""]))
+    return f.frame(
+        f.HELLO, 0, encode([f.MAGIC, f.VERSION, f.VERSION, token, frame_bytes, window_bytes, "", ""])
+    )
 
 
 class Gone(Exception):  # noqa: N818 - an expected end.

@@ -469,19 +469,6 @@ def run_tables(target: Target, seconds: float) -> None:
 
 
 @shape
-def empty_records(target: Target, seconds: float) -> None:
-    """Records of no bytes, 50,000 at a time."""
-
-    def attack(caller: Raw, left: float) -> None:
-        stream = caller.open(f.OPEN_RUN, "journal.append_run", {"journal": "mine/a"})
-        caller.read()
-        blob = f.header(f.RECORD, stream) * 50_000
-        pump(caller, left, lambda: blob)
-
-    again(target, seconds, attack)
-
-
-@shape
 def slow_uploads(target: Target, seconds: float) -> None:
     """Uploads that never end own tails; runs of 900 kB wait behind them over 10 connections."""
 
