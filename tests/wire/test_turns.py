@@ -129,6 +129,30 @@ class Counting(Authorizer):
         return super().authenticate(token)
 
 
+async def test_few_connections_are_answered_in_one_turn() -> None:
+    """The answers of each connection leave in a write of their own: 400 of them took 9 ms after one turn."""
+    async with world(LIMITS) as w:
+        host, _, port = w.address.rpartition(":")
+        socks = [socket.create_connection((host, int(port))) for _ in range(200)]
+        for sock in socks:
+            sock.sendall(HELLO)
+        await until(lambda: sum(bool(each.caller) for each in w.server.connections.values()) == 200)
+        await asyncio.sleep(0.05)
+        before = {each: each.written_bytes for each in w.server.connections.values()}
+        for sock in socks:
+            sock.sendall(f.frame(f.PING, 0))
+        most = answered = 0
+        async with asyncio.timeout(30):
+            while answered < 200:
+                await asyncio.sleep(0)
+                count = sum(each.written_bytes > begun for each, begun in before.items())
+                most, answered = max(most, count - answered), count
+        for sock in socks:
+            sock.close()
+
+    assert most <= ALL * UNITS // 16
+
+
 async def test_tokens_are_few_in_a_turn() -> None:
     """To verify one costs the node as much as sixty frames."""
     async with world(LIMITS) as w:

@@ -31,6 +31,8 @@ TOKEN_UNITS: Final = 64
 """Units for verifying a token."""
 REPLY_SHIFT: Final = 10
 """A KiB of queued answers counts as one unit, so that small requests with large answers are bounded too."""
+SERVE_UNITS: Final = 32
+"""Units for serving a connection, besides its frames: its answers leave in a write of their own."""
 ALL: Final = 4
 """All connections together have at most so many times the units of one."""
 CLOCK_UNITS: Final = 16
@@ -181,7 +183,7 @@ class TurnShares:
         share = Share(self._limits.turn_units_max, self._now, self._ends)
         self._served[connection] = None
         has_more = connection.work(share)
-        self._units -= self._limits.turn_units_max - max(0, share.units)
+        self._units -= SERVE_UNITS + self._limits.turn_units_max - max(0, share.units)
         if has_more and not connection.is_waiting:
             self._queue(self._stale, connection)
         elif not connection.is_waiting:
