@@ -10,8 +10,10 @@ from broadsheet.errors import InvalidArgument
 from broadsheet.ports import Transport
 from broadsheet.runtime.network import (
     ACCEPTS_MAX,
+    KEEPALIVE_IDLE_S,
+    SILENT_MAX,
+    SPOKEN_MAX,
     TAKES_MAX,
-    WAITING_MAX,
     TCPNetwork,
     join_address,
     split_address,
@@ -82,6 +84,7 @@ async def test_both_ends_send_at_once_and_notice_a_dead_host() -> None:
         sock = end.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_IDLE_S
         end.transport.abort()
     await listener.close()
     await asyncio.sleep(0)
@@ -173,6 +176,16 @@ class Hearing(Counted):
         Hearing.made_before.append(Counted.made)
 
 
+class Asked(Counted):
+    """Knows how many were made when somebody asked for health."""
+
+    made_before: ClassVar[list[int]] = []
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes > 1:
+            Asked.made_before.append(Counted.made)
+
+
 async def test_who_has_sent_something_does_not_wait_behind_those_that_have_not() -> None:
     """A thousand connections without a word stood before each request for health: that took 0.2 s.
 
@@ -188,11 +201,11 @@ async def test_who_has_sent_something_does_not_wait_behind_those_that_have_not()
         async with asyncio.timeout(10):
             while not Hearing.made_before:
                 await asyncio.sleep(0)
-                assert len(listener._waiting) <= WAITING_MAX + ACCEPTS_MAX
+                assert len(listener._silent) <= SILENT_MAX + ACCEPTS_MAX
         await listener.close()
 
     assert Hearing.made_before[0] < 300 // 2
-    assert not listener._waiting
+    assert not listener._silent
     for sock in silent:
         sock.close()
     await asyncio.sleep(0.01)
@@ -218,9 +231,49 @@ async def test_who_has_sent_something_is_not_closed_to_make_room() -> None:
     async with asyncio.timeout(10):
         while Counted.made < 700:
             await asyncio.sleep(0)
-            assert len(listener._waiting) <= WAITING_MAX + ACCEPTS_MAX
+            assert len(listener._spoken) <= SPOKEN_MAX + ACCEPTS_MAX
     await listener.close()
     await all_lost(asking, 700)
+
+
+async def test_few_connections_wait_where_there_are_few_descriptors() -> None:
+    """Those that waited took the descriptors that journals need: a door may keep 256 of 300 waiting."""
+    Counted.made = Counted.lost = most = 0
+    listener = await TCPNetwork(open_files_max=160).listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]
+    address = split_address(listener.address)
+    asking = [socket.create_connection(address) for _ in range(300)]
+    for sock in asking:
+        sock.sendall(b"x")
+    async with asyncio.timeout(10):
+        while Counted.made < 300:
+            await asyncio.sleep(0)
+            most = max(most, len(listener._spoken))
+    await listener.close()
+    await all_lost(asking, 300)
+
+    assert most <= 160 // 4
+
+
+async def test_the_last_of_many_does_not_wait_for_all_that_came_before() -> None:
+    """A client that connected faster than we took made a request for health wait for 0.1 s and more."""
+    Counted.made = Counted.lost = 0
+    Asked.made_before.clear()
+    listener = await TCPNetwork().listen("127.0.0.1:0", Asked)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    asking = [socket.create_connection(address) for _ in range(600)]
+    for sock in asking:
+        sock.sendall(b"x")
+    with socket.create_connection(address) as last:
+        last.sendall(b"health")
+        async with asyncio.timeout(10):
+            while not Asked.made_before:  # noqa: ASYNC110 - the other side of a socket.
+                await asyncio.sleep(0)
+        assert Asked.made_before[0] < 300
+        async with asyncio.timeout(10):
+            while Counted.made < 601:  # noqa: ASYNC110 - the other side of a socket.
+                await asyncio.sleep(0)
+        await listener.close()
+    await all_lost(asking, 601)
 
 
 class Placed(Counted):

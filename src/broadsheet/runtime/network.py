@@ -15,15 +15,20 @@ from broadsheet.errors import InvalidArgument
 from broadsheet.ports import ByteProtocol, Transport
 
 BACKLOG: Final = 1024
-ACCEPTS_MAX: Final = 64
-"""Connections that are accepted in one turn of the loop."""
+ACCEPTS_MAX: Final = 128
+"""Connections that are accepted in one turn of the loop: a millisecond of work."""
 TAKES_MAX: Final = 16
 """Accepted connections that get a protocol in one turn: about a millisecond of work."""
 SILENT_TAKES_MAX: Final = 4
 """Silent ones among them, if more wait than one turn takes."""
-WAITING_MAX: Final = 256
-"""Accepted connections that wait for a protocol. Above this, the source with the most silent ones loses its
-oldest; if none is silent, no more are accepted for a while."""
+SPOKEN_MAX: Final = 1024
+"""Accepted connections that have sent something and wait for a protocol. Above this, no more are accepted for
+a while."""
+SILENT_MAX: Final = 256
+"""Accepted connections that have sent nothing. Above this, the source with the most of them loses its oldest
+one."""
+OPEN_FILES_RATIO: Final = 16
+"""Either kind has at most this part of the descriptors that the process may have."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Pause before the next accept, if no descriptor is free."""
 KEEPALIVE_IDLE_S: Final = 30
@@ -71,17 +76,29 @@ class TCPListener:
     The loop's own server accepts as long as connections come, so a client that opens them fast enough would
     never let it end. A connection that its client has closed again is dropped without a protocol. Connections
     that have sent something are taken first: in every protocol here the client speaks first. Otherwise a
-    request could wait behind a thousand silent connections.
+    request could wait behind a thousand silent connections. Of those, the oldest and the newest are taken
+    alternately: a client that connects faster than we take would make everybody wait as long as the oldest.
     """
 
-    def __init__(self, sock: socket.socket, factory: Callable[[], ByteProtocol], address: str) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        factory: Callable[[], ByteProtocol],
+        address: str,
+        *,
+        open_files_max: int,
+    ) -> None:
         self._sock, self._factory, self._address = sock, factory, address
+        waiting_max = max(1, open_files_max // OPEN_FILES_RATIO)
+        self._spoken_max, self._silent_max = min(SPOKEN_MAX, waiting_max), min(SILENT_MAX, waiting_max)
         self._loop = asyncio.get_running_loop()
         self._taking: dict[asyncio.Task[None], None] = {}
-        self._waiting: dict[socket.socket, str] = {}
-        """Accepted connections, in order, that have no protocol yet, and their remote hosts."""
+        self._silent: dict[socket.socket, str] = {}
+        """Accepted connections that have sent nothing and have no protocol yet, in order, and their hosts."""
+        self._spoken: dict[socket.socket, None] = {}
+        """Those that have sent something, and have no protocol yet."""
         self._is_armed = self._is_full = False
-        """`_is_full`: too many wait, and no more are accepted."""
+        """`_is_full`: too many that have sent something wait, and no more are accepted."""
         self._is_closed = False
         self._loop.add_reader(sock.fileno(), self._accept)
 
@@ -96,15 +113,16 @@ class TCPListener:
             return
         self._is_closed = True
         self._loop.remove_reader(self._sock.fileno())
-        waiting, self._waiting = self._waiting, {}
-        for sock in waiting:
+        for sock in (*self._silent, *self._spoken):
             sock.close()
+        self._silent.clear()
+        self._spoken.clear()
         await asyncio.gather(*self._taking, return_exceptions=True)
         await asyncio.sleep(0)  # uvloop lets go of the descriptor in a later turn.
         self._sock.close()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_MAX):
+        for _ in range(min(ACCEPTS_MAX, self._spoken_max)):
             try:
                 sock, peer = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -114,49 +132,63 @@ class TCPListener:
                 self._loop.call_later(ACCEPT_PAUSE_S, self._go_on)
                 break
             sock.setblocking(False)  # noqa: FBT003 - the standard library's signature.
-            self._waiting[sock] = str(peer[0])
+            self._silent[sock] = str(peer[0])
         if not self._is_armed:
             self._take_some()
 
     def _take_some(self) -> None:
         """Make protocols for a few waiting connections, and leave the others to the next turn."""
         self._is_armed = False
-        spoken: list[socket.socket] = []
-        silent: list[socket.socket] = []
-        for sock in list(self._waiting):
+        for sock in list(self._silent):
             has_spoken = _has_spoken(sock)
             if has_spoken is None:
-                del self._waiting[sock]
+                del self._silent[sock]
                 sock.close()
-            else:
-                (spoken if has_spoken else silent).append(sock)
-        chosen = spoken[:TAKES_MAX]
+            elif has_spoken:
+                del self._silent[sock]
+                self._spoken[sock] = None
+        chosen = self._next_spoken()
         room = TAKES_MAX - len(chosen)
-        is_crowded = len(spoken) + len(silent) > TAKES_MAX
-        chosen += silent[: min(room, SILENT_TAKES_MAX) if is_crowded else room]
+        is_crowded = bool(self._spoken) or len(self._silent) > room
+        for sock in list(self._silent)[: min(room, SILENT_TAKES_MAX) if is_crowded else room]:
+            del self._silent[sock]
+            chosen.append(sock)
         for sock in chosen:
-            del self._waiting[sock]
             task = self._loop.create_task(self._take(sock))
             self._taking[task] = None
             task.add_done_callback(self._taking.pop)
-        self._thin([sock for sock in silent if sock in self._waiting])
-        if self._waiting and not self._is_closed:
+        self._thin()
+        if (self._silent or self._spoken) and not self._is_closed:
             self._is_armed = True
             self._loop.call_soon(self._take_some)
 
-    def _thin(self, silent: list[socket.socket]) -> None:
+    def _next_spoken(self) -> list[socket.socket]:
+        """The oldest and the newest of those that have sent something, alternately."""
+        chosen: list[socket.socket] = []
+        while self._spoken and len(chosen) < TAKES_MAX:
+            sock = next(reversed(self._spoken) if len(chosen) % 2 else iter(self._spoken))
+            del self._spoken[sock]
+            if _has_spoken(sock):
+                chosen.append(sock)
+            else:
+                sock.close()  # It was reset while it waited.
+        return chosen
+
+    def _thin(self) -> None:
         """Close silent connections that are too many, then stop or go on accepting."""
-        by_source: dict[str, deque[socket.socket]] = {}
-        for sock in silent:
-            by_source.setdefault(self._waiting[sock], deque()).append(sock)
-        while len(self._waiting) > WAITING_MAX and any(by_source.values()):
-            sock = max(by_source.values(), key=len).popleft()
-            del self._waiting[sock]
-            sock.close()
-        if not self._is_full and len(self._waiting) > WAITING_MAX:
+        excess = len(self._silent) - self._silent_max
+        if excess > 0:
+            by_source: dict[str, deque[socket.socket]] = {}
+            for sock, source in self._silent.items():
+                by_source.setdefault(source, deque()).append(sock)
+            for _ in range(excess):
+                sock = max(by_source.values(), key=len).popleft()
+                del self._silent[sock]
+                sock.close()
+        if not self._is_full and len(self._spoken) > self._spoken_max:
             self._is_full = True
             self._loop.remove_reader(self._sock.fileno())
-        elif self._is_full and len(self._waiting) <= WAITING_MAX // 2:
+        elif self._is_full and len(self._spoken) <= self._spoken_max // 2:
             self._is_full = False
             self._go_on()
 
@@ -181,8 +213,21 @@ def _has_spoken(sock: socket.socket) -> bool | None:
         return None
 
 
+def _prepare(sock: socket.socket) -> None:
+    """Set the options of a connection, or of a listener: the system gives them to what it accepts."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
 class TCPNetwork:
     """TCP of this machine."""
+
+    def __init__(self, *, open_files_max: int = 1 << 20) -> None:
+        """Let few connections wait where the process may have few descriptors."""
+        self._open_files_max = open_files_max
 
     async def listen(self, address: str, factory: Callable[[], ByteProtocol]) -> TCPListener:
         """Accept connections, each with a protocol of its own; a name is bound by its first address.
@@ -198,11 +243,13 @@ class TCPNetwork:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _prepare(sock)
             sock.setblocking(False)  # noqa: FBT003 - the standard library's signature.
             sock.bind(bind_to)
             sock.listen(BACKLOG)
             bound = sock.getsockname()
-            return TCPListener(sock, factory, join_address(bound[0], bound[1]))
+            listening_at = join_address(bound[0], bound[1])
+            return TCPListener(sock, factory, listening_at, open_files_max=self._open_files_max)
         except BaseException:
             sock.close()
             raise
@@ -216,7 +263,7 @@ class TCPNetwork:
         """
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        _, buffered = await loop.create_connection(lambda: Buffered(factory()), host, port)
+        _, buffered = await loop.create_connection(lambda: Dialled(factory()), host, port)
         return buffered.inner
 
 
@@ -236,17 +283,21 @@ class Buffered(asyncio.BufferedProtocol):
         self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Prepare the socket, then tell the inner protocol."""
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        """Tell the inner protocol."""
         if isinstance(transport, asyncio.WriteTransport):
             # The selector loop's own, since Python 3.12, never tells the protocol to pause, so that nobody is
             # held back, and fails on a connection that was just lost. The one that it inherits does neither.
             joining = partial(asyncio.WriteTransport.writelines, transport)
             transport.writelines = joining  # type: ignore[method-assign]
         self.inner.connection_made(cast(Transport, transport))  # uvloop's inherits from none of asyncio's.
+
+
+class Dialled(Buffered):
+    """The protocol of a connection that was dialled, whose socket has no options of a listener yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Prepare the socket, then tell the inner protocol."""
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            _prepare(sock)
+        super().connection_made(transport)

@@ -24,15 +24,16 @@ def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
 
     Call it on the loop that the node will run on.
     """
+    open_files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return Ports(
         time=SystemTime(),
         timers=LoopTimers(asyncio.get_running_loop()),
         disk=disk,
-        network=TCPNetwork(),
+        network=TCPNetwork(open_files_max=open_files_max),
         objects=LocalStores(disk.tree.root / OWN_STORE, disk.tree.syncs),
         random=Entropy(),
         crash=crash,
-        open_files_max=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_files_max=open_files_max,
     )
 
 
