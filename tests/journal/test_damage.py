@@ -434,7 +434,7 @@ async def _with_an_append_before_its_checkpoint(
     parts: Sequence[bytes], crashes: list[BaseException]
 ) -> SimDisk:
     """A checkpoint is made in a thread: until it comes behind the append that came meanwhile, try again."""
-    for _ in range(50):
+    for _ in range(500):
         disk = SimDisk()
         async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
             await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))

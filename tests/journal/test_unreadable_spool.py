@@ -26,8 +26,14 @@ Bad = dict[tuple[int, int], None]
 
 @pytest.fixture
 def bad(monkeypatch: pytest.MonkeyPatch) -> Bad:
-    """Sectors, by inode, that no read of returns; a write heals them, as a disk that has spare ones does."""
+    """Sectors, by inode, that no read of returns.
+
+    A write of the whole sector heals it, as a disk that has spare ones does. For a write of a part of it the
+    kernel must read the sector first, and fails, as ext4 on a real device does. After that nothing is written
+    to the file any more (ADR 0160).
+    """
     sectors: Bad = {}
+    failed = dict[int, None]()
     read, write = SimFile.read_at, SimFile._write
 
     def read_at(self: SimFile, at: int, length: int) -> bytes:
@@ -37,8 +43,15 @@ def bad(monkeypatch: pytest.MonkeyPatch) -> Bad:
         return read(self, at, length)
 
     def write_at(self: SimFile, at: int, content: bytes) -> None:
+        end = at + len(content)
+        for n in range(at // SECTOR, -(-end // SECTOR)):
+            is_whole = at <= n * SECTOR and (n + 1) * SECTOR <= end
+            if not is_whole and (self._inode.number, n) in sectors:
+                failed[self._inode.number] = None
+        if self._inode.number in failed:
+            raise OSError(errno.EIO, "unreadable sector, or failed before", self.name)
         write(self, at, content)
-        for n in range(at // SECTOR, -(-(at + len(content)) // SECTOR)):
+        for n in range(at // SECTOR, -(-end // SECTOR)):
             sectors.pop((self._inode.number, n), None)
 
     monkeypatch.setattr(SimFile, "read_at", read_at)
@@ -176,4 +189,91 @@ async def test_a_repair_does_not_write_over_a_sector_that_it_could_not_read(
             assert await shown(node, NAME) == parts[0]
         assert bytes(disk.state.files[name].view) == b"".join(parts)
         await accept(node)
+    assert not crashes
+
+
+@pytest.mark.parametrize(
+    ("sectors", "is_cut"), [((0, 1), False), ((0,), True)], ids=["sound log", "last record damaged"]
+)
+async def test_a_sector_that_cannot_be_read_is_written_whole_if_the_log_has_its_content(
+    sectors: tuple[int, ...], is_cut: bool, bad: Bad
+) -> None:
+    """J2: the kernel refuses to write a part of such a sector (EIO): the journal was never opened again.
+
+    Its remedy waited for the opening, and the log had every byte.
+    """
+    parts = [letter * 1_500 for letter in (b"a", b"b", b"c", b"d", b"e")]
+    disk, crashes = SimDisk(), list[BaseException]()
+    config = msgspec.structs.replace(ROOMY, checkpoint_bytes=1 << 20)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        for part in parts:
+            assert await append(node, NAME, part) is Status.OK
+        name = (await node.broker.replica(NAME)).spool.name
+        await _idle()
+    for sector in sectors:
+        spoil(bad, disk, name, sector)
+    if is_cut:
+        flip(disk, *place_of(disk, parts[-1], ".wal"))
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert await shown(node, NAME) == b"".join(parts)
+        assert (replica.reason, replica.spool.file.size(), bad) == ("", 7_500, {})
+    assert not crashes
+
+
+async def test_a_sector_of_which_the_log_has_a_part_is_told_as_damage(bad: Bad) -> None:
+    """The other part may be readable again later: nothing writes it over, and nobody waits for it."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    config = msgspec.structs.replace(ROOMY, checkpoint_bytes=1 << 20)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        assert await append(node, NAME, b"before") is Status.OK
+        await checkpointed(node)
+        assert await append(node, NAME, b"behind") is Status.OK
+        name = (await node.broker.replica(NAME)).spool.name
+        await _idle()
+    spoil(bad, disk, name)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert "does not have the content of [0, 12)" in replica.reason
+        assert bytes(disk.state.files[name].view) == b"beforebehind"
+        await accept(node)
+    assert not crashes
+
+
+async def test_the_readable_sectors_around_an_unreadable_one_are_written_again(bad: Bad) -> None:
+    """log.15: after a power cut the file may have lost what was not synced, and the log has it."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    parts = [b"before", b"b" * 5_000, b"c" * 5_000]
+    config = msgspec.structs.replace(ROOMY, checkpoint_bytes=1 << 20)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        assert await append(node, NAME, parts[0]) is Status.OK
+        await checkpointed(node)
+        for part in parts[1:]:
+            assert await append(node, NAME, part) is Status.OK
+        name = (await node.broker.replica(NAME)).spool.name
+        await _idle()
+    for at in (10, 9_000):
+        flip(disk, name, at)
+    spoil(bad, disk, name, 1)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert await shown(node, NAME) == b"".join(parts)
+        assert (replica.reason, bad) == ("", {})
+    assert not crashes
+
+
+async def test_a_reader_of_the_last_sector_of_a_spool_mends_it_whole(bad: Bad) -> None:
+    """One bad sector below an idle journal and one reader ended the node: the file ends within the sector."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    config = msgspec.structs.replace(ROOMY, checkpoint_bytes=1 << 20)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        assert await append(node, NAME, b"idle" * 1_500) is Status.OK
+        spool = (await node.broker.replica(NAME)).spool
+        spoil(bad, disk, spool.name, 1)
+        assert await shown(node, NAME) == b"idle" * 1_500
+        assert (node.broker.status(NAME).reason, spool.file.size()) == ("", 6_000)
     assert not crashes

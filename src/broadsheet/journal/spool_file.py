@@ -9,6 +9,7 @@ The spool file does not decide what is committed. Its content is durable only if
 says so. Source: journals.6, journals.14; W4.
 """
 
+import errno
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.spool_disk import Opener
 from broadsheet.ports import File
+from broadsheet.wal.config import BLOCK_BYTES as SECTOR_BYTES
 from broadsheet.wal.segments import read_around
 
 BLOCK_BYTES: Final = 64 << 10
@@ -281,8 +283,7 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
     file = files.open(spool_name(directory, plan.begin), create=True)
     spool = SpoolFile(file, plan.begin)
     try:
-        for begin, content in plan.writes:
-            file.write_at(begin - plan.begin, (content,))
+        write_again(file, plan)
         length = plan.end - plan.begin
         for at in range(0, length, REBUILD_BYTES):
             wanted = min(REBUILD_BYTES, length - at)
@@ -299,6 +300,63 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
         spool.close()
         raise
     return spool
+
+
+def write_again(file: File, plan: SpoolPlan) -> None:
+    """Write the content that the log has into the file again.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    at = end = plan.begin
+    parts: list[Buffer] = []
+    for begin, content in plan.writes:
+        if parts and begin != end:
+            overwrite(file, at - plan.begin, parts)
+            parts = []
+        at = at if parts else begin
+        end = ByteOffset(begin + len(content))
+        parts.append(content)
+    if parts:
+        overwrite(file, at - plan.begin, parts)
+
+
+def overwrite(file: File, at: int, parts: Sequence[Buffer]) -> None:
+    """Write `parts` back to back, also over sectors that the disk cannot read.
+
+    To write a part of a sector the kernel must read it; if it cannot, the write fails, and nothing is written
+    to the file any more (`runtime.syncs`). So such a sector is written whole. If it has other bytes as well,
+    it stays as it is, because they may be readable again later.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    size, end = file.size(), at + sum(map(len, parts))
+    is_head_sound, is_tail_sound = _can_cut(file, at), _can_cut(file, end)
+    if is_head_sound and is_tail_sound:
+        file.write_at(at, parts)
+        return
+    first = at if is_head_sound else at - at % SECTOR_BYTES + SECTOR_BYTES
+    last = end if is_tail_sound or end >= size else end - end % SECTOR_BYTES
+    if first >= last:
+        return
+    padding = 0 if is_tail_sound or last < end else -end % SECTOR_BYTES
+    file.write_at(first, (b"".join(parts)[first - at : last - at], bytes(padding)))
+    if padding:
+        file.truncate(max(size, end))
+
+
+def _can_cut(file: File, at: int) -> bool:
+    """Whether a write may begin or end at `at`: not within a sector that cannot be read."""
+    if not at % SECTOR_BYTES:
+        return True
+    try:
+        file.read_at(at - at % SECTOR_BYTES, SECTOR_BYTES)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False
+    return True
 
 
 def contents(spool: SpoolFile, size: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from broadsheet.errors import BroadsheetError, Trimmed
 from broadsheet.journal.core.records import Proposal, decode
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NO_SPACE, Replica
-from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.spool_file import SpoolFile, overwrite
 from broadsheet.wal.segments import read_around
 
 Piece = tuple[ByteOffset, bytes]
@@ -137,5 +137,5 @@ def _write(spool: SpoolFile, begin: ByteOffset, pieces: Sequence[Piece]) -> bool
             content[at - begin : at - begin + len(piece)] = piece
     if not spool.agrees(begin, content):
         return False
-    spool.file.write_at(begin - spool.begin, (content,))
-    return True
+    overwrite(spool.file, begin - spool.begin, (content,))
+    return spool.is_sound(begin)

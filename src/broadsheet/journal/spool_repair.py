@@ -32,7 +32,7 @@ from broadsheet.journal.core.spool_claims import (
     tells_sum,
 )
 from broadsheet.journal.seal_files import PIECE_BYTES, spools_in
-from broadsheet.journal.spool_file import spool_name
+from broadsheet.journal.spool_file import spool_name, write_again
 from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around
 
@@ -185,8 +185,7 @@ def _proven(disk: Disk, directory: str, spool: SpoolPlan, claims: Iterable[Claim
         return None
     file = disk.open(name)
     try:
-        for begin, content in spool.writes:
-            file.write_at(begin - spool.begin, (content,))
+        write_again(file, spool)
         proven = _furthest(file, spool, wanted)
         if proven is not None:
             _write_anew(file, spool.end - spool.begin, proven.end - spool.begin)
