@@ -10,8 +10,9 @@ from typing import Any
 
 from broadsheet.errors import Corrupt
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.producer_state import begun, decode
+from broadsheet.message.producer_state import begun
 from broadsheet.message.spans import update
+from broadsheet.message.stored_index import decode
 from simulator.checkers.appends import Seen
 from simulator.history import Operation, Outcome
 from simulator.workload import Violation

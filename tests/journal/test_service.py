@@ -23,7 +23,7 @@ from broadsheet.journal.core.fragment import parse_name
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.journal.messages import ReadRequest
 from broadsheet.message.framing import FIXED, framed
-from broadsheet.message.producer_state import decode
+from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits

@@ -27,9 +27,9 @@ from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX, SEAL_NAME
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
-from broadsheet.message.producer_state import decode
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import sequence
+from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import MULTICAST, ProducerId
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Write

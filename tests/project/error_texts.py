@@ -7,7 +7,7 @@ Values are shown as `…`, and constants of the module with their content.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -56,15 +56,35 @@ def error_texts() -> list[ErrorText]:
 def texts_of(module: str, source: str) -> Iterator[ErrorText]:
     """The texts of one module."""
     tree = ast.parse(source)
-    constants = _constants(tree)
+    constants, variables = _constants(tree), _variables(tree)
     for node in _in_order(tree):
         for kind, said in _said(node):
-            text = _text(said, constants).strip()
-            least = PART_WORDS_MIN if kind is PART else WORDS_MIN
-            if len(text.replace(VALUE, "").split()) >= least and not (
-                kind is PART and module.startswith(COMMANDS)
-            ):
-                yield ErrorText(module, kind, " ".join(text.split()))
+            if kind is PART and module.startswith(COMMANDS):
+                continue
+            name = said.id if isinstance(said, ast.Name) else ""
+            for each in _last_before(node, variables.get(node, {}).get(name, ())) or [said]:
+                text = " ".join(_text(each, constants).split())
+                if len(text.replace(VALUE, "").split()) >= (PART_WORDS_MIN if kind is PART else WORDS_MIN):
+                    yield ErrorText(module, kind, text)
+
+
+def _last_before(node: ast.AST, assigned: Sequence[ast.expr]) -> list[ast.expr]:
+    """What the last assignment above `node` gives: several texts if it has a condition."""
+    above = [each for each in assigned if each.lineno <= getattr(node, "lineno", 0)]
+    return list(_texts_in(max(above, key=lambda each: each.lineno))) if above else []
+
+
+def _variables(tree: ast.Module) -> Mapping[ast.AST, Mapping[str, list[ast.expr]]]:
+    """For each node in a function, what the function gives to its variables."""
+    found: dict[ast.AST, Mapping[str, list[ast.expr]]] = {}
+    for function in ast.walk(tree):  # Outer functions come first.
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            values: dict[str, list[ast.expr]] = {}
+            for node in ast.walk(function):
+                found[node] = values
+                for name, value in _assigned(node):
+                    values.setdefault(name, []).append(value)
+    return found
 
 
 def _in_order(tree: ast.Module) -> list[ast.AST]:
@@ -78,10 +98,10 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[*given]) if name in CLASSES:
             yield from ((name, each) for each in given[:2] if _is_text(each))
-        case ast.Call(args=[*given]) | ast.Tuple(elts=[*given]):
-            for status, text in pairwise(given):
-                if (kind := _kind(status)) and _is_text(text):
-                    yield kind, text
+        case ast.Call(args=[*given], keywords=[*named]):
+            yield from _beside([*given, *(each.value for each in named if each.arg == "message")])
+        case ast.Tuple(elts=[*given]):
+            yield from _beside(given)
         case ast.Dict(keys=keys, values=values):
             for key, text in zip(keys, values, strict=True):
                 if (kind := _kind(key)) and _is_text(text):
@@ -92,6 +112,12 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                     yield from ((PART, text) for text in _texts_in(each.value))
         case _:
             pass
+
+
+def _beside(given: Sequence[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
+    for status, text in pairwise(given):
+        if (kind := _kind(status)) and _is_text(text):
+            yield kind, text
 
 
 def _texts_in(node: ast.expr) -> Iterator[ast.expr]:
@@ -132,11 +158,13 @@ def _constants(tree: ast.Module) -> Mapping[str, ast.expr]:
     }
 
 
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             yield name, value
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, value
+        case ast.NamedExpr(target=ast.Name(id=name), value=value):
             yield name, value
         case _:
             pass

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.producer_state import begun, encode
+from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import update
+from broadsheet.message.stored_index import encode
 from broadsheet.message.uuid import producer_from
 from simulator.checkers.appends import Seen, Wanted, check_appends, content_of
 from simulator.checkers.indexes import check_indexes

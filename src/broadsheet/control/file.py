@@ -15,7 +15,7 @@ import msgspec
 
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
-from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+from broadsheet.control.core.value import oversize
 from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
 from broadsheet.errors import Corrupt, StoreUnhealthy, TooLarge, UnexpectedVersion
@@ -73,8 +73,8 @@ class FileMetastore:
 
     async def compare_and_set(self, version: int, document: bytes) -> Versioned:
         """Like `Metastore.compare_and_set`."""
-        if len(document) > DOCUMENT_BYTES_MAX:
-            raise TooLarge(f"the document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)")
+        if text := oversize(document):
+            raise TooLarge(text)
         async with self._writing:
             if version != self._current.version:
                 raise UnexpectedVersion(f"expected version {version}, it is {self._current.version}")

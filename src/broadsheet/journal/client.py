@@ -88,7 +88,7 @@ class ProducerIndex(msgspec.Struct, frozen=True):
     offset: int
     """The index point: a frame boundary at or below the offset asked for."""
     encoded: bytes
-    """The states there, as `message.producer_state` encodes them; empty at the journal's begin."""
+    """The states there, as `message.stored_index` encodes them; empty at the journal's begin."""
 
 
 class Journals:

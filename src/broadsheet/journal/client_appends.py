@@ -293,7 +293,8 @@ class Upload:
                 return await self._stream.reply(Commit)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"journal {self._request.journal}: no answer in {self._within} s; it may be appended"
+                f"journal {self._request.journal}: no answer to the whole content in {self._within} s; it may"
+                " be appended"
             ) from None
 
     def cancel(self) -> None:

@@ -59,10 +59,8 @@ async def read(
     """
     at = replica.end if offset is None else offset
     stop = LAST_OFFSET if end is None else end
-    if at > replica.end and not block:
-        raise OffsetNotYetAvailable(
-            f"journal {replica.name}: offset {at} is above the committed end {replica.end}"
-        )
+    if not block:
+        require_committed(replica, at)
     while at < stop:
         _require_open(replica, at)
         if at >= replica.end:
@@ -94,6 +92,18 @@ async def _more(replica: Replica, at: ByteOffset) -> None:
             del context.wakes[key]
     if context.is_leaving and replica.end <= at:
         raise ShuttingDown(f"journal {replica.name}: the node stops, and {at} is its committed end")
+
+
+def require_committed(replica: Replica, offset: ByteOffset) -> None:
+    """Refuse an offset that no committed byte of the journal is below.
+
+    Raises:
+        OffsetNotYetAvailable: `offset` is above the committed end.
+    """
+    if offset > replica.end:
+        raise OffsetNotYetAvailable(
+            f"journal {replica.name}: offset {offset} is above the committed end {replica.end}"
+        )
 
 
 def _require_open(replica: Replica, at: ByteOffset) -> None:

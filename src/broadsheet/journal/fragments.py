@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from broadsheet.base.checksum import crc32c
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Corrupt
@@ -24,12 +23,12 @@ from broadsheet.journal.core.spec import SIDE_DIRECTORY
 from broadsheet.journal.spool_file import SpoolFile, contents
 from broadsheet.journal.stored_fragment import (
     BLOCK_BYTES,
-    RESTORE,
     Decoding,
     Sums,
     block_bytes,
     raw_block,
     summed,
+    verify_block,
 )
 from broadsheet.ports import ObjectStore
 from broadsheet.runtime.failpoints import passed
@@ -255,13 +254,13 @@ class FragmentStore:
         fetch = self._raw if fragment.codec is Codec.NONE else self._decoded
         content = await fetch(name, fragment, number)
         block = Block(content)
-        if len(content) != block_bytes(fragment, number) or crc32c(content) != sums[number]:
+        try:
+            verify_block(content, sums, name, fragment, number)
+        except Corrupt:
             self._budget.give(block_bytes(fragment, number))
             # The object changed in the store: the next reader must sum the whole again.
             self._sums_count -= len(self._sums.pop(name, ()))
-            raise Corrupt(
-                f"fragment {name} changed in its store: block {number} fails its checksum: {RESTORE}"
-            )
+            raise
         self._budget.put((name, number), block)
         return block
 

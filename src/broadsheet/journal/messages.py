@@ -268,7 +268,7 @@ class ProducerIndexRequest(msgspec.Struct, frozen=True):
 
 
 class ProducerIndexReply(msgspec.Struct, frozen=True):
-    """The payload is a part of the index, as `message/producer_state` encodes it."""
+    """The payload is a part of the index, as `message/stored_index` encodes it."""
 
     offset: ByteOffset
     """The index point: a frame boundary."""

@@ -20,29 +20,20 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import (
     BroadsheetError,
     Corrupt,
-    OffsetNotYetAvailable,
     ShuttingDown,
     Throttled,
     Trimmed,
 )
-from broadsheet.journal.committed_reads import next_begin, read_chunk
+from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.remedies import reset_head
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
-from broadsheet.message.producer_state import (
-    INDEX_BYTES_EVERY,
-    ProducerIndex,
-    begun,
-    behind_hole,
-    decode,
-    encode,
-    pruned,
-    verify,
-)
+from broadsheet.message.producer_state import INDEX_BYTES_EVERY, ProducerIndex, begun, behind_hole, pruned
 from broadsheet.message.spans import update
+from broadsheet.message.stored_index import decode, encode, verify
 from broadsheet.runtime.failpoints import passed
 
 PRODUCERS_MAX: Final = 1_000_000
@@ -179,10 +170,7 @@ class Indexing:
             OSError: the store does not answer.
         """
         replica = self._replica
-        if offset > replica.end:
-            raise OffsetNotYetAvailable(
-                f"journal {replica.name}: offset {offset} is above the committed end {replica.end}"
-            )
+        require_committed(replica, offset)
         below = [point for point in await self.points() if point <= offset]
         if skip:
             return await self._part(offset, skip)

@@ -28,7 +28,7 @@ from broadsheet.journal.append_ports import resolve
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.config import JournalsConfig
-from broadsheet.journal.core.attempts import ATTEMPT_BYTES
+from broadsheet.journal.core.attempts import validate_attempt
 from broadsheet.journal.core.pipeline_events import AttemptAsked, Submitted
 from broadsheet.journal.core.registers import Condition, validate_condition
 from broadsheet.journal.listing import Listing, view_of
@@ -319,8 +319,7 @@ class Service:
 
     async def settle(self, call: Call, request: SettleRequest, _payload: memoryview) -> Reply:
         """The outcome of an attempt, after a barrier: if it has not taken effect by then, it never will."""
-        if len(request.attempt) != ATTEMPT_BYTES:
-            raise InvalidArgument(f"an attempt id of {len(request.attempt)} bytes: it has {ATTEMPT_BYTES}")
+        validate_attempt(request.attempt)
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         barrier = UnaryAppend(b"")
         replica.deliver(AttemptAsked(run=barrier, attempt=request.attempt))

@@ -138,6 +138,16 @@ async def raw_block(objects: ObjectStore, name: str, fragment: Fragment, number:
     return await fetched(objects, name, begin, min(begin + BLOCK_BYTES, fragment.length))
 
 
+def verify_block(content: bytes, sums: "Sums[int]", name: str, fragment: Fragment, number: int) -> None:
+    """Compare a block that was fetched with the sum that it had when the whole was summed.
+
+    Raises:
+        Corrupt: it is another block now, and so is not to be served.
+    """
+    if len(content) != block_bytes(fragment, number) or crc32c(content) != sums[number]:
+        raise Corrupt(f"fragment {name} changed in its store: block {number} fails its checksum: {RESTORE}")
+
+
 def block_bytes(fragment: Fragment, number: int) -> int:
     """The length of a block; the last one may be shorter."""
     return min(BLOCK_BYTES, fragment.length - number * BLOCK_BYTES)

@@ -1,48 +1,33 @@
-"""Producer state: the states of a journal's producers at an offset, and the index that stores them.
+"""Producer state: what is known of each of a journal's producers at an offset, and which may be forgotten.
 
 An *index point* is a frame boundary at which the journal's owner stores the states: at each roll, and every
 16 MiB. The next index depends only on the index before, on the bytes between (`spans.update`), and on the
 prune horizon (`pruned`, at index points only). Units: clocks (100 ns / 16), byte offsets; `begin` is -1 if
-no span is open. An encoded index holds a checksum, and the checksum of the index before it. `decode` raises
-`Corrupt` on damage; the caller must not go on from an empty index then, because acknowledged messages would
-appear a second time. This module does no IO and reads no clock. Source: journals.29-30;
+no span is open. This module does no IO and reads no clock. Source: journals.29-30;
 docs/protocols/messages.md. How the owner uses it:
 
     index = begun(JSON_LINES)                        # at offset 0
     index = spans.update(index, content)             # content: the journal's bytes from index.offset on
     index = pruned(index)                            # at an index point
-    stored, sum = encode(index, previous=sum)        # index.offset is the end of the last whole frame
+    stored, sum = stored_index.encode(index, previous=sum)
 """
 
-from collections.abc import Iterator, Mapping
-from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
 import msgspec
-import numpy as np
-from crc32c import crc32c
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, SpanForgotten
-from broadsheet.message.framing import Framing, Kind
+from broadsheet.errors import SpanForgotten
+from broadsheet.message.framing import Framing
 from broadsheet.message.uuid import Clock, ProducerId
 
-T = TypeVar("T")
 NOT_OPEN: Final = ByteOffset(-1)
 PRUNE_HORIZON: Final = Duration(24 * 3600 * SECOND)
 OPEN_HORIZON: Final = Duration(7 * 24 * 3600 * SECOND)
 ABSENT_BYTES: Final = 1 << 30
 """A producer that has a frame in the last GiB is not pruned, whatever its clock is."""
 INDEX_BYTES_EVERY: Final = 16 << 20
-
-_MAGIC: Final = b"BSPI"
-_VERSION: Final = 1
-_HEAD: Final = Struct("<4sHHIQQII")
-_STATE: Final = Struct("<6sQQqq")
-_TOMBSTONE: Final = Struct("<6sI")
-_SUM: Final = Struct("<I")
-_KINDS: Final = (Kind.JSON_LINES, Kind.FIXED)
 
 
 class ProducerState(msgspec.Struct, frozen=True):
@@ -139,110 +124,3 @@ def refuse_forgotten(index: ProducerIndex, producer: ProducerId, clock: Clock, o
             "because it was open for too long or begins before lost bytes: read these messages uncommitted, "
             "then go on behind this offset"
         )
-
-
-def encode(index: ProducerIndex, *, previous: int) -> tuple[bytes, int]:
-    """The stored form of an index, and its checksum, which the next index takes as `previous`.
-
-    Args:
-        previous: the checksum of the index before; 0 for the first index of a journal.
-    """
-    field = index.framing.uuid_field.encode()
-    parts = [
-        _HEAD.pack(
-            _MAGIC,
-            _VERSION,
-            _KINDS.index(index.framing.kind),
-            previous,
-            index.offset,
-            index.newest,
-            len(index.states),
-            len(index.forgotten),
-        ),
-        bytes((len(field),)) + field,
-    ]
-    parts += [
-        _STATE.pack(producer.to_bytes(6, "big"), state.last_ack, state.last, state.begin, state.seen)
-        for producer, state in _by_producer(index.states)
-    ]
-    parts += [
-        _TOMBSTONE.pack(producer.to_bytes(6, "big"), mark) for producer, mark in _by_producer(index.forgotten)
-    ]
-    body = b"".join(parts)
-    total = crc32c(body)
-    return body + _SUM.pack(total), total
-
-
-def _by_producer(found: Mapping[ProducerId, T]) -> Iterator[tuple[ProducerId, T]]:
-    """The pairs by producer. To sort a million in Python holds all threads for seconds."""
-    ordered = np.sort(np.fromiter(found, np.int64, len(found)))
-    return ((ProducerId(each), found[ProducerId(each)]) for each in ordered.tolist())
-
-
-class _Layout(NamedTuple):
-    """Where the parts of a stored index are."""
-
-    kind: int
-    previous: int
-    offset: int
-    newest: int
-    states_at: int
-    forgotten_at: int
-
-
-def verify(stored: bytes) -> None:
-    """Check a stored index as a whole, without its producers in memory.
-
-    Raises:
-        Corrupt: the checksum, the format or the version does not match.
-    """
-    _layout(stored)
-
-
-def _layout(stored: bytes) -> _Layout:
-    if len(stored) < _HEAD.size + 1 + _SUM.size:
-        raise Corrupt(f"a producer index of {len(stored)} bytes is too short")
-    body, (total,) = memoryview(stored)[: -_SUM.size], _SUM.unpack_from(stored, len(stored) - _SUM.size)
-    if crc32c(body) != total:
-        raise Corrupt("the checksum of a producer index is wrong")
-    magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(body)
-    if magic != _MAGIC or version != _VERSION or kind >= len(_KINDS):
-        raise Corrupt(
-            f"a producer index has format {magic!r}, version {version} and framing {kind}: this version of "
-            f"Broadsheet reads format {_MAGIC!r}, version {_VERSION}"
-        )
-    at = _HEAD.size + 1 + body[_HEAD.size]
-    middle = at + state_count * _STATE.size
-    if middle + forgotten_count * _TOMBSTONE.size != len(body):
-        raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
-    return _Layout(kind, chain, offset, newest, at, middle)
-
-
-def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
-    """Decode a stored index.
-
-    Args:
-        previous: the checksum of the index before it, to be compared; None if that is not known.
-
-    Raises:
-        Corrupt: the checksum, the format, the version or `previous` does not match.
-    """
-    kind, chain, offset, newest, at, middle = _layout(stored)
-    if previous is not None and chain != previous:
-        raise Corrupt(f"the producer index at offset {offset} follows {chain:08x}, not {previous:08x}")
-    body = memoryview(stored)[: -_SUM.size]
-    return ProducerIndex(
-        framing=Framing(kind=_KINDS[kind], uuid_field=bytes(body[_HEAD.size + 1 : at]).decode()),
-        offset=ByteOffset(offset),
-        newest=Clock(newest),
-        states={
-            ProducerId(int.from_bytes(raw, "big")): ProducerState(
-                last_ack=Clock(ack), last=Clock(last), begin=ByteOffset(begin), seen=ByteOffset(seen)
-            )
-            for raw, ack, last, begin, seen in _STATE.iter_unpack(body[at:middle])
-        },
-        forgotten={
-            ProducerId(int.from_bytes(raw, "big")): mark
-            for raw, mark in _TOMBSTONE.iter_unpack(body[middle:])
-        },
-    )

@@ -18,7 +18,8 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
-from broadsheet.message.producer_state import ProducerIndex, begun, decode
+from broadsheet.message.producer_state import ProducerIndex, begun
+from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span

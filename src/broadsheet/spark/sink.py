@@ -34,6 +34,7 @@ from broadsheet.message.mapping import modulo_each
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
+from broadsheet.sink.core.history import refuse_other_query
 from broadsheet.sink.core.producers import HeldPublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
@@ -287,7 +288,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             intents, row_count = self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE)
             return Done(query, batch, [], row_count)
         assert self.plan is not None, "PLAN ran"
-        self.plan.refuse_query(query, journal=self.commit_journal)
+        refuse_other_query(self.plan.query, query, journal=self.commit_journal)
         if self.plan.is_committed(batch):
             # The batch was committed before a crash. Read the input to its end, so that the operators before
             # the sink advance, and write nothing, because the output is committed already.

@@ -13,11 +13,10 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broadsheet.base.checksum import crc32c
-from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, SEGMENTS_MAX
-from broadsheet.wal.format import VERSION
+from broadsheet.wal.format import VERSION, require_version
 
 EXTENTS_NAME: Final = "extents"
 EXTENTS_MAGIC: Final = b"BSWALEXT"
@@ -124,11 +123,6 @@ def _slot(slot: bytes, name: str) -> Told | None:
     magic, version, crc, log_id, sequence, count, _ = HEAD.unpack_from(slot)
     if magic != EXTENTS_MAGIC or crc32c(slot[:CRC_AT] + bytes(4) + slot[CRC_AT + 4 :]) != crc:
         return None
-    if version != VERSION:
-        age = "newer" if version > VERSION else "older"
-        raise ConfigError(
-            f"{name} has log format {version}, {age} than {VERSION}: use the program that wrote it. "
-            "Nothing was changed"
-        )
+    require_version(version, name)
     blocks = BLOCKS.iter_unpack(slot[HEAD.size : HEAD.size + BLOCKS.size * min(count, SEGMENTS_MAX)])
     return Told(log_id, sequence, {index: n * BLOCK_BYTES for index, (n,) in enumerate(blocks) if n})

@@ -66,13 +66,22 @@ def read_segment_header(block: bytes, name: str) -> SegmentHeader | None:
     bare = SEGMENT.pack(magic, version, 0, log_id, segment_bytes)
     if magic != SEGMENT_MAGIC or crc32c(bare) != crc or bare[16:] != block[16 : SEGMENT.size]:
         return None
+    require_version(version, name)
+    return SegmentHeader(version, log_id, segment_bytes)
+
+
+def require_version(version: int, name: str) -> None:
+    """Refuse the file `name` if another version of the format wrote it.
+
+    Raises:
+        ConfigError: a version that this program does not know.
+    """
     if version != VERSION:
         age = "newer" if version > VERSION else "older"
         raise ConfigError(
             f"{name} has log format {version}, {age} than {VERSION}: use the program that wrote it. "
             "Nothing was changed"
         )
-    return SegmentHeader(version, log_id, segment_bytes)
 
 
 # --- batch header and rows -------------------------------------------------------------------------------

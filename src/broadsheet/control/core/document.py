@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
-from broadsheet.control.core.value import DOCUMENT_BYTES_MAX
+from broadsheet.control.core.value import oversize
 from broadsheet.errors import Corrupt, TooLarge
 
 FORMAT: Final = 1
@@ -86,8 +86,8 @@ def encoded(document: Document) -> bytes:
         TooLarge: above 8 MiB.
     """
     content = msgspec.msgpack.encode(document)
-    if len(content) > DOCUMENT_BYTES_MAX:
-        raise TooLarge(f"the document has {len(content)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)")
+    if text := oversize(content):
+        raise TooLarge(text)
     return content
 
 

@@ -44,7 +44,6 @@ from broadsheet.control.core.queue import Queue, Queued
 from broadsheet.control.core.settings import Founding, ProposerConfig
 from broadsheet.control.core.value import (
     ATTEMPTS_KEPT,
-    DOCUMENT_BYTES_MAX,
     LEAP_MAX,
     NO_BALLOT,
     Accepted,
@@ -53,6 +52,7 @@ from broadsheet.control.core.value import (
     Ballot,
     Value,
     founding,
+    oversize,
 )
 from broadsheet.errors import Status
 from broadsheet.ports import Random
@@ -153,8 +153,7 @@ class ProposerMachine:
         if len(self._queue) >= self._config.queue_max:
             text = f"{len(self._queue)} metastore operations wait, queue_max: try again later"
             return [Answer(event.request, Status.THROTTLED, message=text)]
-        if isinstance(event, ChangeRequest) and len(event.document) > DOCUMENT_BYTES_MAX:
-            text = f"the document has {len(event.document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
+        if isinstance(event, ChangeRequest) and (text := oversize(event.document)):
             return [Answer(event.request, Status.TOO_LARGE, message=text)]
         self._queue.add(event, after(now, self._config.operation_timeout))
         return self._begin(now) if self.state is State.IDLE else []

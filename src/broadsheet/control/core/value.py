@@ -34,6 +34,13 @@ AttemptId = str
 """Unique for ever: `node.nonce.count` of the proposer that took the request."""
 
 
+def oversize(document: bytes) -> str:
+    """Why a document of this size is refused; empty if it is not (control.1)."""
+    if len(document) <= DOCUMENT_BYTES_MAX:
+        return ""
+    return f"the document has {len(document)} bytes, above {DOCUMENT_BYTES_MAX} (control.1)"
+
+
 class Ballot(msgspec.Struct, frozen=True, gc=False, array_like=True, order=True):
     """The right to propose one value. Compared by counter, then node, then nonce."""
 

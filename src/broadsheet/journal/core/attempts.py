@@ -19,12 +19,23 @@ from typing import Final, Self
 import msgspec
 
 from broadsheet.base.types import ByteOffset
+from broadsheet.errors import InvalidArgument
 
 ATTEMPT_BYTES: Final = 16
 KEPT: Final = 64
 """Attempts that a journal remembers: about 2 KiB of each checkpoint."""
 SETTLED_KEPT: Final = 4_096
 """Settled attempts that a process remembers of a journal: 64 KiB."""
+
+
+def validate_attempt(attempt: bytes) -> None:
+    """Check the length of an attempt id.
+
+    Raises:
+        InvalidArgument: it is another.
+    """
+    if len(attempt) != ATTEMPT_BYTES:
+        raise InvalidArgument(f"an attempt id of {len(attempt)} bytes: it has {ATTEMPT_BYTES}")
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):

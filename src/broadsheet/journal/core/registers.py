@@ -11,7 +11,7 @@ import msgspec
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import InvalidArgument
-from broadsheet.journal.core.attempts import ATTEMPT_BYTES
+from broadsheet.journal.core.attempts import validate_attempt
 
 REGISTERS_MAX: Final = 16
 NAME_CHARS_MAX: Final = 64
@@ -68,8 +68,8 @@ def validate_condition(condition: Condition) -> None:
     """
     if condition.offset is not None and not 0 <= condition.offset < 1 << 63:
         raise InvalidArgument(f"append offset {condition.offset} is not in [0, 2**63)")
-    if len(condition.attempt) not in (0, ATTEMPT_BYTES):
-        raise InvalidArgument(f"an attempt id of {len(condition.attempt)} bytes: it has {ATTEMPT_BYTES}")
+    if condition.attempt:
+        validate_attempt(condition.attempt)
     for what in (condition.check, condition.union, condition.subtract):
         if what is None:
             continue

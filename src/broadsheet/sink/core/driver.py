@@ -60,6 +60,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
+from broadsheet.sink.core.history import refuse_other_batch, refuse_other_offsets, refuse_other_query
 from broadsheet.sink.core.records import (
     NO_BATCH,
     RECORD_BYTES_MAX,
@@ -283,11 +284,12 @@ class Driver:
         give_up = after(self._now, self.patience)
         for _ in range(ATTEMPTS_MAX):
             now = yield from self._ours()
-            self._refuse_other_history(now, asked)
+            refuse_other_query(now.query, asked.query, journal=self.journal)
+            refuse_other_batch(now, asked.batch, journal=self.journal)
             if now.batch == asked.batch:
                 hit("sink.commit.found")
                 stored = (yield from self._records(now))[0]
-                self._refuse_other_digest(stored, asked)
+                refuse_other_offsets(stored, asked.digest)
                 # An earlier attempt may have sent acknowledgements of this batch that are still on their
                 # way. If they arrived after the producers' next messages, they would roll these back.
                 yield from self._redo(stored, stored.by_journal())
@@ -418,18 +420,6 @@ class Driver:
         assert isinstance(answer, ContentRead), "content was asked for"
         return records_from(answer.content, now, journal=self.journal)
 
-    def _refuse_other_history(self, now: SinkRegisters, asked: CommitAsked) -> None:
-        if now.query not in ("", asked.query):
-            raise LocalProtocolError(
-                f"commit journal {self.journal} belongs to query {now.query}, not {asked.query}: "
-                f"{OTHER_HISTORY}"
-            )
-        if asked.batch not in (now.batch, now.batch + 1):
-            hit("sink.commit.other_batch")
-            raise LocalProtocolError(
-                f"batch {asked.batch} does not follow batch {now.batch} of {self.journal}: {OTHER_HISTORY}"
-            )
-
     def _refuse_remade(self, asked: CommitAsked) -> None:
         """Refuse a batch whose messages lie partly in a deleted journal and partly in its successor."""
         revisions: dict[str, Revision] = {}
@@ -441,14 +431,6 @@ class Driver:
                     " written. Nothing of the batch is committed: start the query again, which writes the"
                     " whole batch"
                 )
-
-    def _refuse_other_digest(self, stored: Record, asked: CommitAsked) -> None:
-        if stored.digest != asked.digest:
-            hit("sink.commit.other_digest")
-            raise LocalProtocolError(
-                f"batch {asked.batch} was committed with other source offsets ({stored.digest[:12]}, now "
-                f"{asked.digest[:12]}): {OTHER_HISTORY}"
-            )
 
     def _ask(self, call: Call, timeout: Duration | None = None) -> Steps[Answer]:
         """Ask for one call, and return its answer, refusal or loss."""
@@ -492,9 +474,3 @@ class Driver:
     def _pause(self, length: Duration) -> Steps[None]:
         self._resume_at = after(self._now, length)
         yield None
-
-
-OTHER_HISTORY: Final = (
-    "the checkpoint belongs to another history. Restore the checkpoint that this journal was written with, "
-    "or start with a new checkpoint and a new commit journal"
-)

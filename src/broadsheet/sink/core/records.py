@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NewType
 import msgspec
 
 from broadsheet.base.types import Revision
-from broadsheet.errors import Corrupt, LocalProtocolError
+from broadsheet.errors import Corrupt
 from broadsheet.message.publisher import Intent
 from broadsheet.message.uuid import NO_CLOCK, Clock, ProducerId
 
@@ -95,18 +95,6 @@ class BatchPlan(msgspec.Struct, frozen=True):
     def is_committed(self, batch: int) -> bool:
         """Whether `batch` is committed already; then a task reads its input and writes nothing."""
         return batch <= self.committed
-
-    def refuse_query(self, query: str, *, journal: str) -> None:
-        """Refuse a commit journal that belongs to another query.
-
-        Raises:
-            LocalProtocolError: the registers name another query than `query`.
-        """
-        if self.query not in ("", query):
-            raise LocalProtocolError(
-                f"commit journal {journal} belongs to query {self.query}, not {query}: a "
-                "new checkpoint needs a new commit journal"
-            )
 
 
 def standing_of(values: Mapping[str, str], *, journal: str) -> SinkRegisters:
