@@ -44,6 +44,7 @@ class End:
         self._is_closing = self._is_reading = self._has_begun = False
         self._has_sent_end = False
         self._is_write_paused = False
+        self._is_blocked = False
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self.flying_bytes = 0
@@ -111,6 +112,17 @@ class End:
         self.send_reset()
         self.lose(None)
 
+    def block(self) -> None:
+        """Send nothing until `unblock`: the socket fills."""
+        self._is_blocked = True
+
+    def unblock(self) -> None:
+        """Send on. What was written meanwhile goes as one piece, as a kernel sends it."""
+        self._is_blocked = False
+        if self._outgoing:
+            self._outgoing = deque([b"".join(self._outgoing)])
+        self.pump()
+
     # -- the network's side
 
     def begin(self, protocol: ByteProtocol) -> None:
@@ -159,7 +171,7 @@ class End:
 
     def pump(self) -> None:
         """Send what fits into the window. The peer calls it when it has read."""
-        while self._outgoing and self.flying_bytes < WINDOW:
+        while self._outgoing and self.flying_bytes < WINDOW and not self._is_blocked:
             bits = self.link.draws.bits()
             limit = min(CHUNK, WINDOW - self.flying_bytes)
             if bits & 15 == 0:
@@ -237,6 +249,8 @@ class End:
         if chunk is None:
             self._got_end()
             return
+        if self.incoming:
+            chunk = self._joined(chunk)
         trace = self.streams.world.trace
         trace.counts.messages += 1
         trace.note_bytes(f"{self.peer.life!r}>{self.life!r}", chunk)
@@ -259,6 +273,15 @@ class End:
         if not sender.is_lost and not sender.life.is_dead:
             sender.pump()
         self.feed_soon()
+
+    def _joined(self, chunk: bytes) -> bytes:
+        """`chunk` and what came behind it while nobody read, as a socket gives it."""
+        pieces, size = [chunk], len(chunk)
+        while self.incoming and (behind := self.incoming[0]) is not None and size + len(behind) <= WINDOW:
+            pieces.append(behind)
+            size += len(behind)
+            self.incoming.popleft()
+        return b"".join(pieces)
 
     def _is_held(self) -> bool:
         """Whether the protocol wants no more for now."""

@@ -34,6 +34,7 @@ from broadsheet.control.core.messages import (
     Held,
     Prepare,
     Promised,
+    Read,
     Rejected,
     Why,
 )
@@ -183,7 +184,11 @@ class Ledger:
             raise Violation(f"{life!r} is {own}, has neither value nor promise, and votes: {event}")
 
     def _answers_for(self, life: Life, event: Event, message: Any) -> None:  # noqa: ANN401 - either machine.
-        """Nobody votes for another life of its node."""
+        """Nobody votes for another life of its node; readers are told what they do not have."""
+        if isinstance(event, Read) and isinstance(message, Held):
+            is_known = message.ballot in {NO_BALLOT, event.known}
+            if is_known == (message.value is not None):
+                raise Violation(f"{life!r} tells {message} to a reader that has {event.known}")
         if not isinstance(event, Prepare | Accept) or not isinstance(message, Promised | AcceptedBallot):
             return
         if event.acceptor != message.acceptor:

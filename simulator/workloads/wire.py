@@ -37,7 +37,16 @@ from simulator.history import Operation, Outcome
 from simulator.plan import Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
 from simulator.workload import Episode, Violation
-from simulator.workloads.wire_checks import Watcher, check_idle, check_idle_client, check_left, demand, hold
+from simulator.workloads.wire_borders import LONGEST, Borders, QuitServing, judge_deadline
+from simulator.workloads.wire_checks import (
+    Watcher,
+    check_client,
+    check_idle,
+    check_idle_client,
+    check_left,
+    demand,
+    hold,
+)
 from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
 from simulator.workloads.wire_long import Long, tail
 from simulator.workloads.wire_pressure import Pressure, Slots, lingering
@@ -60,6 +69,7 @@ LIMITS: Final = WireLimits(
     keepalive_interval=Duration(300 * MILLISECOND),
     dial_timeout=Duration(300 * MILLISECOND),
     drain_timeout=Duration(500 * MILLISECOND),
+    call_timeout=Duration(100 * SECOND),
     write_timeout=Duration(600 * MILLISECOND),
 )
 """Narrow budgets: every run meets the end of a share, of a window and of an account."""
@@ -104,11 +114,13 @@ POLICY: Final = RetryPolicy(attempts_max=20)
 class _Log:
     """A sink that takes runs, at once or after a while, and refuses every seventh.
 
-    It never waits for another run: while much is unanswered, no more of the connection is read.
+    Some sinks answer the last run first. None waits for another run: while much is unanswered, no more of the
+    connection is read.
     """
 
     def __init__(self, deeds: Deeds, asked: Asked, timers: Timers) -> None:
         self._deeds, self._asked, self._timers = deeds, asked, timers
+        self._is_disorderly = crc32(asked.id.encode()) % 2 == 0
         self._head = 0
         self._held: list[Run] = []
         self.ends: list[str] = []
@@ -139,7 +151,8 @@ class _Log:
             if not is_refused:
                 self._deeds.did(f"{self._asked.id}/{run.sequence}")
                 self._head += run.size
-        for run, begin in zip(held, begins, strict=True):
+        answers = list(zip(held, begins, strict=True))
+        for run, begin in reversed(answers) if self._is_disorderly else answers:
             if begin is None:
                 run.answer(Status.THROTTLED, message="every seventh")
             else:
@@ -203,14 +216,16 @@ class WireWorkload(ServiceWorkload):
     async def serve(self, context: ServiceContext, run: Episode) -> None:
         """A method of each shape."""
         self.slots = self.slots or Slots(run, _limits(run.plan.knobs).streams_max)
-        crowd = CrowdServing(self.deeds, self.slots.taken)
+        crowd, quitting = CrowdServing(self.deeds, self.slots.taken), QuitServing(self.deeds)
         methods = [
-            _row("sim.echo", 1, Shape.UNARY, self._echo, Capability.READ),
-            _row("sim.sum", 2, Shape.STREAM, self._sum, Capability.APPEND),
-            _row("sim.log", 3, Shape.RUN, partial(self._log, context), Capability.APPEND),
+            _row("sim.echo", 1, Shape.UNARY, partial(self._echo, context, run), Capability.READ),
+            _row("sim.sum", 2, Shape.STREAM, partial(self._sum, context, run), Capability.APPEND),
+            _row("sim.log", 3, Shape.RUN, partial(self._log, context, run), Capability.APPEND),
             _row("sim.row", 4, Shape.UNARY, crowd.row, Capability.READ),
             _row("sim.moved", 5, Shape.UNARY, partial(self._moved, context, crowd), Capability.READ),
             _row("sim.tail", 6, Shape.STREAM, tail, Capability.READ, is_receiving=False),
+            _row("sim.quit", 7, Shape.UNARY, quitting.quit, Capability.APPEND),
+            _row("sim.quit_stream", 8, Shape.STREAM, quitting.quit_stream, Capability.APPEND),
         ]
         authorizer = Authorizer(_tokens(), time=context.ports.time)
         ended: list[Server] = []
@@ -243,6 +258,8 @@ class WireWorkload(ServiceWorkload):
         while not all(each.is_done for each in self.callers):  # noqa: ASYNC110 - of several lives.
             await asyncio.sleep(0.05)
         if context.node == PROBER:
+            if client.knobs.get("connections_max") != FEW:  # Whoever waits may lose its place.
+                await client.borders.squeeze(Asked(context.node))
             await client.long.stall(Asked(f"{context.node}.last", STALL_MS))
             client.has_stalled = True
         while not any(each.has_stalled for each in self.callers):  # noqa: ASYNC110
@@ -296,7 +313,7 @@ class WireWorkload(ServiceWorkload):
         """Between two turns nobody waits for room that there is, and what is held belongs to somebody."""
         self.tap.look()
         for client in self.callers:
-            hold(client.pool.check)
+            check_client(client.pool)
         for life, watcher in self.servers.values():
             if not life.is_dead:
                 hold(watcher.server.check)
@@ -321,7 +338,10 @@ class WireWorkload(ServiceWorkload):
         now = context.ports.time.now()
         return crowd.moved(call, request, payload, other=context.address_of(OTHER[context.node]), now=now)
 
-    def _echo(self, call: Call, request: Asked, payload: memoryview) -> object:
+    def _echo(
+        self, context: ServiceContext, run: Episode, call: Call, request: Asked, payload: memoryview
+    ) -> object:
+        judge_deadline(run, call, context.ports.time.now())
         if not request.pause_ms:
             self.deeds.did(request.id)
             return Reply(_told(request, payload), (payload,))
@@ -335,7 +355,10 @@ class WireWorkload(ServiceWorkload):
             await lingering(request, request.pause_ms)
         return Reply(_told(request, payload), (payload,))
 
-    async def _sum(self, call: Call, request: Asked, stream: WireStream) -> Reply:
+    async def _sum(
+        self, context: ServiceContext, run: Episode, call: Call, request: Asked, stream: WireStream
+    ) -> Reply:
+        judge_deadline(run, call, context.ports.time.now())
         assert self.slots is not None, "a node serves"
         with self.slots.taken(call):
             try:
@@ -361,7 +384,19 @@ class WireWorkload(ServiceWorkload):
             self.deeds.did(request.id)
         return Reply(Told(request.id, size, crc))
 
-    def _log(self, context: ServiceContext, _call: Call, request: Asked) -> RunOpened:
+    def _log(self, context: ServiceContext, run: Episode, call: Call, request: Asked) -> object:
+        judge_deadline(run, call, context.ports.time.now())
+        if crc32(request.id.encode()) % 3:
+            return self._log_opened(context, request)
+        return self._log_later(context, call, request)
+
+    async def _log_later(self, context: ServiceContext, call: Call, request: Asked) -> RunOpened:
+        assert self.slots is not None, "a node serves"
+        with self.slots.taken(call):
+            await lingering(request, LATE_MS)
+        return self._log_opened(context, request)
+
+    def _log_opened(self, context: ServiceContext, request: Asked) -> RunOpened:
         sink, life = _Log(self.deeds, request, context.ports.timers), context.life
         self.deeds.sinks.append((lambda: life.is_dead, request.id, sink.ends))
         return RunOpened(EMPTY, sink)
@@ -380,6 +415,9 @@ class _Client:
             context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
         )
         self.pressure = Pressure(context, run, self.routed, deeds, self.random)
+        self.borders = Borders(
+            context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
+        )
         self.serial = 0
         self._tokens: dict[tuple[Capability, str], str] = {}
         self.aside: list[asyncio.Future[None]] = []
@@ -442,13 +480,16 @@ class _Client:
         await self.pool.close()
 
     def _kinds(self) -> tuple[Callable[[Asked], Awaitable[None]], ...]:
-        crowd, long = self.crowd, self.long
+        crowd, long, borders = self.crowd, self.long, self.borders
         often = (
             *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
             *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
         )
         pressure = self.pressure
-        seldom = (pressure.parade, pressure.relay, pressure.break_off)
+        seldom = (
+            *(pressure.parade, pressure.relay, pressure.break_off),
+            *(borders.hasty, borders.quit, borders.brief, borders.stuck),
+        )
         return (*often, *often, *seldom, crowd.gone, crowd.gone, long.narrow_run, long.trespass, long.tail)
 
     def _begin_to_expire(self) -> None:
@@ -461,7 +502,8 @@ class _Client:
         if self.knobs.get("connections_max") == FEW:
             return  # Whoever asks seldom may lose its place.
         connection = await dial(self.context.ports, address, token=self._token(prefix=name), limits=LIMITS)
-        ask, time, number = partial(connection.call, "sim.echo", reply=Told), self.run.world, 0
+        ask = partial(connection.call, "sim.echo", reply=Told, timeout=LONGEST)
+        time, number = self.run.world, 0
         try:
             while True:
                 number, began = number + 1, time.now
@@ -498,7 +540,7 @@ class _Client:
         if connection.transport is not None:
             connection.transport.pause_reading()
         name, payload = f"{self.context.node}.{self.serial}.deaf", bytes(LIMITS.frame_bytes_max // 2)
-        ask = partial(connection.call, "sim.echo", payload=(payload,), reply=Told)
+        ask = partial(connection.call, "sim.echo", payload=(payload,), reply=Told, timeout=LONGEST)
         calls = [asyncio.ensure_future(ask(Asked(f"{name}.{n}"))) for n in range(LIMITS.streams_max)]
         await asyncio.wait(calls, timeout=3.0)
         connection.abort("it was deaf")

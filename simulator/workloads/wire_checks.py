@@ -6,16 +6,20 @@ anything, no window is in use, and nothing waits. A connection that is not read 
 Source: wire.4-9; ADRs 0151, 0152, 0154.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from broadsheet.runtime.turn import Rank
+from broadsheet.wire import frame as f
 from broadsheet.wire.account import SHARE_OF_CONTROL, Account, Accounts, Holding, Owned
 from broadsheet.wire.client import ClientConnection, ClientRunStream
 from broadsheet.wire.connection_machine import Kind, Phase
+from broadsheet.wire.connection_protocol import ConnectionProtocol
 from broadsheet.wire.pool import Pool
+from broadsheet.wire.send_shares import SendShares
 from broadsheet.wire.server import Server
 from broadsheet.wire.server_connection import LOOKS, Backpressure, ServerConnection
+from broadsheet.wire.stream import StreamEnd
 from simulator.workload import Violation
 
 EXPIRY_LOOKS_MAX: Final = 2
@@ -62,6 +66,7 @@ class Watcher:
         check_places(self.server)
         for connection in self.server.connections.values():
             check_slots(connection)
+            check_senders(connection, connection.streams.values(), self.server.send_shares)
         self._look_at_tokens()
         self._look_at_turns()
 
@@ -145,6 +150,8 @@ def check_held(server: Server) -> None:
 
 def _is_next_with_room(accounts: Accounts, pressure: Backpressure, holding: Holding) -> bool:
     line = accounts._waiting.get(holding.account, {})  # noqa: SLF001 - a judge looks inside.
+    if holding.account.used_bytes + pressure._wanted <= accounts.floor_bytes:  # noqa: SLF001
+        return True  # Below the floor nobody waits for anybody.
     if line and next(iter(line)) is not pressure:
         return False  # Those of one caller wait for each other.
     wanted, is_reserved = pressure._wanted, pressure._expected > 0  # noqa: SLF001
@@ -162,9 +169,9 @@ def check_places(server: Server) -> None:
 
 def check_slots(connection: ServerConnection) -> None:
     """Each slot that is kept for a task has its task."""
-    for stream in connection.base.ending:
-        demand(stream in connection.works, f"stream {stream} keeps its slot, and nothing runs for it")
     if not connection.has_pending and connection.base.phase is not Phase.BROKEN:
+        for stream in connection.base.ending:
+            demand(stream in connection.works, f"stream {stream} keeps its slot, and nothing runs for it")
         for stream in connection.base.streams:
             is_worked_on = stream in connection.works or stream in connection.runs
             demand(is_worked_on, f"stream {stream} is open, and nobody works on it")
@@ -189,6 +196,27 @@ def outlived(connection: ServerConnection) -> list[int]:
     ]
 
 
+def check_senders(
+    connection: ConnectionProtocol, ends: Iterable[StreamEnd], shares: SendShares | None
+) -> None:
+    """Whoever waits to send has a reason: no window, a full socket, or those before it in the line."""
+    base = connection.base
+    if connection.is_write_paused or base.phase is not Phase.OPEN:
+        return
+    lines: list[object] = []
+    if shares is not None:
+        waiting = [line for others in shares._waiting.values() for line in others.values()]  # noqa: SLF001
+        lines = [*shares._promised, *[end for line in waiting for end in line]]  # noqa: SLF001
+    for end in ends:
+        waiter, state = end._sender, base.streams.get(end.stream)  # noqa: SLF001
+        if waiter is None or waiter.done() or state is None or end in lines:
+            continue
+        has_room = state.send_credit >= base.peer_frame_bytes_max + f.MESSAGE_COST
+        demand(
+            not has_room, f"somebody waits to send on stream {end.stream}, and has {state.send_credit} bytes"
+        )
+
+
 def check_run(run: ClientRunStream) -> None:
     """Nobody submits any more: only what is on its way uses the window."""
     size = sum([size for _, size, _ in run._answers.values()])  # noqa: SLF001 - a judge looks inside.
@@ -196,6 +224,14 @@ def check_run(run: ClientRunStream) -> None:
         run.has_ended or run.unanswered_bytes == size,
         f"{size} bytes of runs are on their way, and {run.unanswered_bytes} of the window are used",
     )
+
+
+def check_client(pool: Pool) -> None:
+    """Nobody of a client waits for what there is."""
+    hold(pool.check)
+    for connection in pool._connections.values():  # noqa: SLF001 - a judge looks inside.
+        if not connection.is_lost:
+            check_senders(connection, connection._streams.values(), None)  # noqa: SLF001
 
 
 def check_idle_client(pool: Pool) -> None:

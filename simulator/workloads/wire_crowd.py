@@ -1,12 +1,12 @@
 """Crowds: what one client of the wire workload asks all at once.
 
 A *row* is many calls that are alike, made in one turn, so that they share frames and answers; some are
-refused, some take their time, some are answered in another form: each leaves the row, and the others must
-still get their own. *Hedged* calls are more than there are streams: the first one that is answered cancels
-others in that very moment, which may have been woken for a place of their own. A *flood* is more runs than a
-window holds, submitted at once. A *moved* call is one whose first attempt nobody knows the outcome of, and
-whose later ones are told to go elsewhere, about when the time is up. What is received is looked at again
-long after it came. Source: C1, C2 (docs/guarantees.md).
+refused, some take their time, some are cancelled, some are answered in another form: each leaves the row, and
+the others must still get their own. *Hedged* calls are more than there are streams: the first one that is
+answered cancels others in that very moment, which may have been woken for a place of their own. A *flood* is
+more runs than a window holds, submitted at once. A *moved* call is one whose first attempt nobody knows the
+outcome of, and whose later ones are told to go elsewhere, about when the time is up. What is received is
+looked at again long after it came. Source: C1, C2 (docs/guarantees.md).
 """
 
 import asyncio
@@ -33,6 +33,8 @@ KEPT_MAX: Final = 12
 LARGE_BYTES: Final = 250_000
 """Ten of these are more than a peer that is slow is given time for."""
 ROW_TIMEOUT: Final = Duration(900 * MILLISECOND)
+GIVEN_UP: Final = 0.4
+"""How many rows have calls that are cancelled on their way."""
 PATIENCE: Final = 10
 """So many times as long may a call take when nothing fails any more: over two streams and a slow link."""
 GONE_FOR_GOOD: Final = 2
@@ -148,12 +150,17 @@ class Crowd:
                 _, rest = await self._routed.call("sim.row", asked, (payload,), reply=Done, timeout=timeout)
             except Refused as error:
                 self._run.history.reject(operation, type(error).__name__)
-            except BroadsheetError:
+            except (BroadsheetError, asyncio.CancelledError):
                 self._run.history.lose(operation)
             else:
                 self._run.history.ok(operation, bytes(rest).rstrip(b"!") == payload)
 
-        await asyncio.gather(*[one(number) for number in range(count)])
+        calls = [asyncio.ensure_future(one(number)) for number in range(count)]
+        if self._run.healed_at is None and self._random.random() < GIVEN_UP:
+            await asyncio.sleep(self._random.randrange(0, 5) / 1000)
+            for call in calls[:: self._random.randrange(1, 5)]:
+                call.cancel()
+        await asyncio.gather(*calls)
 
     async def hedge(self, asked: Asked) -> None:
         """More calls than streams; the first that is answered cancels others, and the rest must go on."""

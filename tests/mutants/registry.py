@@ -72,12 +72,29 @@ class Mutant:
             return
         before = owner.__dict__[last]
         plain = before.__func__ if isinstance(before, (staticmethod, classmethod)) else before
+        check_called(plain, owner, import_module(module))
         after = self.replacement(plain)
         setattr(owner, last, type(before)(after) if plain is not before else after)
         try:
             yield
         finally:
             setattr(owner, last, before)
+
+
+def check_called(function: Any, *owners: Any) -> None:
+    """A function that stands in a table is called from there: replaced by its name, it would still be called.
+
+    Raises:
+        ValueError: nothing would be planted.
+    """
+    for owner in owners:
+        for name, table in vars(owner).items():
+            if isinstance(table, dict) and not name.startswith("__"):
+                keys = [key for key, value in table.items() if value is function]
+                if keys:
+                    raise ValueError(
+                        f"{function.__qualname__} is called as {name}[{keys[0]}]: name that entry"
+                    )
 
 
 def edited(old: str, new: str) -> Callable[[Any], Any]:

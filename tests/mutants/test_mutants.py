@@ -8,7 +8,7 @@ import pytest
 
 from simulator.plan import load
 from tests.mutants.planted_regressions import REGRESSIONS, UNPROVED
-from tests.mutants.registry import PLANS, mutants
+from tests.mutants.registry import PLANS, Mutant, mutants
 
 STALE_MAX = 5
 """How many stored plans may have gone stale: each costs CI a search, and what that finds is luck."""
@@ -58,6 +58,19 @@ def test_every_stored_plan_belongs_to_a_mutant() -> None:
         if mutant.hunt is None:
             plan = load(mutant.plan_path)
             assert (plan.workload, plan.tier) == (mutant.workload, mutant.tier)
+
+
+def test_a_bug_in_a_handler_of_a_table_is_planted_in_the_table() -> None:
+    """Planted under its name it would change nothing, and be counted as a bug that nobody finds."""
+    by_name = Mutant("n", "g", "broadsheet.control.core.acceptor:AcceptorMachine._on_read", lambda old: old)
+    by_entry = Mutant(
+        "e", "g", "broadsheet.control.core.acceptor:AcceptorMachine._handlers[Read]", lambda old: old
+    )
+
+    with by_entry.planted():
+        pass
+    with pytest.raises(ValueError, match=r"_on_read is called as _handlers"), by_name.planted():
+        pass
 
 
 def test_every_regression_has_its_fix_taken_out() -> None:

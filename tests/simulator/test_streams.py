@@ -10,7 +10,7 @@ from broadsheet.ports import Transport
 from simulator.clock import NodeClock
 from simulator.links import Links, Profile
 from simulator.loop import SimLoop, run_alone
-from simulator.streams import HIGH, WINDOW, Streams
+from simulator.streams import HIGH, WINDOW, End, Streams
 from simulator.trace import Trace
 from simulator.world import Life, World
 
@@ -20,6 +20,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.got = bytearray()
+        self.hints: list[int] = []
         self.said: list[str] = []
         self.error: Exception | None = None
         self.transport: Transport
@@ -32,6 +33,7 @@ class Peer:
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """A small buffer."""
+        self.hints.append(sizehint)
         return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -101,6 +103,43 @@ def test_bytes_arrive_whole_and_in_order_in_odd_chunks() -> None:
         pair.client.transport.write(sent)
         await asyncio.sleep(5)
         assert pair.server.got == sent
+
+    story(work)
+
+
+def test_a_socket_that_takes_nothing_fills_and_then_sends_all_of_it() -> None:
+    """Who waited for the socket is told that it takes bytes again; nothing that was written is lost."""
+
+    async def work(pair: Pair) -> None:
+        end = pair.client.transport
+        assert isinstance(end, End)
+        end.block()
+        for number in range(3):
+            end.write(bytes([number]) * HIGH)
+        await asyncio.sleep(1)
+        assert not pair.server.got
+        assert pair.client.said == ["made", "pause"]
+
+        end.unblock()
+        await asyncio.sleep(5)
+        assert pair.server.got == b"".join([bytes([number]) * HIGH for number in range(3)])
+        assert pair.client.said == ["made", "pause", "resume"]
+
+    story(work)
+
+
+def test_what_came_while_nobody_read_is_read_at_once() -> None:
+    """A socket gives all that it has: a request and what withdraws it are often in one read."""
+
+    async def work(pair: Pair) -> None:
+        pair.server.transport.pause_reading()
+        for number in range(5):
+            pair.client.transport.write(bytes([number]) * 10)
+            await asyncio.sleep(0.1)
+        pair.server.transport.resume_reading()
+        await asyncio.sleep(1)
+        assert pair.server.hints == [50]
+        assert len(pair.server.got) == 50
 
     story(work)
 
