@@ -254,7 +254,14 @@ class DiskState:
         return True
 
     def damage(self, inode: Inode, content: bytes) -> None:
-        """The medium has other bytes, and so has the cache; `content` is as long as the view."""
+        """The medium has other bytes, and so has the cache; `content` is as long as the view.
+
+        The kernel has written the file back before. Otherwise a power cut could bring the right bytes back.
+        """
+        self._record("sync", inode.number)
+        for _, written in inode.dirty:
+            apply(inode.durable, written)
+        inode.dirty = []
         at = next(n for n, pair in enumerate(zip(inode.view, content, strict=True)) if pair[0] != pair[1])
         last = max(n for n, pair in enumerate(zip(inode.view, content, strict=True)) if pair[0] != pair[1])
         change = Write(at, bytes(content[at : last + 1]))

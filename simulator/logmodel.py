@@ -83,6 +83,8 @@ class LogModel:
     def __init__(self) -> None:
         self.streams: dict[int, list[Standing]] = {}
         self._trims: dict[int, list[tuple[int, int]]] = {}
+        self._before: dict[int, dict[tuple[int, bytes], None]] = {}
+        """Each record that a stream had before its last start: damage may take what has voided it."""
 
     def now(self, stream: int) -> Standing:
         """Where `stream` stands if everything that was asked for comes about."""
@@ -162,7 +164,7 @@ class LogModel:
             if not damage.what:
                 return f"stream {stream} is quarantined, and nothing was damaged: {told}"
             assert kept is not None
-            wrong = [r.offset for r in kept.held if not _was_ever(standings, r.offset, r.payload)]
+            wrong = [r.offset for r in kept.held if not self._was_ever(stream, r.offset, r.payload)]
             return f"stream {stream} shows other bytes at {wrong}: {told}" if wrong else None
         if self.legal(stream, kept, promised=promised, trims=trims):
             return None
@@ -178,7 +180,7 @@ class LogModel:
                 return None
             return f"{said}, and does not say that it lost anything"
         if damage.is_torn and kept is not None:
-            wrong = [r.offset for r in kept.held if not _was_ever(standings, r.offset, r.payload)]
+            wrong = [r.offset for r in kept.held if not self._was_ever(stream, r.offset, r.payload)]
             return f"stream {stream} shows other bytes at {wrong}: {told}" if wrong else None
         if kept is not None and not kept.point.next and stream in damage.nameless:
             return None  # Of what was being written some frames are left.
@@ -192,6 +194,9 @@ class LogModel:
         self, stream: int, kept: Kept | None, *, promised: int, trims: Iterable[tuple[int, int]]
     ) -> None:
         """What a start has told is so from now on."""
+        before = self._before.setdefault(stream, {})
+        for standing in self.streams[stream]:
+            before.update(dict.fromkeys(standing.content.items()))
         if kept is None:
             self.streams[stream] = [Standing()]
         elif kept.flags & RowFlag.QUARANTINED:
@@ -217,6 +222,10 @@ class LogModel:
                     is_there=True,
                 )
             ]
+
+    def _was_ever(self, stream: int, offset: int, payload: bytes) -> bool:
+        is_since = any(each.content.get(offset) == payload for each in self.streams[stream])
+        return is_since or (offset, payload) in self._before.get(stream, {})
 
     def _part(self, stream: int, kept: Kept) -> int:
         standings = self.streams[stream]
@@ -244,10 +253,6 @@ def _is_part(standing: Standing, kept: Kept) -> bool:
     found = {int(record.offset): record.payload for record in kept.held}
     is_empty = kept.first == kept.point.next
     return found == wanted and (is_empty or standing.chains.get(kept.point.next) == kept.point.crc)
-
-
-def _was_ever(standings: Sequence[Standing], offset: int, payload: bytes) -> bool:
-    return any(each.content.get(offset) == payload for each in standings)
 
 
 def _told(kept: Kept | None) -> str:

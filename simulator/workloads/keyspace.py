@@ -1,9 +1,9 @@
 """The key space in tier 2: the real role over the real log, on one node's simulated disk.
 
 Clients transact (several keys at once, compared by mod revision) and read the whole map, through two
-methods that only this workload has. The log is small, so that snapshots and trims happen. One disk:
-crashes, power cuts and every refusal are in the budget, damage is not. Source: design/control.md
-control.15-17; simulation.5.
+methods that only this workload has. Watchers in the node's process mirror what is shown, some of them late.
+The log is small, so that snapshots and trims happen. One disk: crashes, power cuts and every refusal are in
+the budget, damage is not. Source: design/control.md control.15-17; simulation.5.
 """
 
 import asyncio
@@ -32,11 +32,14 @@ from broadsheet.wire.server import Server
 from simulator.checkers.transactions import Transaction, check_transactions
 from simulator.plan import CLOCKS, CRASHES, DISK, NETWORK, Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
-from simulator.workload import Episode
+from simulator.workload import Episode, Violation
+from simulator.workloads.keyspace_watchers import Watcher
 
 NODE: Final = NodeId("n1")
 CALL_SECONDS: Final = 1.0
 KEYS_MAX: Final = 12
+WATCHED: Final = ("", "k0", "k1")
+"""Prefixes that are watched."""
 CONFIG: Final = KeyspaceConfig(
     wal=WALConfig(
         segment_bytes=320 * KIB,
@@ -81,6 +84,8 @@ class KeyspaceWorkload(ServiceWorkload):
     name: ClassVar[str] = "keyspace"
     serving: tuple[ServiceContext, LocalKeyspace] | None = None
     """The boot that began to serve last."""
+    watchers: tuple[Watcher, ...] = ()
+    """Those of that boot."""
     scope: ClassVar[tuple[str, ...]] = ("keyspace", "wal")
     clients: ClassVar[int] = 4
     budget: ClassVar[Budget] = Budget(kinds=(*CRASHES, *NETWORK, *CLOCKS, *DISK))
@@ -127,6 +132,11 @@ class KeyspaceWorkload(ServiceWorkload):
         keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Found under its port.
         if isinstance(keyspace, LocalKeyspace):
             self.serving = (context, keyspace)
+        self.watchers = tuple(
+            Watcher(keyspace, prefix, context.random(f"watcher {prefix}")) for prefix in WATCHED
+        )
+        for watcher in self.watchers:
+            context.scope.spawn(watcher.work(run.world.fail), name=f"watch {watcher.mirror.prefix}")
 
         async def transact(_call: Call, body: TransactBody, _payload: memoryview) -> Reply:
             return Reply(await keyspace.transact(body.compares, body.operations))
@@ -139,6 +149,18 @@ class KeyspaceWorkload(ServiceWorkload):
             context.ports, context.scope, methods, authorizer=Authorizer(None, time=context.ports.time)
         )
         await server.listen(context.address, is_insecure=True)
+
+    def watch(self, run: Episode) -> None:
+        """Once nothing fails any more, every watcher comes to the end."""
+        context, _ = self.serving or (None, None)
+        if run.healed_at is None or context is None or context.life.is_dead or context.life.is_paused:
+            return
+        for watcher in self.watchers:
+            if watcher.is_stuck(run.world.now):
+                raise Violation(
+                    f"watch of {watcher.mirror.prefix!r} stays at revision {watcher.mirror.revision} of"
+                    f" {watcher.keyspace.revision}"
+                )
 
     async def client(self, context: ServiceContext, run: Episode) -> None:
         """One operation at a time."""

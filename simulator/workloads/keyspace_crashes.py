@@ -1,13 +1,16 @@
 """The key space, tier 3: seeded histories of one map, and what crashes, damage and restarts leave of it.
 
 In each epoch a node lives some lives on one disk with a small log: transactions on their way together,
-snapshots asked for at any time, full and slow disks, ends of all kinds. Disks that a power cut could have
-left are started: the map must be one that transactions of a row of revisions lead to, at least all that were
-answered, and take another one at a revision that nobody was given. A damaged disk shows that too, or does
-not start and says so. The log by itself is judged by `log`. Source: control.15-17; W2, W6.
+snapshots of one chunk or many asked for at any time, full and slow disks, ends of all kinds. Disks that a
+power cut could have left are started, some of them behind starts that were killed, some in the middle of a
+snapshot: the map must be one that transactions of a row of revisions lead to, at least all that were
+answered, and take another one at a revision that nobody was given, and then a snapshot. A damaged disk shows
+that too, or does not start and says so; the power fails in the middle of such a start, too. The log by itself
+is judged by `log`. Source: control.15-17; W2, W6.
 """
 
 import asyncio
+from bisect import bisect_right
 from contextlib import suppress
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
@@ -17,6 +20,7 @@ from msgspec.structs import replace
 from broadsheet.base import buggify
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Unknown
+from broadsheet.keyspace.core.store import SnapshotState
 from broadsheet.keyspace.core.transaction import Delete, KeyValue, Operation, Put
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig, LocalKeyspace
 from broadsheet.keyspace.local.role import LOG_DIRECTORY, open_keyspace
@@ -37,9 +41,17 @@ from simulator.workload import Violation
 from simulator.world import Life
 
 EPOCHS: Final = 2
-STATES: Final = 30
+STATES: Final = 24
 ATOMS_MAX: Final = 6
+CUT_SHORT: Final = 8
+"""Of these, how many are in the middle of a snapshot, where there are so many."""
 DAMAGED: Final = 10
+BEHIND: Final = 2
+"""Crash states of the start on a damaged disk that are started again."""
+EARLY: Final = 0.25
+"""Of the disks that are started, the share on which a start was killed before."""
+SNAPSHOT: Final = 0.4
+"""Of the starts, the share behind which a snapshot is asked for."""
 OPENS_SECONDS: Final = 60
 TRIES: Final = 40
 """A transaction that is refused for a while is tried so often, every 50 ms."""
@@ -65,6 +77,7 @@ class KeyspaceCrashes(CrashWorkload):
             "segments_max": draw.randrange(4, 7),
             "lives": draw.randrange(1, 4),
             "operations": draw.randrange(60, 160),
+            "chunk_bytes": (20, 200, 2 * KIB)[draw.randrange(0, 3)],
         }
 
     def perform(self, run: CrashEpisode) -> None:
@@ -89,6 +102,8 @@ class _Disk(NamedTuple):
     damage: str = ""
     may_lack: bool = False
     """The newest transactions may be gone: after a crash nothing tells a torn batch from a damaged one."""
+    firm_from: int = 0
+    """Where they may, the number of the first transaction that was asked for after the damage."""
 
 
 class KeyspaceHistories:
@@ -104,18 +119,21 @@ class KeyspaceHistories:
         self.clock = run.clock
         self.boots = 0
         self.before: tuple[object, ...] = ()
+        self.writing: list[int] = []
+        """Steps of the tape at which a snapshot was being written."""
 
     @property
     def config(self) -> KeyspaceConfig:
         """A small one."""
         delay = Duration(self.knobs["vouch_ms"] * MILLISECOND)
         wal = replace(KEYSPACE.wal, segments_max=self.knobs["segments_max"], vouch_delay=delay)
-        return replace(KEYSPACE, wal=wal, history_transactions_max=16)
+        chunk_bytes = self.knobs.get("chunk_bytes", KEYSPACE.snapshot_chunk_bytes)
+        return replace(KEYSPACE, wal=wal, history_transactions_max=16, snapshot_chunk_bytes=chunk_bytes)
 
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape = record_on(self.disk_state)
+            self.tape, self.writing = record_on(self.disk_state), []
             for mark in self.before:
                 self.tape.mark(mark)
             begun = len(self.tape.steps)
@@ -140,9 +158,18 @@ class KeyspaceHistories:
         self.boots += 1
         return NodeClock(self.run.world, f"{NODE}.{self.boots}")
 
+    def _cut(self, state: DiskState) -> NodeClock:
+        """The power fails, and the machine starts again; no tape tells what is left."""
+        state.tape = None
+        state.power_cut()
+        return self._reboot()
+
     def _judge(self, begun: int) -> list[CrashState]:
         syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
-        chosen = dict.fromkeys(self.judging.sample(syncs, min(STATES, len(syncs))))
+        behind = [n for at in self.writing for n in syncs[bisect_right(syncs, at) :][:1]]
+        cut_short = self.judging.sample(behind, min(CUT_SHORT, len(behind)))
+        others = self.judging.sample(syncs, min(STATES - len(cut_short), len(syncs)))
+        chosen = dict.fromkeys([*cut_short, *others])
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
         for state in states:
@@ -158,14 +185,34 @@ class KeyspaceHistories:
                 disk_state = DiskState.of(image, state.directories)
             else:
                 disk_state = self.disk_state.fork()
+                disk_state.tape = self.tape  # Copied below.
                 image = {name: bytes(inode.view) for name, inode in disk_state.files.items()}
                 marks, clock, where = self.marks(), self.clock, "a kill"
             names = [name for name in image if name.startswith("keyspace/") and "lock" not in name]
             damage = hurt(image, self.judging, names, LOG_DIRECTORY)
             if damage is None:
                 continue
+            if disk_state.tape is None:
+                tape = record_on(disk_state)
+                for mark in marks:
+                    tape.mark(mark)
+            else:
+                tape = disk_state.tape = Tape([*self.tape.steps])
             disk_state.damage(disk_state.files[damage.name], damage.content)
-            self._start(_Disk(disk_state, marks, clock, where, damage.what, damage.is_newest))
+            disk = _Disk(disk_state, marks, clock, where, damage.what, damage.is_newest, len(self.asked))
+            begun = len(tape.steps)
+            self._start(disk)
+            positions = [n for n in range(begun, len(tape.steps)) if tape.steps[n][0].startswith("sync")]
+            chosen = dict.fromkeys(self.judging.sample(positions, min(BEHIND, len(positions))))
+            for state in crash_states(tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen):
+                self._start(
+                    disk._replace(
+                        state=DiskState.of(state.image, state.directories),
+                        marks=state.marks,
+                        clock=None,
+                        damage=f"{damage.what}, and a power cut at {state.position}",
+                    )
+                )
 
     def _start(self, disk: _Disk) -> None:
         """Start on it, and judge what it shows; sometimes twice."""
@@ -179,14 +226,18 @@ class KeyspaceHistories:
             self.run.live(state, self._opened_somehow, clock=clock)
             state.quota_bytes = FULL_BYTES
             state.locks.clear()
+        while random.random() < EARLY:
+            operations = 1 + random.randrange(random.choice((12, 60)))
+            self.run.die(state, self._opened_somehow, operations=operations, clock=clock)
+            if random.random() < 0.5:
+                clock = self._cut(state)
+                disk = disk._replace(clock=None)
+            state.locks.clear()
         marks = list(disk.marks)
         said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
         if said is None and random.random() < 0.5:
-            is_cut = random.random() < 0.7
-            if is_cut:
-                state.power_cut()
+            clock = self._cut(state) if random.random() < 0.7 else clock
             state.locks.clear()
-            clock = self._reboot() if is_cut else clock
             said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
         self.run.trace.note("judged", disk.where, disk.damage, said)
         if said is not None:
@@ -220,11 +271,15 @@ class KeyspaceHistories:
             return None if it.damage else f"W6: it does not start, and nothing was damaged: {error}"
         except (BroadsheetError, OSError, TimeoutError) as error:
             return f"it does not start: {error!r}"
-        said = self.judge(keyspace.range(""), keyspace.revision, marks, may_lack=it.may_lack)
+        firm_from = it.firm_from if it.may_lack else 0
+        said = self.judge(keyspace.range(""), keyspace.revision, marks, firm_from=firm_from)
         if said is not None:
             return said
         told = [mark for mark in marks if isinstance(mark, tuple) and mark[0] in ("answered", "shown")]
         highest = max((int(mark[1]) for mark in told), default=0)
+        if self.judging.random() < SNAPSHOT:  # What it trims is gone when the transaction is durable.
+            keyspace.flush_asked()
+            await asyncio.sleep(0.05)
         number = self.note(("judged",), ())
         for left in reversed(range(TRIES)):
             try:
@@ -239,6 +294,8 @@ class KeyspaceHistories:
         if outcome.revision <= highest and not may_repeat:
             return f"revision {outcome.revision} is given again: {highest} was answered"
         marks.append(("answered", outcome.revision, number))
+        if it.state.tape is not None:
+            it.state.tape.mark(marks[-1])
         return f"the process ended: {crashes[0]!r}" if crashes else None
 
     def note(self, puts: tuple[str, ...], deletes: tuple[str, ...]) -> int:
@@ -247,13 +304,17 @@ class KeyspaceHistories:
         return len(self.asked) - 1
 
     def judge(
-        self, pairs: list[KeyValue], revision: int, marks: list[object], *, may_lack: bool
+        self, pairs: list[KeyValue], revision: int, marks: list[object], *, firm_from: int = 0
     ) -> str | None:
-        """What is wrong with a map; None where nothing is."""
+        """What is wrong with a map; None where nothing is.
+
+        Args:
+            firm_from: the number of the first transaction that no damage may have taken.
+        """
         answered = {mark[2]: mark[1] for mark in marks if mark[0] == "answered"}  # type: ignore[index]
         refused = {mark[1]: None for mark in marks if mark[0] == "refused"}  # type: ignore[index]
-        highest = max(answered.values(), default=0)
-        if revision < highest and not may_lack:
+        highest = max((at for number, at in answered.items() if number >= firm_from), default=0)
+        if revision < highest:
             return f"W2: revision {highest} was answered, and the map is at {revision}"
         shown = {pair.key: pair for pair in pairs}
         by_revision: dict[int, int] = {}
@@ -270,7 +331,7 @@ class KeyspaceHistories:
             if not 0 < pair.create_revision <= pair.mod_revision <= revision:
                 return f"{pair} is above revision {revision}"
         known = {**by_revision, **{at: number for number, at in answered.items() if at <= revision}}
-        return None if may_lack else self._lacks(shown, known)
+        return self._lacks(shown, {at: number for at, number in known.items() if number >= firm_from})
 
     def _lacks(self, shown: dict[str, KeyValue], known: dict[int, int]) -> str | None:
         """Which change is not there; None where all are, or were changed again."""
@@ -291,7 +352,7 @@ class KeyspaceHistories:
     async def _life(self, life: Life, disk: SimDisk) -> None:
         crashes: list[BaseException] = []
         keyspace = await asyncio.wait_for(self.open(life, disk, crashes), OPENS_SECONDS)
-        said = self.judge(keyspace.range(""), keyspace.revision, list(self.marks()), may_lack=False)
+        said = self.judge(keyspace.range(""), keyspace.revision, list(self.marks()))
         if said is not None:
             raise Violation(f"{said} (after a crash)")
         self.tape.mark(("shown", keyspace.revision))
@@ -311,6 +372,8 @@ class KeyspaceHistories:
                 room = disk.state.used() + self.random.randrange(20_000)
                 disk.state.quota_bytes = FULL_BYTES if is_full else room
             await asyncio.sleep(self.random.choice((0, 0, 0.0001, 0.0005, 0.01)))
+            if keyspace._store.snapshot is SnapshotState.WRITING:  # noqa: SLF001 - nobody else asks.
+                self.writing.append(len(self.tape.steps))
             if crashes:
                 raise Violation(f"the process ended: {crashes[0]!r}")
         if self.random.random() < 0.3:

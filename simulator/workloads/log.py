@@ -2,15 +2,17 @@
 
 A seed is a few epochs. In each a log lives some lives on one disk, with small segments, sizes at borders,
 trims, truncations, resets, drops, full disks and ends of all kinds, and every write is recorded. Then disks
-that a power cut could have left are judged (`logmodel.py`), damaged in the ways that disks damage (a flipped
-bit, a lost sector, whole batches lost, several at once), judged again, and one of them is what the next
-epoch starts from: recovery of what recovery wrote. At the end of an epoch all is trimmed, and the log must
-have room again. It does not know journals: `append` in tier 3 does.
+that a power cut could have left are judged (`logmodel.py`), more of them behind turns that the workload plays
+on purpose; damaged in the ways that disks damage (a flipped bit, a lost sector, whole batches lost, several
+at once), judged again; some are started, often behind a start that was killed; and one of them is what the
+next epoch starts from: recovery of what recovery wrote. At the end of an epoch all is trimmed, and the log
+must have room again. It does not know journals: `append` in tier 3 does.
 Source: `docs/protocols/wal.md`.
 """
 
 import asyncio
 import errno
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -42,6 +44,12 @@ EPOCHS: Final = 3
 STATES_EACH: Final = 4
 """Crash states of one point that are judged as they are."""
 ATOMS_MAX: Final = 5
+STATES_PLAYED: Final = 24
+"""Crash states of each point in a turn that was played on purpose."""
+PLAYED_MAX: Final = 3
+"""Such points of an epoch that are judged."""
+EARLY: Final = 0.4
+"""Of the disks that are started, the share on which a start was killed before."""
 DAMAGED: Final = 60
 """Damaged disks of an epoch that are judged."""
 RESTARTED: Final = 4
@@ -71,6 +79,7 @@ class LogWorkload(CrashWorkload):
             "streams": draw.randrange(1, 6),
             "lives": draw.randrange(1, 4),
             "operations": draw.randrange(15, 45),
+            "played_percent": (0, 3, 8)[draw.randrange(0, 3)],
         }
 
     def perform(self, run: CrashEpisode) -> None:
@@ -94,18 +103,21 @@ class _Histories:
             vouch_delay=Duration(knobs["vouch_ms"] * MILLISECOND),
         )
         self.random = stream(run.plan.seed, "log", "operations")
+        self.early = stream(run.plan.seed, "log", "early")
         self.model = LogModel()
         self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
         self.tape = Tape()
         self.trims: dict[int, Trims] = {}
         self.names = [LogStreamId(n + 1) for n in range(knobs["streams"])]
         self.serial = 0
+        self.played: list[int] = []
+        """Steps of the tape behind which a turn was played on purpose."""
 
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
             self.trims = {}
-            self.tape = record_on(self.disk_state)
+            self.tape, self.played = record_on(self.disk_state), []
             begun = len(self.tape.steps)
             for number in range(self.knobs["lives"]):
                 is_last = number == self.knobs["lives"] - 1
@@ -153,6 +165,10 @@ class _Histories:
         for state in crash_states(self.tape, atoms_max=ATOMS_MAX, first=begun, each_max=STATES_EACH):
             self._look(state.image, Promised(state.marks), NO_DAMAGE, state.position)
             states.append(state)
+        syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0] == "sync"]
+        behind = [n for at in self.played for n in syncs[bisect_right(syncs, at) :][:1]][-PLAYED_MAX:]
+        for state in crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=STATES_PLAYED, at=behind):
+            self._look(state.image, Promised(state.marks), NO_DAMAGE, state.position)
         return states
 
     def _look(self, image: dict[str, bytes], promised: Promised, damage: Damage, position: int) -> None:
@@ -211,6 +227,7 @@ class _Histories:
                 image, damage = damaged(image, self.random)
             disk_state = DiskState.of(image, state.directories)
             disk_state.draws = Draws(self.run.plan.seed, "restart", self.run.lives)
+            image = self._killed_early(disk_state, Promised(state.marks), damage, state)
             lives: list[_Life] = []
             said = self.run.live(disk_state, partial(self._begin, image, lives))
             if said is not None:
@@ -223,6 +240,25 @@ class _Histories:
                     raise Violation(
                         f"W1 stream {name}: what was appended behind a restart is not there: {kept}"
                     )
+
+    def _killed_early(
+        self, disk_state: DiskState, promised: Promised, damage: Damage, state: CrashState
+    ) -> dict[str, bytes]:
+        """Starts that are killed, or cut by the power: what they leave tells the same."""
+        while self.early.random() < EARLY:
+            operations = 1 + self.early.randrange(self.early.choice((8, 40)))
+            self.run.die(disk_state, self._opened, operations=operations)
+            disk_state.locks.clear()
+            if self.early.random() < 0.5:
+                disk_state.power_cut()
+            image = {name: bytes(inode.view) for name, inode in sorted(disk_state.files.items())}
+            self._look(image, promised, damage, state.position)
+        return {name: bytes(inode.view) for name, inode in sorted(disk_state.files.items())}
+
+    async def _opened(self, life: Life, disk: SimDisk) -> None:
+        """A start that is to be killed, in its opening or soon behind it."""
+        await _Life(self, life, disk).open()
+        await asyncio.sleep(0.01)
 
     def _begin(
         self, image: dict[str, bytes], lives: list["_Life"], life: Life, disk: SimDisk
@@ -281,6 +317,9 @@ class _Life:
         for name in self.histories.names:
             self.log.on_flush_request(name, self._asked_to_flush)
         for _ in range(self.histories.knobs["operations"]):
+            played = self.histories.knobs.get("played_percent", 0)
+            if played and self.random.random() * 100 < played:
+                await self._begin_anew_behind_a_trim()
             name = self.histories.names[self.random.randrange(len(self.histories.names))]
             self._operate(name)
             if self.random.random() < READS:
@@ -301,6 +340,42 @@ class _Life:
             self.disk.state.quota_bytes = 1 << 40
             await self.log.close()
             self._fail()
+
+    async def _begin_anew_behind_a_trim(self) -> None:
+        """In one turn a stream alone in an old segment is trimmed, which frees it, and then begins anew.
+
+        No row of that batch tells of the trim; where the write is torn, the reset or drop may be lost, too.
+        """
+        name = self.histories.names[self.random.randrange(len(self.histories.names))]
+        self.disk.state.quota_bytes = 1 << 40
+        for each in self.histories.names:
+            if each != name and self.model.now(each).next and not self.model.now(each).is_lost:
+                self.histories.note_trim(each, self.model.now(each).next)
+                self.log.trim(each, Offset(self.model.now(each).next))
+        if self.model.now(name).is_lost:
+            return
+        await asyncio.sleep(0.005)
+        size = min(self.histories.config.record_bytes_max, self.histories.config.segment_bytes // 4)
+        lap = self.log.status().lap_head
+        try:
+            for _ in range(16):
+                if self.log.status().lap_head >= lap + 2:
+                    break
+                self._append(name, [self._payload()[:16].ljust(size, b".")])
+                await asyncio.sleep(0.001)
+            self._append(name, [self._payload()[: self.random.choice((100, 2000))]])
+            now = self.model.now(name)
+            below = max(0, now.next - self.random.choice((0, 1, 2)))
+            self.histories.note_trim(name, below)
+            self.log.trim(name, Offset(below))
+            (self._reset if self.random.random() < 0.6 else self._drop)(name)
+            if self.random.random() < 0.7:
+                self._append(name, [self._payload()[: self.random.choice((100, 2000))]])
+        except (LogFull, Throttled, TooLarge):
+            self.run.refused += 1
+            return
+        self.histories.played.append(len(self.histories.tape.steps))
+        await asyncio.sleep(0.005)
 
     async def look(self, image: dict[str, bytes]) -> str | None:
         """Start on `image`, compare, append to each sound stream, and wait until that is durable."""

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
-from simulator.disk_state import SECTOR, DiskState
+from simulator.disk_state import SECTOR, DiskState, Write
 from simulator.entropy import Draws
 
 
@@ -203,3 +203,16 @@ def test_crash_states_stay_bounded_and_cover_the_edges() -> None:
     images = [state.image.get("f", b"") for state in states]
     assert b"p" * SECTOR * 40 in images
     assert b"p" * SECTOR * 39 in images
+
+
+def test_no_power_cut_brings_back_what_was_damaged() -> None:
+    """Otherwise a start would meet a batch that was damaged before, whole, beside another of its number."""
+    disk_state = DiskState()
+    inode = disk_state.create("a")
+    disk_state.sync_dir("")
+    disk_state.change(inode, Write(0, b"sound"))
+
+    disk_state.damage(inode, b"soUnd")
+    disk_state.power_cut()
+
+    assert bytes(disk_state.files["a"].view) == b"soUnd"

@@ -26,11 +26,11 @@ def test_a_map_that_breaks_a_promise_is_told() -> None:
     later = KeyValue("a", b"0 ", Revision(1), Revision(2))
     answered = ("answered", 1, 0)
 
-    assert it.judge([a, b], 1, [answered], may_lack=False) is None
-    assert it.judge([b], 2, [answered], may_lack=False) is None, "the deletion may have been made"
-    assert it.judge([], 0, [answered], may_lack=False) is not None
-    assert it.judge([], 0, [answered], may_lack=True) is None
-    assert it.judge([a], 1, [answered], may_lack=False) is not None
-    assert it.judge([a, b], 1, [("refused", 0)], may_lack=False) is not None
-    assert it.judge([later, b], 2, [answered], may_lack=False) is not None
-    assert it.judge([a, b], 0, [], may_lack=False) is not None
+    assert it.judge([a, b], 1, [answered]) is None
+    assert it.judge([b], 2, [answered]) is None, "the deletion may have been made"
+    assert it.judge([], 0, [answered]) is not None
+    assert it.judge([], 0, [answered], firm_from=1) is None, "damage may have taken it"
+    assert it.judge([a], 1, [answered]) is not None
+    assert it.judge([a, b], 1, [("refused", 0)]) is not None
+    assert it.judge([later, b], 2, [answered]) is not None
+    assert it.judge([a, b], 0, []) is not None
