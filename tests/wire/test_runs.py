@@ -9,6 +9,7 @@ from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unkno
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged
 from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.method import EMPTY, Call, RunOpened
 from broadsheet.wire.run import RUN_BYTES
 from tests.wire.harness import Echo, Empty, until, world
 
@@ -344,3 +345,23 @@ async def test_a_run_stream_that_is_finished_before_it_is_opened_ends() -> None:
         assert w.server.counts.refused == 0
         writer.close()
         await reader.read()
+
+
+async def test_a_run_stream_that_was_opened_in_time_outlives_the_deadline_of_its_opening() -> None:
+    """A deadline between opening and end of its task refused the stream, and its sink was not told."""
+    async with world() as w:
+        client = await w.client()
+
+        async def append(_call: Call, _request: Echo) -> RunOpened:
+            (connection,) = w.server.connections.values()
+            asyncio.get_running_loop().call_soon(connection.works._late, 1)
+            return RunOpened(EMPTY, w.methods.log)
+
+        w.server.table[w.server.numbers["test.append_later"]].handler = append
+        _, run = await client.open_run("test.append_later", Echo(), reply=Empty)
+        acknowledged = await run.send([b"abc"])
+        await run.close()
+
+        assert acknowledged.end == 3
+        assert w.methods.log.is_ended
+        await client.close()

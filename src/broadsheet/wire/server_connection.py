@@ -580,7 +580,7 @@ class RequestTasks:
 
     def _late(self, stream: int) -> None:
         entry = self._works.get(stream)
-        if entry is not None and entry.task is not None:
+        if entry is not None and entry.task is not None and not entry.task.done():
             hit("wire.late")
             error = DeadlineExceeded("the deadline passed while the node was working on it")
             self._connection.refuse(stream, error)
