@@ -14,7 +14,8 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
-from tests.wire.harness import Echo, Empty, Sum, World, until, world
+from broadsheet.wire.method import EMPTY
+from tests.wire.harness import PATIENCE_SECONDS, Echo, Empty, Sum, World, until, world
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -495,6 +496,32 @@ async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:
         body, _ = await client.call("test.echo", Echo(number=1), reply=Echo)
 
         assert body.number == 1
+        await client.close()
+
+
+async def test_a_run_that_is_acknowledged_with_a_wrong_count_is_unknown() -> None:
+    """The connection ended, and the sender of that run waited for ever."""
+
+    async def rogue(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        welcome = f.Welcome(f.VERSION, 4 << 20, 16 << 20, 10, 10, {"test.append": 208})
+        writer.write(f.frame(f.HELLO, 0, f.encode(welcome)))
+        await reader.read(200)
+        await reader.read(200)
+        writer.write(f.frame(f.OPENED, 1, f.encode(EMPTY)))
+        await reader.read(200)
+        writer.write(f.frame(f.RUN_ACK, 1, f.RUN_ACK_BODY.pack(0, 7, 0, 3)))
+        await reader.read()
+        writer.close()
+
+    async with world() as w:
+        server = await asyncio.start_server(rogue, "127.0.0.1", 0)
+        w.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = await w.client()
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        with pytest.raises(Unknown):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await run.send([b"abc"])
+        server.close()
         await client.close()
 
 

@@ -277,11 +277,11 @@ class ClientRunStream:
 
     def on_answer(self, event: AcknowledgedReceived | RunRefused) -> None:
         """Resolve the future of a run with its answer."""
-        entry = self._answers.pop(event.sequence, None)
+        entry = self._answers.get(event.sequence)
         if entry is None or entry[0] != event.count:
             self._connection.base.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
             return
-        _, size, future = entry
+        _, size, future = self._answers.pop(event.sequence)
         self.unanswered_bytes -= size
         if not future.done():
             if isinstance(event, RunRefused):
