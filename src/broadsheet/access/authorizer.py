@@ -38,7 +38,10 @@ class Authorizer:
         if self._tokens is None:
             return ANYONE
         if not token:
-            raise Unauthenticated("this node wants a token: pass token=, or mint one with its key")
+            raise Unauthenticated(
+                "this node wants a token: set BROADSHEET_TOKEN for the command line, or pass token=. "
+                "docs/operations/tokens.md shows how to make one"
+            )
         return self._tokens.verify(token, now=self._time.wall())
 
     def authorize(self, principal: Principal, capability: Capability, name: str | None) -> None:
