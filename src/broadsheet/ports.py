@@ -355,6 +355,8 @@ class ObjectStore(Protocol):
 
         Raises:
             FileNotFoundError: there is no such object.
+            Corrupt: bytes of it are damaged, and another call does not help.
+            OSError: the store does not answer: repeat the call.
         """
         ...
 

@@ -11,7 +11,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import Status
+from broadsheet.errors import Corrupt, Status
 from broadsheet.journal import producer_indexing, service
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
@@ -106,6 +106,34 @@ async def test_a_damaged_index_is_passed_over() -> None:
         for name in _indexes(shelf):
             _damage(shelf, name)
         assert await _point(node, 8 * len(LINE)) == 0
+    assert not crashes
+
+
+class Unreadable(Shelf):
+    """A store whose disk cannot read some objects."""
+
+    bad: Sequence[str] = ()
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        if name in self.bad:
+            raise Corrupt(f"the disk cannot read {name}")
+        return await super().get(name, begin, end)
+
+
+async def test_an_index_and_a_fragment_that_the_disk_cannot_read_are_damaged() -> None:
+    """They looked like a store that is down: no committed read of the journal ever succeeded again."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Unreadable(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 4)
+    shelf.bad = _indexes(shelf)[-1:]
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        assert await _point(node, 4 * len(LINE) - 1) == 2 * len(LINE)
+        shelf.bad = sorted(name for name in shelf.objects if name.startswith(f"{NAME}/"))[:1]
+        with pytest.raises(Corrupt, match=r"is damaged in its store: .*: restore it from a copy"):
+            await node.content_of(NAME)
+        await _append(node, 1)
     assert not crashes
 
 

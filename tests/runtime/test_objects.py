@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broadsheet.base.names import PARTIAL_SEGMENT as PARTIAL
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.runtime.disk import LocalDisk, LocalFile
 from broadsheet.runtime.objects import PARTIAL_AGE_MAX_S, LocalObjects, local_root
 
@@ -183,4 +183,27 @@ async def test_an_object_is_durable_before_it_has_its_name(
     await objects.put_if_absent("d/name", (b"content",))
 
     assert order == ["sync", "link", "sync the directory"]
+    objects.close()
+
+
+async def test_an_object_with_a_sector_that_cannot_be_read_is_damaged_and_the_store_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad sector looked like a store that is down: callers were told to try again later, for ever."""
+    objects, read = LocalObjects(tmp_path), LocalFile.read_at
+
+    def read_at(self: LocalFile, at: int, length: int) -> bytes:
+        if self.name == "a/bad" and at < 4096:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, at, length)
+
+    for name in ("a/bad", "a/good"):
+        assert await objects.put_if_absent(name, (b"x" * 5_000,))
+    monkeypatch.setattr(LocalFile, "read_at", read_at)
+    with pytest.raises(Corrupt, match=r"the disk cannot read \[0, 10\) of a/bad"):
+        await objects.get("a/bad", 0, 10)
+    assert await objects.get("a/bad", 4096) == await objects.get("a/good", 4096) == b"x" * 904
+    assert not await objects.put_if_absent("a/bad", (b"x" * 5_000,)), "its bytes are not written over"
+    with pytest.raises(Corrupt):
+        await objects.get("a/bad")
     objects.close()

@@ -88,10 +88,12 @@ async def fetched(objects: ObjectStore, name: str, begin: int, end: int) -> byte
     """The stored bytes of `[begin, end)`, or fewer if the object ends before.
 
     Raises:
-        Corrupt: the object is gone. OSError: the store does not answer.
+        Corrupt: the object is gone or damaged. OSError: the store does not answer.
     """
     try:
         return await objects.get(name, begin, end)
+    except Corrupt as error:
+        raise Corrupt(f"fragment {name} is damaged in its store: {error}: {RESTORE}") from error
     except FileNotFoundError as error:
         raise Corrupt(f"fragment {name} is not in its store any more: {RESTORE}") from error
 

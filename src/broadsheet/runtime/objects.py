@@ -23,7 +23,7 @@ import msgspec
 from broadsheet.base.names import PARTIAL_SEGMENT, check_file_name, check_prefix
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
-from broadsheet.errors import ConfigError
+from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.workers import Workers
@@ -100,6 +100,7 @@ class LocalObjects:
 
         Raises:
             FileNotFoundError: there is no such object.
+            Corrupt: the disk cannot read a sector of it (EIO). The store does answer, and goes on.
         """
         _check_object_name(name)
         assert 0 <= begin <= (begin if end is None else end), f"[{begin}, {end}) is no range"
@@ -188,6 +189,10 @@ class LocalObjects:
                         return False
                     at += len(piece)
             return at == file.size()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False  # The disk cannot read a sector of it.
         finally:
             file.close()
 
@@ -196,6 +201,10 @@ class LocalObjects:
         try:
             stop = file.size() if end is None else min(end, file.size())
             return file.read_at(begin, stop - begin) if begin < stop else b""
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise Corrupt(f"the disk cannot read [{begin}, {stop}) of {name}: {error}") from error
         finally:
             file.close()
 
