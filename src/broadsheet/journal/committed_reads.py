@@ -191,7 +191,14 @@ def _spooled(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
             f"journal {replica.name}: spool file {spool.name} and the fragment store do not agree about"
             f" [{spool.begin}, {spool.end}), so neither is served: {accept_loss(replica.name)}"
         )
-    return Chunk(offset=offset, data=spool.read(offset, min(most, spool.end - offset)))
+    length = min(most, spool.end - offset)
+    try:
+        return Chunk(offset=offset, data=spool.read(offset, length))
+    except Corrupt:
+        in_block = spool.block_end(next(spool.blocks(offset, spool.end))) - offset
+        if in_block >= length:
+            raise
+        return Chunk(offset=offset, data=spool.read(offset, in_block))  # The damage may be behind this block.
 
 
 async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> Chunk | None:
