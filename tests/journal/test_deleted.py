@@ -31,6 +31,24 @@ async def live_and_die(node: Running, name: JournalName, appends: int) -> None:
     await node.broker.delete(name, None)
 
 
+async def test_a_deletion_leaves_what_somebody_else_put_beside_the_spools() -> None:
+    """A file was removed with the journal, and a directory kept the deletion from its end for ever."""
+    crashes: list[BaseException] = []
+    disk, name = SimDisk(), JournalName("dead/mixed")
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=name))
+        directory = (await node.broker.replica(name)).directory
+        disk.make_dir(f"{directory}/theirs")
+        disk.open(f"{directory}/notes.txt", create=True)
+        disk.open(f"{directory}/00-01.lost", create=True)
+        await node.broker.delete(name, None)
+        assert not node.keyspace.range("")
+        assert disk.list(directory) == ["notes.txt", "theirs"]
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
+        assert node.broker.count == 0
+    assert not crashes
+
+
 async def test_a_deleted_journal_leaves_nothing() -> None:
     """One that died before its first record left its replica for ever, in the log's callbacks."""
     crashes: list[BaseException] = []

@@ -114,6 +114,22 @@ async def test_staged_content_that_was_damaged_is_not_appended(node: Running, di
     assert await append(replica, b"next") == (Status.OK, 0)
 
 
+async def test_a_staged_file_that_the_disk_cannot_read_ends_no_node() -> None:
+    """One bad sector below content that nobody was promised ended the process."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk, [Fault("read_at", error=errno.EIO, name=f"{DIRECTORY}/*")])
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        stream = StreamedAppend(replica, 1, None)
+        await stream.granted
+        stream.put(LARGE)
+        stream.finish()
+        assert await status_of(stream.answered) is Status.CORRUPT
+        assert await append(replica, b"small") == (Status.OK, 0)
+    assert not crashes
+
+
 async def test_a_checkpoint_is_made_between_streams(node: Running) -> None:
     """A journal that gets nothing but streams must let go of its log too."""
     replica = await node.broker.replica(NAME)
@@ -151,8 +167,9 @@ async def test_a_restart_removes_what_was_staged(disk: SimDisk) -> None:
     crashes: list[BaseException] = []
     disk.make_dir(DIRECTORY)
     disk.open(f"{DIRECTORY}/left", create=True).write_at(0, (b"x" * 1000,))
+    disk.make_dir(f"{DIRECTORY}/theirs")  # It ended every start.
     async with running(disk, Shelf(None, {}), seed=1, crashes=crashes):
-        assert disk.list(DIRECTORY) == []
+        assert disk.list(DIRECTORY) == ["theirs"]
     assert not crashes
 
 

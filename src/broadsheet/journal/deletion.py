@@ -14,6 +14,7 @@ from broadsheet.journal.context import Context
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, directory_of, stream_of
+from broadsheet.journal.seal_files import remove_all
 from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs
 from broadsheet.runtime.failpoints import passed
 
@@ -26,7 +27,7 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
         try:
             await context.store(info.spec.fragment.store).delete_all(name)
             passed("journal.delete.after_store")
-            await context.disk.run(partial(_remove_spools, context, directory_of(info)))
+            await context.disk.run(partial(remove_all, context.disk, directory_of(info)))
             passed("journal.delete.after_spool")
             # A stream without records is dropped, too: the log keeps callbacks for it.
             context.log.drop(stream_of(info))
@@ -40,12 +41,3 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
             await asyncio.sleep(in_seconds(backoff.next()))
         else:
             return
-
-
-def _remove_spools(context: Context, directory: str) -> None:
-    for name in context.disk.list(directory):
-        context.disk.remove(f"{directory}/{name}")
-    if context.disk.exists(directory):
-        context.disk.sync_dir(directory)
-        context.disk.remove_dir(directory)
-        context.disk.sync_dir(directory.rpartition("/")[0])

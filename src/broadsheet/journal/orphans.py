@@ -19,6 +19,7 @@ from broadsheet.journal.core.records import Identity, decode
 from broadsheet.journal.core.spec import JournalSpec, spec_key, validate_spec
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
+from broadsheet.journal.seal_files import is_ours, remove_all
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.seal_file import REMEDY
@@ -176,17 +177,14 @@ def remove_spools(disk: Disk, doomed: Sequence[OnDisk]) -> None:
     revisions = dict.fromkeys(each.revision for each in doomed)
     for revision, directory in spool_directories(disk):
         if revision in revisions:
-            for name in disk.list(directory):
-                disk.remove(f"{directory}/{name}")
-            disk.sync_dir(directory)
-            disk.remove_dir(directory)
+            remove_all(disk, directory)
     if doomed:
         disk.sync_dir(SPOOL_DIRECTORY)
 
 
 def _bytes_in(disk: Disk, directory: str) -> int:
     total = 0
-    for name in disk.list(directory):
+    for name in filter(is_ours, disk.list(directory)):
         file = disk.open(f"{directory}/{name}")
         try:
             total += file.size()

@@ -74,6 +74,23 @@ def may_go(name: str) -> bool:
     return spool_begin(name) is not None or name == f"{SEAL_NAME}.new"
 
 
+def is_ours(name: str) -> bool:
+    """Whether a file in a spool directory is the journal's: a spool file, moved aside or not, or a seal."""
+    return may_go(name) or name == SEAL_NAME or name.endswith(LOST_SUFFIX)
+
+
+def remove_all(disk: Disk, directory: str) -> None:
+    """Remove the files of a journal that is deleted, and their directory if nobody else has a file in it."""
+    for name in disk.list(directory):
+        if is_ours(name):
+            disk.remove(f"{directory}/{name}")
+    if disk.exists(directory):
+        disk.sync_dir(directory)
+        if not disk.list(directory):
+            disk.remove_dir(directory)
+            disk.sync_dir(directory.rpartition("/")[0])
+
+
 def lost_files(disk: Disk, directory: str) -> list[str]:
     """The files that were moved aside."""
     return lost_among(disk.list(directory))

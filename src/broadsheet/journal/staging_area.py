@@ -10,6 +10,7 @@ The staging area does not decide the order or the outcome of appends. Source: jo
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Throttled
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.ports import Disk, File
+from broadsheet.wal.segments import read_around
 
 DIRECTORY: Final = "journals/staged"
 SLICE_BYTES: Final = 1 << 20
@@ -62,7 +64,8 @@ class StagingArea:
         """Remove the files of an earlier process. Blocking; call it before the first `open`."""
         self.disk.make_dir(DIRECTORY)
         for name in self.disk.list(DIRECTORY):
-            self.disk.remove(f"{DIRECTORY}/{name}")
+            with suppress(IsADirectoryError, FileNotFoundError):  # A directory is somebody else's.
+                self.disk.remove(f"{DIRECTORY}/{name}")
 
     def open(self, by: StagedBy | None = None) -> "Staged":
         """Make room for one stream.
@@ -214,16 +217,16 @@ class Staged:
         self._file.write_at(self.length, (chunk,))
 
     def slices(self) -> Iterator[bytes]:
-        """The content, up to `SLICE_BYTES` at a time.
+        """The content, up to `SLICE_BYTES` at a time. Unreadable sectors are zeros, as `crc` shows.
 
         Raises:
-            OSError: the content cannot be read.
+            OSError: the content cannot be read now.
         """
         if self._file is None:
             yield b"".join(self._parts)
             return
         for at in range(0, self.length, SLICE_BYTES):
-            yield self._file.read_at(at, min(SLICE_BYTES, self.length - at))
+            yield read_around(self._file, at, min(SLICE_BYTES, self.length - at))
 
     @property
     def crc(self) -> int:
