@@ -1,6 +1,7 @@
 """A slow journal's fragments are closed by the clock too, and stored."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import StreamedAppend
+from broadsheet.ports import File
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import NAME, TURNS_MAX, Running, Shelf, running
@@ -88,6 +90,29 @@ async def test_a_fragment_that_somebody_streams_into_is_closed_after_that() -> N
         clock.advance(Duration(2 * SECOND))
         await until(lambda: bool(shelf.objects))
         assert list(shelf.objects.values()) == [b"before " + b"x" * 200_000]
+
+
+async def test_a_fragment_that_found_no_room_for_the_next_file_is_closed_when_there_is_room() -> None:
+    """The pipeline had begun the next fragment already, so the roll was asked for in vain, for ever."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"slow")
+        replica = await node.broker.replica(NAME)
+        opening = replica.context.spools.disk.open
+
+        def refusing(name: str, **_: bool) -> File:
+            raise OSError(errno.ENOSPC, "no space", name)
+
+        replica.context.spools.disk.open = refusing  # type: ignore[method-assign]
+        clock.advance(MINUTE)
+        replica.context.spools.disk.open = opening  # type: ignore[method-assign]
+        assert not shelf.objects
+        clock.advance(Duration(2 * SECOND))
+        await until(lambda: bool(shelf.objects))
+        assert list(shelf.objects.values()) == [b"slow"]
+        await append(node, b" one")
+        assert (await node.content())[1] == b"slow one"
 
 
 async def test_a_deleted_journal_is_not_looked_at_again() -> None:

@@ -308,13 +308,13 @@ def test_a_fragment_rolls_when_it_is_strictly_longer_than_its_length() -> None:
 
 
 def test_an_old_fragment_is_closed_where_it_has_anything_and_nobody_streams_into_it() -> None:
-    """`flush_interval`: a journal that gets little is stored too, and no empty fragment is made."""
+    """`flush_interval`: a journal that gets little is stored too. The host is told again, as it may fail."""
     m = pipeline()
-    assert m.step(RollAsked(), T0) == []
+    assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(0))], "the fragment that is open"
     m.step(submitted("a", 10), T0)
 
-    assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(10))]
-    assert m.step(RollAsked(), T0) == []
+    for _ in range(2):
+        assert m.step(RollAsked(), T0) == [Roll(fragment_begin=at(10))]
     assert m.step(submitted("b", 1), T0) == [persist(2, "b", 10, 11, fragment=10)]
     m.step(StreamOpened(stream=7, run="s"), T0)
     m.step(StreamEnded(stream=7, length=5), T0)

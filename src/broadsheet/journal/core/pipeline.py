@@ -421,9 +421,9 @@ class Pipeline:
     def _on_roll_asked(self, _event: RollAsked, _now: Instant, effects: list[Output]) -> None:
         """Close the open fragment, unless a stream owns the tail: its content is being written there.
 
-        The host asks again later.
+        The host asks again later, also if it could not do it. A fragment without content is not closed.
         """
-        if self.state is State.OPEN and self._tail.is_free and self.adopted_end > self.fragment_begin:
+        if self.state is State.OPEN and self._tail.is_free:
             self.fragment_begin = self.adopted_end
             effects.append(Roll(fragment_begin=self.fragment_begin))
 
