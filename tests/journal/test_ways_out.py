@@ -22,6 +22,7 @@ from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
 from broadsheet.journal.loss_acceptance import TOLD_MAX, told_of
 from broadsheet.journal.messages import LossReply
+from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
 from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX, SEAL_NAME
 from broadsheet.keyspace.core.transaction import Delete
@@ -54,6 +55,19 @@ from tests.support.faulty import Fault, FaultyDisk
 T = TypeVar("T")
 LAST = sum(map(len, PARTS[:-1]))
 """Where the newest append begins."""
+
+
+async def test_a_refusal_names_its_journal_once_and_no_status_by_its_constant() -> None:
+    """`journal x: journal x: ...` and `journal x: SHUTTING_DOWN` were what a client was told."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        replica.reason = f"journal {NAME}: the fragment store knows offset 5"
+        for status in (Status.INDEX_HAS_GREATER_OFFSET, Status.SHUTTING_DOWN, Status.NOT_FOUND):
+            told = refusal(status, replica, 0)
+            assert (told.count(f"journal {NAME}: "), status.name in told) == (1, False)
+    assert not crashes
 
 
 async def quarantined() -> SimDisk:

@@ -17,6 +17,8 @@ _MESSAGES: Final[dict[Status, str]] = {
     Status.STORE_UNHEALTHY: "{fullness}; reads go on",
     Status.THROTTLED: "too many appends of it are not answered yet; try again later",
     Status.ALREADY_EXISTS: "an append with this attempt id has taken effect already",
+    Status.SHUTTING_DOWN: "it is being closed, and nothing was appended: try again",
+    Status.NOT_FOUND: "it was deleted, and nothing was appended",
     Status.CANCELLED: "its client gave it up, or waited no longer, and nothing was appended",
     Status.FENCED: "another owner has written its epoch key",
     Status.UNKNOWN: "it was closed before the append was known to be durable: look for the content in it",
@@ -49,7 +51,8 @@ def refusal(status: Status, journal: Refusing, begin: int) -> str:
         or "the disk had no space left for it, or the process no open file: free some"
     )
     limits = journal.context.config.limits
-    return f"journal {journal.name}: " + _MESSAGES.get(status, status.name).format(
+    named = f"journal {journal.name}: "
+    told = _MESSAGES.get(status, status.name).format(
         begin=begin,
         reason=journal.reason,
         remedy=accept_loss(journal.name),
@@ -60,3 +63,4 @@ def refusal(status: Status, journal: Refusing, begin: int) -> str:
         rate=limits.flow_bytes_per_second_min,
         stall=limits.flow_stall // SECOND,
     )
+    return told if told.startswith(named) else named + told  # Reasons that a status tells name the journal.
