@@ -10,7 +10,6 @@ import pytest
 
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
-from broadsheet.ports import File
 from simulator.disk import SimDisk
 
 
@@ -141,11 +140,10 @@ async def test_a_file_that_is_used_by_a_thread_does_not_rest() -> None:
     bench = Bench(open_max=1)
     handle = bench.make(1)
     await handle.flush()
-    using: Any = handle._using()
-    file: File = using.__enter__()
+    file = handle.hold()
     assert not handle.rest()
     assert file.read_at(0, 4) == b"0001"
-    using.__exit__(None, None, None)
+    handle.let_go()
     assert handle.rest()
 
 
@@ -153,12 +151,13 @@ async def test_a_file_that_is_closed_while_a_thread_uses_it_is_closed_afterwards
     """The number of its descriptor went to another file: the thread read, or synced, that one."""
     bench = Bench()
     handle = bench.make(7)
-    with handle._using() as file:
-        handle.close()
-        assert bench.disk.open_count == 1
-        with pytest.raises(OSError, match="closed"):
-            handle.read_at(0, 4)
-        assert file.read_at(0, 4) == b"0007"
+    file = handle.hold()
+    handle.close()
+    assert bench.disk.open_count == 1
+    with pytest.raises(OSError, match="closed"):
+        handle.read_at(0, 4)
+    assert file.read_at(0, 4) == b"0007"
+    handle.let_go()
     assert bench.disk.open_count == bench.pool.open_count == 0
     handle.close()
     assert bench.disk.open_count == 0

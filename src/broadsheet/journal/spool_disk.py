@@ -10,8 +10,7 @@ held only for short looks and while a file is closed. Source: ADR 0142.
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -233,48 +232,48 @@ class SpoolHandle:
 
     def size(self) -> int:
         """See `File.size`."""
-        with self._using() as file:
+        with _Using(self) as file:
             return file.size()
 
     def read_at(self, at: int, length: int) -> bytes:
         """See `File.read_at`."""
-        with self._using() as file:
+        with _Using(self) as file:
             return file.read_at(at, length)
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """See `File.write_at`."""
-        with self._using() as file:
+        with _Using(self) as file:
             self._written += 1
             file.write_at(at, parts)
 
     def truncate(self, length: int) -> None:
         """See `File.truncate`."""
-        with self._using() as file:
+        with _Using(self) as file:
             self._written += 1
             file.truncate(length)
 
     def allocate(self, length: int) -> None:
         """See `File.allocate`."""
-        with self._using() as file:
+        with _Using(self) as file:
             self._written += 1
             file.allocate(length)
 
     def reserve(self, begin: int, end: int) -> bool:
         """See `File.reserve`. Nothing of it must be synced."""
-        with self._using() as file:
+        with _Using(self) as file:
             return file.reserve(begin, end)
 
     def sync(self) -> None:
         """Like `File.sync`, but does nothing if everything is synced."""
         if self.is_unsynced:
-            with self._using() as file:
+            with _Using(self) as file:
                 written = self._written
                 file.sync()
                 self._synced = max(self._synced, written)
 
     async def persist(self, at: int, parts: Sequence[Buffer]) -> None:
         """See `File.persist`."""
-        with self._using() as file:
+        with _Using(self) as file:
             self._written += 1
             written = self._written
             await file.persist(at, parts)
@@ -283,7 +282,7 @@ class SpoolHandle:
     async def flush(self) -> None:
         """Like `File.flush`, but does nothing if everything is synced."""
         if self.is_unsynced:
-            with self._using() as file:
+            with _Using(self) as file:
                 written = self._written
                 await file.flush()
                 self._synced = max(self._synced, written)
@@ -318,9 +317,8 @@ class SpoolHandle:
         if file is not None:
             file.close()
 
-    @contextmanager
-    def _using(self) -> Iterator[File]:
-        """The open file; it does not rest during the block.
+    def hold(self) -> File:
+        """The open file, which does not rest until `let_go`.
 
         Raises:
             OSError: EMFILE, ENFILE: the file rested, and cannot be opened now. Nothing changed.
@@ -328,15 +326,22 @@ class SpoolHandle:
         with self._pool.lock:
             self._use_count += 1
             file = None if self._is_closed else self._file
+        if file is not None:
+            return file
         try:
-            yield file if file is not None else self._awake()
-        finally:
-            with self._pool.lock:
-                self._use_count -= 1
-                if self._file is not None:
-                    self._pool.used(self)
-            if self._is_closed:
-                self._close_when_idle()
+            return self._awake()
+        except BaseException:
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """End one `hold`."""
+        with self._pool.lock:
+            self._use_count -= 1
+            if self._file is not None:
+                self._pool.used(self)
+        if self._is_closed:
+            self._close_when_idle()
 
     def _awake(self) -> File:
         if self._is_closed:
@@ -355,3 +360,18 @@ class SpoolHandle:
             raise OSError(errno.EBADF, "the file was closed meanwhile", self._name)
         self._pool.make_room()
         return mine
+
+
+class _Using:
+    """A block that uses the open file of a handle. A class: each append to a spool enters one."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: SpoolHandle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> File:
+        return self._handle.hold()
+
+    def __exit__(self, *_error: object) -> None:
+        self._handle.let_go()

@@ -10,8 +10,8 @@ This module does not know names or contents. Source: fsync(2), errseq in Linux 4
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 from weakref import WeakValueDictionary
@@ -39,20 +39,37 @@ class Inode:
         with self._turn, self.failing(fd, name):
             call(fd)
 
-    @contextmanager
-    def failing(self, fd: int, name: str, harmless: tuple[int, ...] = ()) -> Iterator[None]:
-        """Mark the inode as failed for good after any error except the `harmless` ones."""
+    def failing(self, fd: int, name: str, harmless: tuple[int, ...] = ()) -> "_Failing":
+        """Mark the inode as failed for good after any error of the block except the `harmless` ones."""
+        return _Failing(self, fd, name, harmless)
+
+    def require_trusted(self, name: str) -> None:
+        """Raise EIO if a write or a sync has failed before."""
         if self._failed_by is not None:
             text = f"failed before ({self._failed_by}), and no later sync is trusted: restart this process"
             raise OSError(errno.EIO, text, name)
-        try:
-            yield
-        except OSError as error:
-            if error.errno in harmless:
-                raise
-            self._failed_by = error
-            self._syncs.keep(self, self._key, fd)
-            raise OSError(errno.EIO, f"write or sync failed: {error}", name) from error
+
+    def fail(self, error: OSError, fd: int) -> None:
+        """Trust no later sync: `error` is of a write or a sync."""
+        self._failed_by = error
+        self._syncs.keep(self, self._key, fd)
+
+
+class _Failing:
+    """A block that writes or syncs one inode. A class: each append to a spool enters one."""
+
+    __slots__ = ("_fd", "_harmless", "_inode", "_name")
+
+    def __init__(self, inode: Inode, fd: int, name: str, harmless: tuple[int, ...]) -> None:
+        self._inode, self._fd, self._name, self._harmless = inode, fd, name, harmless
+
+    def __enter__(self) -> None:
+        self._inode.require_trusted(self._name)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and error.errno not in self._harmless:
+            self._inode.fail(error, self._fd)
+            raise OSError(errno.EIO, f"write or sync failed: {error}", self._name) from error
 
 
 class Syncs:

@@ -64,7 +64,7 @@ class Turn:
 
     def _flush(self) -> None:
         for _ in range(ROUNDS_MAX):
-            rank = next((rank for rank in Rank if self._dirty[rank]), None)
+            rank = next((rank for rank, dirty in self._dirty.items() if dirty), None)
             if rank is None:
                 return
             flushers, self._dirty[rank] = self._dirty[rank], {}

@@ -4,6 +4,7 @@ The dialler opens streams. A stream ends by our REPLY or REFUSE, or by the diall
 Source: docs/protocols/native.md.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,6 +32,8 @@ _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
 MANY_BYTES_MAX: Final = 4096
 """Equal calls up to this size are taken together; for larger ones it does not pay."""
+SUMMED_SINGLY_MAX: Final = 64
+"""Lengths of a run up to this many are summed one by one; an array costs more to make."""
 
 
 class ListenerConnection(WireConnection):
@@ -252,7 +255,10 @@ def _run_table(body: memoryview, payload_bytes: int, count_max: int) -> tuple[in
             f"a run frame with a table of {len(body) - f.U64.size} bytes: it must have {f.U32.size} for each "
             f"of 1 to {count_max} records"
         )
-    size = int(np.frombuffer(body, "<u4", offset=f.U64.size).sum(dtype=np.uint64))
+    if count <= SUMMED_SINGLY_MAX:
+        size = sum(struct.unpack_from(f"<{count}I", body, f.U64.size))
+    else:
+        size = int(np.frombuffer(body, "<u4", offset=f.U64.size).sum(dtype=np.uint64))
     if size != payload_bytes:
         raise RemoteProtocolError(
             f"a run frame's lengths add up to {size}, and its payload has {payload_bytes} bytes"

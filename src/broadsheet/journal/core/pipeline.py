@@ -140,8 +140,10 @@ class Pipeline:
 
     def deadline(self) -> Instant | None:
         """When a slow client is aborted, or a put with an unknown outcome repeated."""
-        wanted = [due for due in (self._put_again_at, self._staging.due) if due is not None]
-        return min(wanted) if wanted else None
+        stalled, put = self._staging.due, self._put_again_at
+        if stalled is None or put is None:
+            return put if stalled is None else stalled
+        return min(stalled, put)
 
     def check(self) -> None:
         """Assert the invariants."""

@@ -39,6 +39,8 @@ class Staging:
     @property
     def due(self) -> Instant | None:
         """The earliest deadline of a stream; None if no stream is open."""
+        if not self._clocks:
+            return None
         return min((each.due for each in self._clocks.values() if each.due is not None), default=None)
 
     def begin(self, stream: int, entry: PendingAppend, now: Instant) -> None:
