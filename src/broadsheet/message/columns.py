@@ -97,11 +97,13 @@ def ids_of(uuids: Bytes) -> tuple[Int, Clocks, Int]:
     return np.where(valid, producer, 0), np.where(valid, clock, np.uint64(0)), np.where(valid, flags, 0)
 
 
-def uuids_of(producer: int, clocks: Clocks, flags: int) -> Bytes:
-    """The inverse of `ids_of` for one publisher: shape (count, 16)."""
+def uuids_of(producer: int | Int, clocks: Clocks, flags: int | Int) -> Bytes:
+    """The inverse of `ids_of`, of one publisher or of several: shape (count, 16)."""
     time = clocks >> 4
     high = (time & 0xFFFFFFFF) << 32 | (time >> 32 & 0xFFFF) << 16 | time >> 48 & 0xFFF | 0x1000
-    low = (np.uint64(0x8000 | flags) | (clocks & 0xF) << 10) << 48 | np.uint64(producer)
+    low = (np.asarray(flags, np.uint64) | 0x8000 | (clocks & 0xF) << 10) << 48 | np.asarray(
+        producer, np.uint64
+    )
     words = np.empty((len(clocks), 2), ">u8")
     words[:, 0], words[:, 1] = high, low
     return words.view(np.uint8).reshape(-1, UUID_BYTES)

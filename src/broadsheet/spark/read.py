@@ -242,10 +242,6 @@ def _meta(name: str, frames: Frames, values: Values, span: Span, good: Bool) -> 
 
 def _uuids(frames: Frames) -> pa.Array:
     """The UUIDs as text; null if a message has none."""
-    raw = np.zeros((len(frames.clock), UUID_BYTES), np.uint8)
-    for producer in np.unique(frames.producer).tolist():
-        for flags in np.unique(frames.flags).tolist():
-            rows = np.flatnonzero((frames.producer == producer) & (frames.flags == flags))
-            raw[rows] = uuids_of(producer, frames.clock[rows], flags)
+    raw = uuids_of(frames.producer, frames.clock, frames.flags)
     texts = np.ascontiguousarray(texts_of(raw)).view("S36").reshape(-1).astype("U36")
     return pa.array(texts, mask=frames.clock == 0)
