@@ -3,9 +3,9 @@
 Later sources win: default, TOML file, `BROADSHEET_SECTION__FIELD` in the environment, flag. A name that the
 tree does not have is refused, with the nearest name that it has. Each domain defines its own struct (units in
 the field names, bounds in `__post_init__` or `msgspec.Meta`); `node.py` composes them into the tree that is
-loaded here. A `Duration` is written with its unit, as in `"30s"` or `"1.5ms"`, or as nanoseconds. A `Place`
-in a file is relative to that file. No integer is negative, or has more than 63 bits. This module knows no
-domain, keeps no settings, and uses only the environment that is passed in.
+loaded here. A `Duration` is written with its unit, as in `"30s"` or `"1.5ms"`; without one it is refused. A
+`Place` in a file is relative to that file. No integer is negative, or has more than 63 bits. This module has
+no settings of a domain, and uses only the environment that is passed in.
 Source: code.17, ADR 0001.
 """
 
@@ -125,8 +125,8 @@ class _Found:
         kind = self._kind(name, origin)
         if _is_struct(kind):
             raise ConfigError(f"{origin}: {name} is a section, not a value")
-        if kind is Duration and isinstance(value, str):
-            value = _nanoseconds(value, f"{origin}: {name}")
+        if kind is Duration:
+            value = duration_of(value, f"{origin}: {name}")
         if isinstance(value, int) and not 0 <= value < INTEGER_END:
             raise ConfigError(f"{origin}: {name} must be in 0..2**63 - 1, not {value}")
         table = self.values
@@ -204,24 +204,29 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
 
 
-def _nanoseconds(text: str, where: str) -> int:
-    """The nanoseconds of a written duration.
+def duration_of(value: object, where: str) -> Duration:
+    """The duration that is written as `value`: a number with its unit, as in "30s", or 0.
+
+    Args:
+        where: what was written, for the error.
 
     Raises:
-        ConfigError: `text` is not a duration.
+        ConfigError: `value` is no duration, or has no unit.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", text.strip())
+    units = f"a number and one of {', '.join(NANOSECONDS)}, as in '30s'"
+    text = str(value).strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", text):
+        if Decimal(text) == 0:
+            return Duration(0)
+        raise ConfigError(f"{where}: {text} has no unit: write {units}")
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]+)", text)
     if found is None or found[2] not in NANOSECONDS:
-        if text.isdigit():
-            return int(text)
-        raise ConfigError(
-            f"{where}: {text!r} is no duration: a number and one of {', '.join(NANOSECONDS)}, as in '30s'"
-        )
-    return int(Decimal(found[1]) * NANOSECONDS[found[2]])
+        raise ConfigError(f"{where}: {value!r} is no duration: {units}")
+    return Duration(int(Decimal(found[1]) * NANOSECONDS[found[2]]))
 
 
 def _duration(nanoseconds: int) -> str:
-    """A duration as `_nanoseconds` reads it, in the largest unit up to seconds that it is a multiple of."""
+    """A duration as `duration_of` reads it, in the largest unit up to seconds that it is a multiple of."""
     unit = max(
         (unit for unit in ("ns", "us", "ms", "s") if nanoseconds % NANOSECONDS[unit] == 0),
         key=NANOSECONDS.__getitem__,

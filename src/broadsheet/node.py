@@ -53,7 +53,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Unique in the cluster, and the same for the life of its data."""
     cluster: str = "local"
     """The cluster's name, the same on all its nodes; tokens are for one cluster."""
-    data_dir: Place = ".broadsheet/n1"
+    data_dir: Place = ".broadsheet"
     """The directory of all data of the node."""
     peers: dict[str, str] = {}
     """Every node of the cluster with the address of its native door; empty for a node alone."""

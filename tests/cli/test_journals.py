@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -25,11 +26,16 @@ def _terminal() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     node = NodeProcess(tmp_path_factory.mktemp("node"))
     assert asyncio.run(node.start())
-    yield node.address
+    yield node
     node.kill()
+
+
+@pytest.fixture(scope="module")
+def address(node: NodeProcess) -> str:
+    return node.address
 
 
 def journals(address: str, *arguments: str, content: bytes = b"") -> Done:
@@ -96,6 +102,9 @@ def test_without_json_it_prints_text(address: str) -> None:
         (("create", "../x"), "../x"),
         (("create", "cli/b", "--codec", "lz4"), "codec 'lz4' is unknown"),
         (("create", "cli/b", "--label", "x"), "is not NAME=VALUE"),
+        (("create", "cli/b", "--label", "env=a", "--label", "env=b"), "env is given twice, as 'a' and 'b'"),
+        (("create", "cli/b", "--flush-interval", "300"), "--flush-interval: 300 has no unit"),
+        (("create", "cli/b", "--flush-interval", "3s"), "flush_interval of 3"),
         (("create", "cli/b", "--fragment-length", "1"), "fragment.length 1"),
         (("create", "cli/b", "--store", "s3://nobody/"), "journals.stores"),
         (("append", "cli/none"), "cli/none does not exist"),
@@ -329,6 +338,36 @@ def test_ctrl_c_says_what_may_be_in(tmp_path: Path) -> None:
         " --skip-bytes 4 if the next 1048576 bytes of the input are not in the journal, and with"
         " --skip-bytes 1048580 if they are: `broadsheet journals read cli/doubt --offset 4` shows them\n"
     )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--lines",), ("--atomic",)])
+def test_an_append_that_waits_for_its_node_says_so_and_until_when(
+    address: str, node: NodeProcess, arguments: tuple[str, ...]
+) -> None:
+    """It was silent for two minutes, or an hour: as if it waited for more input."""
+    journals(address, "create", "cli/waits", "--if-absent")
+    command = [*COMMAND, "journals", "append", "cli/waits", *arguments]
+    shown = environment(BROADSHEET_ADDRESS=address)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shown
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            _until_it_waits(process.pid)
+            node.process.send_signal(signal.SIGSTOP)
+            process.stdin.write(b"one\n")
+            process.stdin.close()
+            said = process.stderr.readline().decode()
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        process.stdin = None
+        done, rest = process.communicate(timeout=SECONDS_MAX)
+
+    assert said.startswith("broadsheet: no answer for 3 s to 4 bytes for cli/waits: the node may be busy")
+    assert re.search(r"waiting until \d\d:\d\d:\d\d, and saying then", said)
+    assert (process.returncode, rest) == (0, b"")
+    assert done.endswith(b" in 1 append\n")
 
 
 def test_input_of_any_size_is_appended_in_pieces_that_end_at_line_ends(address: str) -> None:

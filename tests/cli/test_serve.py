@@ -106,9 +106,14 @@ def test_a_node_without_up_is_asked_by_its_directory(tmp_path: Path) -> None:
     with served(root):
         found = broadsheet("status", "--data-dir", root)
         metastore = broadsheet("metastore", "status", "--data-dir", root)
+        replaced = broadsheet("metastore", "replace", "n1", "n2", "--data-dir", root)
         others = [broadsheet(command, "--data-dir", root) for command in ("up", "down")]
     assert (found.returncode, found.stdout.split(",")[0]) == (0, "n1: ready"), found
     assert metastore.returncode == 0, metastore
+    assert replaced.returncode == 1
+    assert (
+        "node n1 stands alone: its metastore is one file, and has no acceptor to replace" in replaced.stderr
+    )
     for each in others:
         assert each.returncode == 2
         assert "is the data directory of one node: `broadsheet serve` runs it" in each.stderr

@@ -359,6 +359,15 @@ def test_up_says_why_a_node_did_not_start(tmp_path: Path) -> None:
     assert not is_running(root / "n1")
 
 
+def test_a_directory_of_up_is_not_served_as_one_node(standing: tuple[Path, dict[str, str]]) -> None:
+    """It holds the directories of nodes: `serve` called it foreign, and told to restore a file."""
+    root, _ = standing
+    done = broadsheet("serve", "--data-dir", root)
+
+    assert done.returncode == 2
+    assert f"{root} is a directory of `broadsheet up`, and holds those of its nodes" in done.stderr
+
+
 def test_a_second_process_cannot_serve_the_same_directory(standing: tuple[Path, dict[str, str]]) -> None:
     """The lock, not a file of process ids, is what holds."""
     done = broadsheet("serve", "--config", standing[0] / "n1.toml")

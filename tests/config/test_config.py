@@ -96,6 +96,12 @@ def test_variables_without_a_section_are_not_ours_to_judge() -> None:
         ({"BROADSHEET_SPOOL__BYTES_MAX": "-1"}, "BYTES_MAX: spool.bytes_max must be in 0..2**63 - 1, not -1"),
         ({"BROADSHEET_SPOOL__BYTES_MAX": f"{1 << 63}"}, "must be in 0..2**63 - 1"),
         ({"BROADSHEET_SPOOL__DELAY": "-1s"}, "BROADSHEET_SPOOL__DELAY: spool.delay: '-1s' is no duration"),
+        (
+            {"BROADSHEET_SPOOL__DELAY": "3"},
+            "spool.delay: 3 has no unit: write a number and one of ns, us, ms",
+        ),
+        ({"BROADSHEET_SPOOL__DELAY": "1.5"}, "spool.delay: 1.5 has no unit"),
+        ({"BROADSHEET_SPOOL__DELAY": "true"}, "spool.delay: True is no duration"),
         ({"BROADSHEET_SPOOL__DELAY": "5 parsecs"}, "a number and one of ns, us, ms, s, m, h, as in '30s'"),
     ],
 )
@@ -136,8 +142,9 @@ def test_secrets_are_not_shown() -> None:
         ("30s", 30 * SECOND, "30s"),
         ("1.5 ms", 1_500_000, "1500us"),
         ("2m", 120 * SECOND, "120s"),
-        ("250000000", SECOND // 4, "250ms"),
+        ("250000000ns", SECOND // 4, "250ms"),
         ("0s", 0, "0s"),
+        ("0", 0, "0s"),
     ],
 )
 def test_a_duration_has_its_unit_beside_it(path: Path, text: str, nanoseconds: int, shown: str) -> None:

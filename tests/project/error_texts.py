@@ -97,15 +97,15 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """The class and the text, if `node` is an error, or a status with its text."""
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[*given]) if name in CLASSES:
-            yield from ((name, each) for each in given[:2] if _is_text(each))
+            yield from ((name, text) for each in given[:2] for text in _texts_in(each))
         case ast.Call(args=[*given], keywords=[*named]):
             yield from _beside([*given, *(each.value for each in named if each.arg == "message")])
         case ast.Tuple(elts=[*given]):
             yield from _beside(given)
         case ast.Dict(keys=keys, values=values):
             for key, text in zip(keys, values, strict=True):
-                if (kind := _kind(key)) and _is_text(text):
-                    yield kind, text
+                if kind := _kind(key):
+                    yield from ((kind, each) for each in _texts_in(text))
         case ast.FunctionDef(returns=ast.expr() as annotation) if "str" in ast.unparse(annotation):
             for each in ast.walk(node):
                 if isinstance(each, ast.Return) and each.value is not None:
@@ -116,8 +116,8 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 def _beside(given: Sequence[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
     for status, text in pairwise(given):
-        if (kind := _kind(status)) and _is_text(text):
-            yield kind, text
+        if kind := _kind(status):
+            yield from ((kind, each) for each in _texts_in(text))
 
 
 def _texts_in(node: ast.expr) -> Iterator[ast.expr]:
@@ -126,7 +126,7 @@ def _texts_in(node: ast.expr) -> Iterator[ast.expr]:
             yield from (*_texts_in(body), *_texts_in(orelse))
         case ast.Tuple(elts=elements):
             yield from (text for each in elements for text in _texts_in(each))
-        case ast.JoinedStr() | ast.Constant(value=str()):
+        case ast.JoinedStr() | ast.Constant(value=str()) | ast.Name():
             yield node
         case _:
             pass
@@ -139,12 +139,6 @@ def _kind(node: ast.expr | None) -> str | None:
             return kind.__name__ if kind else None
         case _:
             return None
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr | ast.Name) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
 
 
 def _constants(tree: ast.Module) -> Mapping[str, ast.expr]:

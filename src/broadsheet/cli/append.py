@@ -4,13 +4,15 @@ Each piece is an append of its own, of up to `PIECE_BYTES`, and ends at a line e
 pipe is silent for `IDLE_SECONDS`, the whole lines received so far are appended. If a pipe is never silent,
 they are appended after `LINGER_SECONDS`. Lengths and offsets are bytes. No state outlives a call: its error
 says how many bytes are in the journal and how many may be, and a second call with `--skip-bytes` goes on from
-there.
+there. If the node has not answered for `WAITING_SECONDS`, a line on standard error says what is waited for,
+and until when.
 """
 
 import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -34,6 +36,8 @@ PIECE_SECONDS: Final = 120.0
 """How long the append of one piece is tried."""
 WHOLE_SECONDS: Final = 3600.0
 """How long an append with `--atomic` is tried."""
+WAITING_SECONDS: Final = 3.0
+"""After this silence of the node the command says that it waits, and until when."""
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 """The exit status that a shell shows for a process ended by SIGTERM."""
@@ -137,6 +141,53 @@ class Appended:
         return f"--skip-bytes {self._skipped + self._length + more}{at}"
 
 
+class Waiting:
+    """Says on standard error that the node's answer is waited for, once for each append.
+
+    A node that restarts or hangs takes minutes. Until then a user could not tell a slow node from a command
+    that waits for input.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        """Wait for the append to journal `name`, which is given up after `seconds`."""
+        self._name, self._seconds = name, seconds
+        self._since, self._began = time.time(), time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_told = False
+
+    def begin(self, length: int) -> None:
+        """The node has `length` bytes to answer for, or to take."""
+        self.end()
+        if not self._is_told:
+            self._timer = asyncio.get_running_loop().call_later(WAITING_SECONDS, self._tell, length)
+
+    def end(self) -> None:
+        """It has; the input may be waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self, length: int) -> None:
+        self._is_told = True
+        until = time.strftime("%H:%M:%S", time.localtime(self._since + self._seconds))
+        print(
+            f"broadsheet: no answer for {WAITING_SECONDS:g} s to {length} bytes for {self._name}: the node"
+            f" may be busy, starting or gone (`broadsheet status`); waiting until {until}, and saying then"
+            " how to go on",
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def waiting(name: str, length: int, seconds: float) -> Iterator[None]:
+    """Wait for one answer of the node, as `Waiting` does."""
+    answer = Waiting(name, seconds)
+    answer.begin(length)
+    try:
+        yield
+    finally:
+        answer.end()
+
+
 async def append_pieces(client: Client, name: str, source: Input, appended: Appended, rest: bytes) -> None:
     """Append the input piece by piece. `rest` was read from it already.
 
@@ -180,7 +231,8 @@ def _cut(buffer: bytearray, at: int) -> bytes:
 async def _append_piece(client: Client, name: str, appended: Appended, piece: bytes) -> None:
     appended.in_flight = len(piece)
     try:
-        commit = await client.journals.append(name, piece, offset=appended.offset, timeout=PIECE_SECONDS)
+        with waiting(name, len(piece), PIECE_SECONDS):
+            commit = await client.journals.append(name, piece, offset=appended.offset, timeout=PIECE_SECONDS)
     except BroadsheetError as error:
         raise appended.explain(error) from error
     appended.add(commit.begin, commit.end, count=1, length=len(piece), line_count=piece.count(b"\n"))
@@ -213,10 +265,11 @@ async def append_lines(client: Client, name: str, source: Input, appended: Appen
 async def _append_group(client: Client, name: str, appended: Appended, group: Sequence[bytes]) -> None:
     appended.in_flight = length = sum(map(len, group))
     try:
-        if len(group[0]) > INLINE_BYTES_MAX:
-            commits = [await client.journals.append(name, group[0], timeout=PIECE_SECONDS)]
-        else:
-            commits = [*await client.journals.append_many(name, group, timeout=PIECE_SECONDS)]
+        with waiting(name, length, PIECE_SECONDS):
+            if len(group[0]) > INLINE_BYTES_MAX:
+                commits = [await client.journals.append(name, group[0], timeout=PIECE_SECONDS)]
+            else:
+                commits = [*await client.journals.append_many(name, group, timeout=PIECE_SECONDS)]
     except BroadsheetError as error:
         raise appended.explain(error) from error
     appended.add(commits[0].begin, commits[-1].end, count=len(group), length=length, line_count=len(group))
@@ -249,18 +302,25 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
     Raises:
         Refused: nothing was appended. Unknown: all of it may be in the journal.
     """
+    answer = Waiting(name, WHOLE_SECONDS)
 
     async def pieces() -> AsyncIterator[bytes]:
         sent = 0
         found: bytes | None = rest or await source.read()
         while found:
+            answer.begin(len(found))
             yield found
+            answer.end()
             appended.advance(len(found))
             sent += len(found)
             found = await source.read()
         appended.in_flight = sent  # Until the end is sent, the node certainly appends nothing.
+        answer.begin(sent)
 
-    commit = await client.journals.append(name, pieces(), offset=appended.offset, timeout=WHOLE_SECONDS)
+    try:
+        commit = await client.journals.append(name, pieces(), offset=appended.offset, timeout=WHOLE_SECONDS)
+    finally:
+        answer.end()
     appended.add(commit.begin, commit.end, count=1, length=0, line_count=0)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from broadsheet.cli.checks import CHECKS, Finding, Verdict
 from broadsheet.cli.fragment_check import fragments_check
+from broadsheet.node import NodeConfig
 
 app = typer.Typer(add_completion=False)
 
@@ -26,7 +27,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
     """Find problems that would keep a node from starting or from keeping its promises."""
-    root = Path(".broadsheet") if data_dir is None else data_dir
+    root = Path(NodeConfig().data_dir) if data_dir is None else data_dir
     found = [check(root) for check in (*CHECKS, *((fragments_check,) if fragments else ()))]
     if data_dir is not None and not data_dir.exists():
         found.append(Finding("named directory", Verdict.BAD, f"there is no {data_dir}", "name another"))

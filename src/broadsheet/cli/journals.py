@@ -6,7 +6,7 @@ comes from the environment, and there is no flag for it (access.5).
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Annotated, Any, BinaryIO, Final, Self, cast
 import msgspec
 import typer
 
+from broadsheet.base.time import SECOND
 from broadsheet.cli.append import Appended, Input, append_lines, append_pieces, append_whole, telling
 from broadsheet.cli.calling import TOKEN_VARIABLE
 from broadsheet.client import Client, connect
+from broadsheet.config import duration_of
 from broadsheet.errors import Unreachable
 from broadsheet.journal.messages import LossReply
 from broadsheet.runtime.loop import run
@@ -48,14 +50,17 @@ def create(
         str | None, typer.Option(help="URL of the fragment store; the node's own by default.")
     ] = None,
     flush_interval: Annotated[
-        float | None, typer.Option(help="Seconds; a fragment is also closed at each multiple of it.")
+        str | None, typer.Option(help="As in `10m`; a fragment is also closed at each multiple of it.")
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE; may be repeated, with another NAME.")
+    ] = None,
     if_absent: Annotated[bool, typer.Option(help="Succeed if the journal exists.")] = False,
     json: AsJSON = False,
 ) -> None:
     """Create a journal."""
-    labels = dict(_label(text) for text in label or [])
+    labels = _labels(label or [])
+    flushed = None if flush_interval is None else duration_of(flush_interval, "--flush-interval") / SECOND
 
     async def work(client: Client) -> None:
         info = await client.journals.create(
@@ -63,7 +68,7 @@ def create(
             fragment_length=fragment_length,
             codec=codec,
             store=store,
-            flush_interval=flush_interval,
+            flush_interval=flushed,
             labels=labels,
             if_absent=if_absent,
         )
@@ -322,11 +327,19 @@ class _Progress:
             self._bar.stop()
 
 
-def _label(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise typer.BadParameter(f"label {text!r} is not NAME=VALUE")
-    return name, value
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"label {text!r} is not NAME=VALUE")
+        if name in labels:
+            raise typer.BadParameter(
+                f"--label {name} is given twice, as {labels[name]!r} and {value!r}: a journal has one value"
+                " for each name"
+            )
+        labels[name] = value
+    return labels
 
 
 def _print(what: object, is_json: bool, text: str) -> None:

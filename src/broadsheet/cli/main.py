@@ -7,6 +7,7 @@ line with its remedy. The exit status distinguishes a failure from an unknown ou
 
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -97,6 +98,8 @@ def main(commands: typer.Typer = app) -> None:
     """Run the command line and exit."""
     _hold_standard_streams()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # As `__main__` left it, for the imports.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         commands()
     except BroadsheetError as error:
         print(f"broadsheet: {_kind(error)}: {error}", file=sys.stderr)

@@ -23,7 +23,7 @@ from broadsheet.control.service import (
     VersionReply,
     parse_acceptor,
 )
-from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unreachable
+from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unreachable, Unsupported
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process
@@ -103,6 +103,11 @@ def _member(door: str, text: str) -> Acceptor:
     if "#" in text:
         return parse_acceptor(text)
     found = run(_call(door, "metastore.status", EMPTY, StatusReply))
+    if found.provider == "file":
+        raise Unsupported(
+            f"node {found.node} stands alone: its metastore is one file, and has no acceptor to replace. If"
+            " the file is lost or damaged, restore the data directory from a backup"
+        )
     for member in (*found.acceptors, *found.pending):
         if member.node == text:
             return member

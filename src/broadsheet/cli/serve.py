@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from broadsheet import __version__
+from broadsheet.cli.cluster import CLUSTER_FILE
 from broadsheet.cli.running import FILE, Running, ending_signals
 from broadsheet.config import load
 from broadsheet.errors import ConfigError
@@ -48,8 +49,14 @@ def serve(
     """Run one node in the foreground."""
     flags = {"node.data_dir": data_dir, "node.is_insecure": insecure}
     settings = load(Settings, path=config, environment=os.environ, flags=flags).config
+    root = Path(settings.node.data_dir)
+    if (root / CLUSTER_FILE).exists():
+        raise ConfigError(
+            f"{root} is a directory of `broadsheet up`, and holds those of its nodes: `broadsheet up"
+            f" --data-dir {root}` starts them; or name another directory for this node with --data-dir"
+        )
     lift_file_limit()
-    run(_serve(settings, Path(settings.node.data_dir), ready_fd=ready_fd, lifeline_fd=lifeline_fd))
+    run(_serve(settings, root, ready_fd=ready_fd, lifeline_fd=lifeline_fd))
 
 
 async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
