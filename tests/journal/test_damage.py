@@ -510,8 +510,11 @@ def test_a_repair_from_many_spool_files_opens_each_a_few_times() -> None:
     assert disk.count <= 10 * count
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("before", [b"", b"?"])
-def test_a_checkpoint_behind_a_missing_record_does_not_tell_the_end(before: bytes) -> None:
+def test_a_checkpoint_behind_a_missing_record_does_not_tell_the_end(
+    before: bytes, *, is_damaged: bool
+) -> None:
     """An append may come while a checkpoint is made, and lies before it in the log but above its end.
 
     If a power cut took that append from the spool file too, the file ends where the checkpoint says. The
@@ -521,6 +524,8 @@ def test_a_checkpoint_behind_a_missing_record_does_not_tell_the_end(before: byte
     disk.make_dir("s")
     disk.open(spool_name("s", ByteOffset(0)), create=True).write_at(0, (content,))
     last = encode_checkpoint(Checkpoint(Epoch(1), ByteOffset(0), ByteOffset(10), sha1(content).digest(), 1))
+    if is_damaged:
+        last = last.replace(b"first_append", b"first_bppend")
 
     for suspects, is_whole in (([last], True), ([before, last], False)):
         plan = replay(())

@@ -17,7 +17,7 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.attempts import ATTEMPT_BYTES, Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM, SUM_BYTES
-from broadsheet.journal.core.records import Checkpoint, Proposal, decode, head_of
+from broadsheet.journal.core.records import PROPOSAL, Checkpoint, Proposal, decode, head_of
 from broadsheet.journal.core.registers import RegisterState
 
 WRONG_BITS_MAX: Final = 8
@@ -53,8 +53,8 @@ class Claims(msgspec.Struct, frozen=True):
     """The stream's very last record as it was found, damaged or not; empty if it is missing. Of a tail that
     was cut: the last record that was found."""
     is_end_open: bool = False
-    """Whether the last record is a checkpoint behind a missing or unreadable record. That record may be an
-    append that came while the checkpoint was made, and so reaches further than the checkpoint tells."""
+    """Whether the last record may be a checkpoint, and lies behind a missing or unreadable one. The other one
+    may be an append that came while the checkpoint was made, and so reaches further than that tells."""
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = False) -> Claims:
@@ -67,7 +67,9 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = F
     """
     claims: list[Claim] = []
     last_end: ByteOffset | None = ByteOffset(0)
+    end_before = last_end
     for payload in suspects:
+        end_before = last_end
         try:
             record = decode(payload)
         except Corrupt:
@@ -97,15 +99,8 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = F
     last = bytes(suspects[-1]) if suspects else b""
     if not is_complete or not suspects:
         return Claims(claims, None, last if is_tail else b"")
-    return Claims(claims, last_end, last, is_end_open=last_end is None and _is_checkpoint(last))
-
-
-def _is_checkpoint(payload: bytes) -> bool:
-    """Whether a record is a checkpoint that can be read."""
-    try:
-        return isinstance(decode(payload), Checkpoint)
-    except Corrupt:
-        return False
+    is_proposal = last[:1] == bytes((PROPOSAL,))
+    return Claims(claims, last_end, last, is_end_open=end_before is None and not is_proposal)
 
 
 def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
