@@ -17,6 +17,7 @@ from broadsheet.errors import (
     Cancelled,
     Corrupt,
     IndexHasGreaterOffset,
+    NotFound,
     RegisterMismatch,
     RemoteProtocolError,
     Unknown,
@@ -287,8 +288,10 @@ class Scripted:
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
+        self.asked: list[Any] = []
 
-    async def call(self, *_args: Any, **_options: Any) -> Any:
+    async def call(self, _method: str, request: Any, *_args: Any, **_options: Any) -> Any:
+        self.asked.append(request)
         raise self.errors.pop(0)
 
 
@@ -305,3 +308,13 @@ async def test_an_append_that_may_stand_is_unknown_whatever_a_later_answer_says(
     caller = Scripted(last)
     with pytest.raises(type(last)):
         await Journals(caller, random=Random(1)).append(NAME, b"once", offset=0)
+
+
+async def test_the_outcome_is_asked_of_the_journal_that_was_meant() -> None:
+    """C2: a journal that was made again knows no attempt, and said for certain that nothing is appended."""
+    caller: Any = Scripted(Unknown("lost"), WrongAppendOffset("0"), NotFound("made again since"))
+
+    with pytest.raises(Unknown, match="the outcome failed"):
+        await Journals(caller, random=Random(1)).append(NAME, b"once", offset=5, create_revision=7)
+
+    assert [each.create_revision for each in caller.asked] == [7, 7, 7]

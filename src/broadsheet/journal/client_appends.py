@@ -127,7 +127,9 @@ class Appending:
         """
         journal, condition = request.journal, request.condition
         assert condition is not None
-        asked = SettleRequest(journal=journal, attempt=condition.attempt)
+        asked = SettleRequest(
+            journal=journal, attempt=condition.attempt, create_revision=request.create_revision
+        )
         timeout = Duration(max(1, int(within * SECOND)))
         try:
             told, _ = await self.caller.call(
