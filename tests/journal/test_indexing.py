@@ -109,6 +109,18 @@ async def test_a_damaged_index_is_passed_over() -> None:
     assert not crashes
 
 
+async def test_a_name_of_no_offset_is_no_index_point() -> None:
+    """It stopped its journal, and the head that `reset-head` chose above it fits into no record."""
+    crashes: list[BaseException] = []
+    shelf = Shelf(None, {f".broadsheet/{NAME}/{'f' * 16}-00000000.index": b"somebody else's"})
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 2)
+        assert await _point(node, 2 * len(LINE)) == len(LINE)
+        assert not node.broker.status(NAME).reason
+    assert not crashes
+
+
 class Unreadable(Shelf):
     """A store whose disk cannot read some objects."""
 

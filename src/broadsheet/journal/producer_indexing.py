@@ -38,7 +38,7 @@ from broadsheet.runtime.failpoints import passed
 
 PRODUCERS_MAX: Final = 1_000_000
 """Producers of one journal that are remembered, some 400 bytes each. Above, its index ends there."""
-_NAME: Final = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.index")
+_NAME: Final = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{8})\.index")
 
 
 def framing_of(spec: JournalSpec) -> Framing | None:
