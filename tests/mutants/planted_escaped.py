@@ -53,8 +53,8 @@ PLANTED = [
     (
         "wire_one_call_of_a_row_skipped",
         "Where the share of a turn ends within a row, one call is passed over.",
-        f"{WIRE}.server_connection:_serve_chunk",
-        ("return number\n", "return number + 1\n"),
+        f"{WIRE}.server_connection:_serve_row",
+        ("return row.part(done)", "return row.part(done + 1)"),
         "wire",
     ),
     (

@@ -13,15 +13,16 @@ def calls(streams: list[int]) -> bytearray:
     return bytearray(b"".join(f.frame(f.CALL, stream, content) for stream in streams))
 
 
-@pytest.mark.parametrize(
-    ("first", "last_stream", "is_taken"), [(7, 5, True), (7, 7, False), (7, 9, False), (1, 0, True)]
-)
-def test_the_first_call_of_a_column_is_newer_than_all_before_it(
-    first: int, last_stream: int, is_taken: bool
-) -> None:
+@pytest.mark.parametrize(("place", "stream"), [(-1, 2), (-1, 7), (10, 7), (-1, 8)])
+def test_a_call_whose_number_is_not_new_and_odd_ends_the_row(place: int, stream: int) -> None:
     """A stream number that was used before is a broken peer: two calls would have one answer."""
-    streams = [first + 2 * n for n in range(ROWS_MIN)]
-    buffer = calls(streams)
+    streams = [7 + 2 * n for n in range(ROWS_MIN + 20)]
+    whole = calls(streams)
+    stride = len(whole) // len(streams)
+    found = equal_calls(whole, 0, stride, len(streams))
+    assert found is not None
+    assert list(found) == streams
 
-    found = equal_calls(buffer, 0, len(buffer) // ROWS_MIN, ROWS_MIN, last_stream)
-    assert (found is not None and found.tolist() == streams) is is_taken
+    streams[place] = stream
+    few = equal_calls(calls(streams), 0, stride, len(streams))
+    assert few is None if place == 10 else few is not None and list(few) == streams[:place]

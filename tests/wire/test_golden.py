@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.base.time import Instant
 from broadsheet.wire import frame as f
-from broadsheet.wire.events import CallReceived, HelloReceived, RunReceived
+from broadsheet.wire.events import CallsReceived, HelloReceived, RunReceived
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY
@@ -88,9 +88,9 @@ def test_a_listener_understands_the_golden_bytes() -> None:
     feed(listener, frames["RUN"] + frames["RUN at an offset"])
     call, _, run, at = listener.events
 
-    assert isinstance(call, CallReceived)
-    assert (call.stream, call.method, call.timeout_ms) == (1, 8, 30_000)
-    assert (bytes(call.request), bytes(call.payload)) == (b"\x90", b"payload")
+    assert isinstance(call, CallsReceived)
+    assert (list(call.streams), call.method, call.timeout_ms) == ([1], 8, 30_000)
+    assert (bytes(call.view[24:25]), bytes(call.view[25:])) == (b"\x90", b"payload")
     assert isinstance(run, RunReceived)
     assert (run.sequence, run.count, run.at, bytes(run.content)) == (0, 2, None, b"abcde")
     assert isinstance(at, RunReceived)

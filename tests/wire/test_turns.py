@@ -12,12 +12,13 @@ import pytest
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.claims import Principal
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
-from broadsheet.errors import Throttled
+from broadsheet.errors import Throttled, Unauthenticated
 from broadsheet.wire import frame as f
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Reply
 from broadsheet.wire.server_connection import ServerConnection
 from broadsheet.wire.turn_shares import ALL, START_UNITS, TOKEN_UNITS, Share, TurnShares
+from simulator.fuzz_sessions import run
 from tests.wire.harness import Echo, Empty, World, until, world
 
 UNITS = 256
@@ -153,6 +154,16 @@ async def test_few_connections_are_answered_in_one_turn() -> None:
     assert most <= ALL * UNITS // 16
 
 
+class Refusing(Counting):
+    """Knows no bearer of a token."""
+
+    def authenticate(self, token: str) -> Principal:
+        if token:
+            self.count += 1
+            raise Unauthenticated("the token is of nobody")
+        return super().authenticate(token)
+
+
 async def test_tokens_are_few_in_a_turn() -> None:
     """To verify one costs the node as much as sixty frames."""
     async with world(LIMITS) as w:
@@ -212,7 +223,7 @@ async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> Non
         await asyncio.gather(*asked, return_exceptions=True)
         await until(lambda: w.methods.cancelled == 2)
         with pytest.raises(Throttled, match="2 streams are open"):
-            await client.call("test.echo", Echo(), reply=Echo)
+            await client.call("test.task", Echo(), reply=Echo)
         w.methods.gate.set()
         await until(lambda: w.server.accounts.task_count == 0)
 
@@ -459,6 +470,61 @@ async def test_a_cancel_behind_many_calls_that_are_alike_is_heard() -> None:
         await loop.sock_sendall(sock, f.frame(f.PING, 0))
         await until(lambda: not connection.base.withdrawn)  # Nothing is remembered of it.
         sock.close()
+
+
+async def test_a_cancelled_call_of_a_row_is_not_begun_and_the_others_keep_their_answers() -> None:
+    """A plain handler runs within the read, and its reply would go to a stream that the caller has left."""
+    begun: list[int] = []
+
+    def handler(_call: object, request: Echo, payload: memoryview) -> Reply:
+        begun.append(payload[0])
+        return Reply(request, (payload,))
+
+    head = f.CALL_HEAD.pack(201, 0) + f.encode(Echo())
+    calls = [
+        f.header(f.CALL, 2 * n + 1, body_bytes=len(head), payload_bytes=1) + head + bytes((n,))
+        for n in range(64)
+    ]
+    cancels = [f.frame(f.CANCEL, 2 * n + 1) for n in range(0, 64, 3)]
+    async with world() as w:
+        w.server.table[201].handler = handler
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(HELLO)
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        writer.write(b"".join(calls + cancels))
+        expected = [n for n in range(64) if n % 3]
+        await until(lambda: len(begun) >= len(expected))
+        writer.write_eof()
+        answers = await reader.read()
+        writer.close()
+
+    found, at = {}, f.HEADER_BYTES + f.U32.unpack_from(answers)[0]
+    while at < len(answers):
+        length, stream, word, _ = f.HEADER.unpack_from(answers, at)
+        if word & f.KIND_MASK == f.REPLY:
+            found[stream] = answers[at + f.HEADER_BYTES + length - 1]
+        at += f.HEADER_BYTES + length
+    assert begun == expected
+    assert found == {2 * n + 1: n for n in expected}
+
+
+@pytest.mark.parametrize("count", [1, 64])
+async def test_requests_behind_a_bad_token_in_the_same_read_are_not_served(count: int) -> None:
+    """Their caller is no longer known: they would be served for the bearer of the token before."""
+    calls = b"".join([request(f.CALL, number, 201) for number in range(1, count + 1)])
+    async with world() as w:
+        authorizer = w.server.authorizer = Refusing(None, time=w.ports.time)
+        reader, writer = await asyncio.open_connection(*w.address.split(":"))
+        writer.write(HELLO)
+        await until(lambda: any(each.caller for each in w.server.connections.values()))
+        writer.write(request(f.OPEN_RUN, 0, w.server.numbers["test.append"]))
+        await until(lambda: w.server.counts.calls == 1)
+        writer.write(f.frame(f.TOKEN, 0, f.encode(f.NewToken("bad"))) + calls + run(1, b"record"))
+        await reader.read()
+        await until(lambda: not w.server.connections)
+        writer.close()
+
+        assert (authorizer.count, w.server.counts.calls, bytes(w.methods.log.content)) == (2, 1, b"")
 
 
 async def test_frames_keep_their_order_where_runs_are_refused_at_once_and_room_is_short() -> None:

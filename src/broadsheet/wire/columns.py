@@ -5,6 +5,8 @@ for each part that varies. Between frames of equal shape only the two halves of 
 module does no IO and decides nothing. Source: ADR 0044.
 """
 
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ from crc32c import crc32c
 
 from broadsheet.base.types import Buffer
 from broadsheet.wire import frame as f
+from broadsheet.wire.method import Reply
 
 ROWS_MIN: Final = 24
 """With fewer frames the fixed cost of numpy exceeds that of a loop."""
@@ -48,11 +51,12 @@ def header_crcs(length: int, word: int, streams: U32Column) -> U32Column:
     return crcs
 
 
-def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream: int) -> U32Column | None:
-    """The streams of the CALL frames at `at` that are like the first one; None if they are few.
+def equal_calls(buffer: bytearray, at: int, stride: int, count: int) -> Sequence[int] | None:
+    """The streams of the CALL frames at `at` that are like the first; None if they are few.
 
-    A frame is like the first if it has the same length, word, method and timeout, a greater odd stream than
-    the frame before it, and a right checksum. Other frames are left to the loop, which reports their errors.
+    The first has been checked. A frame is like it if it has the same length, word, method and timeout, a
+    greater odd stream than the frame before it, and a right checksum. Other frames are left to the loop,
+    which reports their errors.
     """
     frames = np.frombuffer(buffer, _parts_dtype(_HEAD_BYTES, stride - _HEAD_BYTES), count, at)
     heads = frames["head"].copy().view("<u4").reshape(count, _HEAD_BYTES // 4)
@@ -64,10 +68,9 @@ def equal_calls(buffer: bytearray, at: int, stride: int, count: int, last_stream
     same &= heads[:, 4] == method
     same &= heads[:, 5] == timeout
     same &= (streams & np.uint32(1)).view(np.bool_)[::4]
-    same[0] &= int(streams[0]) > last_stream
     same[1:] &= streams[1:] > streams[:-1]
     equal = count if same.all() else int(same.argmin())
-    return streams[:equal] if equal >= ROWS_MIN else None
+    return array("I", streams[:equal].tobytes()) if equal >= ROWS_MIN else None
 
 
 def has_one_body(view: memoryview, stride: int, count: int, body_bytes: int) -> bool:
@@ -77,14 +80,25 @@ def has_one_body(view: memoryview, stride: int, count: int, body_bytes: int) -> 
     return bodies == bodies[:body_bytes] * count
 
 
-def render_rows(
-    kind: int, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int
-) -> Buffer:
-    """Frames of `kind`, one for each stream, with the same `body`, and payloads of `payload_bytes` each."""
+def one_form(replies: list[Reply]) -> list[Buffer] | None:
+    """The payloads of replies with the same body and one part of the same length; otherwise None."""
+    bodies = [reply.body for reply in replies]
+    parts = [reply.payload for reply in replies]
+    if bodies.count(bodies[0]) < len(replies) or list(map(len, parts)).count(1) < len(replies):
+        return None
+    payloads = [part[0] for part in parts]
+    sizes = list(map(len, payloads))
+    return payloads if sizes.count(sizes[0]) == len(replies) else None
+
+
+def render_rows(kind: int, streams: Sequence[int], body: bytes, payloads: list[Buffer]) -> Buffer:
+    """Frames of `kind`, one for each stream, with the same `body`, and payloads of equal length."""
+    payload_bytes = len(payloads[0])
     length, word = len(body) + payload_bytes, kind | len(body) << f.WORD_BODY_SHIFT
     heads = np.empty(len(streams), _HEADER)
-    heads["length"], heads["stream"], heads["word"] = length, streams, word
-    heads["crc"] = header_crcs(length, word, streams)
+    numbers = np.array(streams, np.uint32)
+    heads["length"], heads["stream"], heads["word"] = length, numbers, word
+    heads["crc"] = header_crcs(length, word, numbers)
     out = np.empty(len(streams), _parts_dtype(f.HEADER_BYTES, len(body), payload_bytes))
     out["head"] = heads.view(f"V{f.HEADER_BYTES}")
     if body:

@@ -153,12 +153,11 @@ class WireConnection:
                     break
                 kind = word & kind_mask
                 used += 1 + (length >> PAYLOAD_SHIFT)
-                if kind == f.CALL and at + 32 * (16 + length) <= end:
-                    stop_many = self.on_many(buffer, view, at, end)
-                    if stop_many != at:
-                        used += (stop_many - at) >> ROWS_SHIFT
-                        at = stop_many
-                        continue
+                if kind == f.CALL:
+                    begin, at = at, self.on_calls(buffer, view, at, end, stop)
+                    if at != stop:
+                        used += (at - begin) >> ROWS_SHIFT
+                    continue
                 handler = table.get(kind)
                 if handler is None:
                     raise RemoteProtocolError(f"frame kind {kind} is not for the {self.name}")
@@ -216,9 +215,9 @@ class WireConnection:
         """How long the peer may take to greet."""
         raise NotImplementedError  # Each side of a connection has its own.
 
-    def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
-        """Take many calls at once; returns where they end. Only a listener does."""
-        return at
+    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> int:
+        """Take the CALL frame [at, stop), and those behind it that are alike; returns where they end."""
+        raise RemoteProtocolError(f"frame kind {f.CALL} is not for the {self.name}")
 
     # ------------------------------------------------------------------ greeting and leaving
 

@@ -3,9 +3,7 @@
 Bodies and payloads are views of the receive buffer, valid as long as they are referred to (`wire.slab`).
 """
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from broadsheet.base.machine import Event
 from broadsheet.errors import Status
@@ -38,20 +36,10 @@ class GoAwayReceived(Event, frozen=True):
     last_stream: int
 
 
-class CallReceived(Event, frozen=True):
-    """A unary request."""
-
-    stream: int
-    method: int
-    timeout_ms: int
-    request: memoryview
-    payload: memoryview
-
-
 class CallsReceived(Event, frozen=True):
-    """Many unary requests in a row that differ only in stream, request and payload, not in lengths."""
+    """A row of unary requests, one or many, of the same method, timeout and lengths."""
 
-    streams: np.ndarray[Any, np.dtype[np.uint32]]
+    streams: Sequence[int]
     method: int
     timeout_ms: int
     view: memoryview
@@ -60,6 +48,14 @@ class CallsReceived(Event, frozen=True):
     """From one frame to the next."""
     body_bytes: int
     """Bytes of a body, of which the first eight are method and timeout."""
+
+    def part(self, begin: int, end: int | None = None) -> "CallsReceived":
+        """The calls [begin, end) of the row; to its last if there is no `end`."""
+        end = len(self.streams) if end is None else end
+        view = self.view[begin * self.stride : end * self.stride]
+        return CallsReceived(
+            self.streams[begin:end], self.method, self.timeout_ms, view, self.stride, self.body_bytes
+        )
 
 
 class OpenReceived(Event, frozen=True):

@@ -18,7 +18,6 @@ from broadsheet.wire import frame as f
 from broadsheet.wire.columns import ROWS_MIN, equal_calls
 from broadsheet.wire.connection_machine import UNARY, Kind, Phase, StreamState, WireConnection
 from broadsheet.wire.events import (
-    CallReceived,
     CallsReceived,
     CancelReceived,
     HelloReceived,
@@ -30,7 +29,7 @@ from broadsheet.wire.limits import WireLimits
 
 _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
-MANY_BYTES_MAX: Final = 4096
+ROW_BYTES_MAX: Final = 4096
 """Equal calls up to this size are taken together; for larger ones it does not pay."""
 SUMMED_SINGLY_MAX: Final = 64
 """Lengths of a run up to this many are summed one by one; an array costs more to make."""
@@ -53,7 +52,7 @@ class ListenerConnection(WireConnection):
         Late CANCELs add to it too, so it is emptied when all received events are processed.
         """
         self.table.update({
-            f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.CALL: self._on_call, f.OPEN: self._on_open,
+            f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.OPEN: self._on_open,
             f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
             f.GOAWAY: self._on_only_goaway,
         })  # fmt: skip
@@ -136,22 +135,28 @@ class ListenerConnection(WireConnection):
         self.has_goaway = True
         self._on_goaway(stream, body, payload)
 
-    def on_many(self, buffer: bytearray, view: memoryview, at: int, end: int) -> int:
-        """Take the whole CALL frames at `at` that are alike; the place where they end."""
-        length, _stream, word, _crc = f.HEADER.unpack_from(buffer, at)
-        stride, body_bytes = f.HEADER_BYTES + length, word >> f.WORD_BODY_SHIFT
-        count = (end - at) // stride
-        if self.phase is not Phase.OPEN or count < ROWS_MIN or length > MANY_BYTES_MAX or body_bytes < 8:
-            return at
-        if f.HEADER.unpack_from(buffer, at + (ROWS_MIN - 1) * stride)[::2] != (length, word):
-            return at
-        streams = equal_calls(buffer, at, stride, count, self.last_stream)
+    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> int:
+        """Take the CALL frame [at, stop), and those behind it that are alike; returns where they end."""
+        if self.phase is Phase.GREETING:
+            raise RemoteProtocolError("a frame before the greeting")
+        length, stream, word, _crc = f.HEADER.unpack_from(buffer, at)
+        stride, body_bytes = stop - at, word >> f.WORD_BODY_SHIFT
+        method, timeout_ms = self._begin(stream, view[at + f.HEADER_BYTES : at + f.HEADER_BYTES + body_bytes])
+        streams: Sequence[int] | None = None
+        if at + ROWS_MIN * stride <= end and length <= ROW_BYTES_MAX:
+            last = f.HEADER.unpack_from(buffer, at + (ROWS_MIN - 1) * stride)
+            if last[::2] == (length, word):  # A cheap probe before the fixed cost of numpy.
+                streams = equal_calls(buffer, at, stride, (end - at) // stride)
         if streams is None:
-            return at
-        stop: int = at + len(streams) * stride
-        method, timeout_ms = f.CALL_HEAD.unpack_from(buffer, at + f.HEADER_BYTES)
-        self.last_stream = int(streams[-1])
-        self.events.append(CallsReceived(streams, method, timeout_ms, view[at:stop], stride, body_bytes))
+            streams = (stream,)
+        else:
+            self.last_stream = streams[-1]
+            stop = at + len(streams) * stride
+        if self.phase is Phase.LEAVING:
+            for each in streams:
+                self._has_room(each)
+        else:
+            self.events.append(CallsReceived(streams, method, timeout_ms, view[at:stop], stride, body_bytes))
         return stop
 
     def begin_call(self, stream: int) -> bool:
@@ -163,12 +168,6 @@ class ListenerConnection(WireConnection):
             return False
         self.streams[stream] = UNARY
         return True
-
-    def _on_call(self, stream: int, body: memoryview, payload: memoryview) -> None:
-        method, timeout_ms = self._begin(stream, body)
-        if self._has_room(stream):
-            self.streams[stream] = UNARY
-            self.events.append(CallReceived(stream, method, timeout_ms, body[8:], payload))
 
     def _on_open(self, stream: int, body: memoryview, payload: memoryview) -> None:
         self._open(stream, body, payload, Kind.STREAM)

@@ -7,25 +7,24 @@ connection is lost. In every case the stream ends with its task, and its bytes a
 exception of a handler ends the process, except an `AssertionError`.
 
 How much the caller of a STREAM may send ahead depends on its handler (ADR 0152). A RUN stream ends when its
-dialler has finished and every run is answered, or when it is dropped; its sink is told once. Equal unary
-calls are served together as a row: they are authorized once, and answered by column. A call that differs,
-fails or needs a task leaves the row, and is served like any other (ADR 0044).
+dialler has finished and every run is answered, or when it is dropped; its sink is told once. Unary calls come
+in rows of one or more, which differ in stream, request and payload only. A row with one request is authorized
+once, and many replies of one form are rendered by column. A call is registered as a stream only if it is not
+answered at once (ADR 0044, 0156).
 Source: wire.4-9; access.2-8.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
-
-import msgspec
 
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration, Instant, after, since
-from broadsheet.base.types import Buffer, ConnectionId
+from broadsheet.base.types import ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
     Cancelled,
@@ -43,12 +42,11 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.wire import frame as f
 from broadsheet.wire.account import Accounts, Holding, Owned
 from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
-from broadsheet.wire.columns import U32Column, has_one_body, render_rows
+from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
 from broadsheet.wire.connection_machine import Phase
 from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts
 from broadsheet.wire.events import (
     Broken,
-    CallReceived,
     CallsReceived,
     CancelReceived,
     CreditReceived,
@@ -617,43 +615,8 @@ class RequestTasks:
             self._connection.refuse(stream, error)
 
 
-class Rows:
-    """Replies to the calls of one event, encoded together while body and payload length stay the same."""
-
-    __slots__ = (
-        "_begin", "_body", "_connection", "_encoded", "_method", "_payload_bytes", "_payloads", "_streams",
-    )  # fmt: skip
-
-    def __init__(self, connection: "ServerConnection", streams: U32Column, method: Method) -> None:
-        self._connection, self._streams, self._method = connection, streams, method
-        self._begin = 0
-        """Number of the call that the first of `_payloads` answers."""
-        self._body: msgspec.Struct | None = None
-        self._encoded = b""
-        self._payload_bytes = 0
-        self._payloads: list[Buffer] = []
-
-    def form(self) -> tuple[msgspec.Struct | None, Callable[[Buffer], None], int]:
-        """The present body, a function that adds a reply's payload, and the payload length."""
-        return self._body, self._payloads.append, self._payload_bytes
-
-    def add(self, number: int, reply: Reply) -> None:
-        """Begin a new form with the reply to call `number`."""
-        payload = reply.payload
-        part = payload[0] if len(payload) == 1 else b"".join(payload)
-        self.flush(number)
-        self._body, self._encoded, self._payload_bytes = reply.body, f.encode(reply.body), len(part)
-        self._payloads.append(part)
-
-    def flush(self, begin: int) -> None:
-        """Send the replies so far, and go on with call `begin`."""
-        payloads, first = self._payloads, self._begin
-        self._payloads, self._begin, self._body = [], begin, None
-        if payloads:
-            streams = self._streams[first : first + len(payloads)]
-            self._connection.send_rows(streams, self._encoded, payloads, self._payload_bytes, self._method)
-
-
+CALL_UNITS: Final = 2
+"""Units for serving a row, besides its frames and the tasks that it starts."""
 CHUNK_MIN: Final = 4
 CHUNK_MAX: Final = 64
 """Calls of a row between two looks at the share of the turn: few at first, because their cost is unknown."""
@@ -662,117 +625,85 @@ REFUSAL_UNITS: Final = 4
 """Units for refusing one call of a row."""
 
 
-def serve_calls(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
-    """Serve many equal calls: authorize them once if their requests are the same, and answer by column.
+def serve_calls(connection: "ServerConnection", row: CallsReceived, now: Instant) -> CallsReceived | None:
+    """Serve a row of calls: all together if their requests are the same, otherwise one by one.
 
     Returns:
         The calls that are left if the share of this turn is used up; otherwise None.
     """
-    view, stride, body, count = event.view, event.stride, event.body_bytes, len(event.streams)
-    if not has_one_body(view, stride, count, body):
-        return _one_by_one(connection, event, now)
+    share, count = connection.share, len(row.streams)
+    if count == 1:
+        return _serve_row(connection, row, now)
+    if has_one_body(row.view, row.stride, count, row.body_bytes):
+        hit("wire.row")
+        return _serve_row(connection, row, now)
+    for number in range(count):
+        if share is not None and (share.is_over or connection.backpressure.is_held):
+            return row.part(number)
+        _serve_row(connection, row.part(number, number + 1), now)
+    return None
+
+
+def _serve_row(  # noqa: C901 - the hot loop, in one piece.
+    connection: "ServerConnection", row: CallsReceived, now: Instant
+) -> CallsReceived | None:
+    """Serve calls with one request, decoded and authorized once; the calls that are left, or None."""
+    view, stride, streams, share = row.view, row.stride, row.streams, connection.share
+    count, withdrawn, first = len(streams), connection.base.withdrawn, f.HEADER_BYTES + row.body_bytes
+    if count == 1 and streams[0] in withdrawn:
+        return None  # Cancelled in the same read.
+    if share is not None:
+        share.units -= CALL_UNITS
     try:
-        method, call, request = connection.admit(
-            event.method, Shape.UNARY, view[24 : 16 + body], event.timeout_ms, now
-        )
+        body = view[f.HEADER_BYTES + f.CALL_HEAD.size : first]
+        method, call, request = connection.admit(row.method, Shape.UNARY, body, row.timeout_ms, now)
     except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
-        return _refuse_calls(connection, event, error)
-    hit("wire.row")
-    handler, rows, done = method.handler, Rows(connection, event.streams, method), 0
-    share, chunk = connection.share, CHUNK_MIN
-    while done < count:
-        done = _serve_chunk(connection, event, rows, handler, call, request, done, min(count, done + chunk))
-        chunk = min(2 * chunk, CHUNK_MAX)
-        if share is not None and done < count:
-            share.units -= CHUNK_UNITS
-            if share.is_over or connection.backpressure.is_held:
-                break
-    rows.flush(done)
+        return _refuse_row(connection, row, error)
+    handler, size = method.handler, stride - first
+    done, chunk, looks_at = count, CHUNK_MIN, CHUNK_MIN
+    replies: list[Reply] = []
+    """The replies to the last calls, which are not sent yet."""
+    for number, begin in enumerate(range(first, first + count * stride, stride)):
+        if number == looks_at:
+            if share is not None:
+                share.units -= CHUNK_UNITS
+                if share.is_over or connection.backpressure.is_held:
+                    done = number
+                    break
+            chunk = min(2 * chunk, CHUNK_MAX)
+            looks_at += chunk
+        payload = view[begin : begin + size]
+        try:
+            if not withdrawn or streams[number] not in withdrawn:
+                result = handler(call, request, connection.keep_small(payload) if method.is_task else payload)
+                if type(result) is Reply:
+                    replies.append(result)
+                    continue
+                connection.start_call(streams[number], result, call, stride)
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            connection.refuse_call(streams[number], error)
+        # This call has no reply, and the calls behind it may have one.
+        connection.answer_row(streams[number - len(replies) : number], replies, method)
+        replies = []
+        if share is not None and (share.units <= 0 or connection.backpressure.is_held):
+            looks_at = number + 1
+    connection.answer_row(streams[done - len(replies) : done], replies, method)
     connection.server.counts.calls += done - 1
     if done == count:
         return None
     hit("wire.row_waited")
-    return _rest_of(event, done)
+    return row.part(done)
 
 
-def _refuse_calls(
-    connection: "ServerConnection", event: CallsReceived, error: Exception
-) -> CallsReceived | None:
+def _refuse_row(connection: "ServerConnection", row: CallsReceived, error: Exception) -> CallsReceived | None:
     """Refuse as many of the calls as the share allows; the calls that are left, or None."""
-    share, count = connection.share, len(event.streams)
+    share, count = connection.share, len(row.streams)
     most = count if share is None else max(1, share.units // REFUSAL_UNITS)
-    for stream in event.streams[:most].tolist():
-        if connection.base.begin_call(stream):
-            connection.refuse(stream, error)
+    for stream in row.streams[:most]:
+        connection.refuse_call(stream, error)
     if share is not None:
         share.units -= REFUSAL_UNITS * min(most, count)
-    return _rest_of(event, most) if most < count else None
-
-
-def _rest_of(event: CallsReceived, done: int) -> CallsReceived:
-    """`event` without its first calls."""
-    return CallsReceived(
-        event.streams[done:], event.method, event.timeout_ms, event.view[done * event.stride :], event.stride,
-        event.body_bytes,
-    )  # fmt: skip
-
-
-def _serve_chunk(  # noqa: PLR0917 - the hot loop's own variables.
-    connection: "ServerConnection",
-    event: CallsReceived,
-    rows: Rows,
-    handler: Callable[..., Any],
-    call: Call,
-    request: Any,  # noqa: ANN401 - any request.
-    done: int,
-    last: int,
-) -> int:
-    """Serve the calls [done, last), or as many as the share allows; the number of the next call."""
-    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
-    is_task = call.method.is_task
-    first, size = f.HEADER_BYTES + body, stride - f.HEADER_BYTES - body
-    same, add_row, row = rows.form()
-    for begin in range(first + done * stride, first + last * stride, stride):
-        try:
-            payload_view = view[begin : begin + size]
-            result = handler(call, request, connection.keep_small(payload_view) if is_task else payload_view)
-            if type(result) is Reply:
-                payload = result.payload
-                if result.body is same and len(payload) == 1 and len(payload[0]) == row:
-                    add_row(payload[0])  # The usual case, inline: the same form as the reply before.
-                else:
-                    rows.add((begin - first) // stride, result)
-                    same, add_row, row = rows.form()
-                continue
-            stream = int(event.streams[(begin - first) // stride])
-            if connection.base.begin_call(stream):
-                connection.works.answer(stream, result, call, stride)
-            elif isinstance(result, Coroutine):
-                result.close()
-        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
-            stream = int(event.streams[(begin - first) // stride])
-            if connection.base.begin_call(stream):
-                connection.refuse(stream, error)
-        number = (begin - first) // stride + 1
-        rows.flush(number)  # This call is not answered by column.
-        same, add_row, row = rows.form()
-        if share is not None and (share.units <= 0 or connection.backpressure.is_held):
-            return number
-    return last
-
-
-def _one_by_one(connection: "ServerConnection", event: CallsReceived, now: Instant) -> CallsReceived | None:
-    view, stride, body, share = event.view, event.stride, event.body_bytes, connection.share
-    for number, stream in enumerate(event.streams.tolist()):
-        if share is not None:
-            share.units -= 2
-            if share.is_over or connection.backpressure.is_held:
-                return _rest_of(event, number)
-        at = number * stride
-        request, payload = view[at + 24 : at + 16 + body], view[at + 16 + body : at + stride]
-        if connection.base.begin_call(stream):
-            connection.on_call(CallReceived(stream, event.method, event.timeout_ms, request, payload), now)
-    return None
+    return row.part(most) if most < count else None
 
 
 STALL_SLACK: Final = Duration(2 * SECOND)
@@ -810,7 +741,7 @@ class ConnectionChecks:
         connection = self._connection
         base, works, runs = connection.base, connection.works, connection.runs
         if connection.has_pending or base.phase is Phase.BROKEN:
-            return  # Streams of pending events are registered, and have no task yet.
+            return  # Streams of pending openings are registered, and have no task yet.
         for stream in base.ending:
             assert stream in works, f"stream {stream} keeps its slot, and nothing runs for it"
         for stream in base.streams:
@@ -999,13 +930,13 @@ class ServerConnection(ConnectionProtocol):
         self.asked_at = now
         share = self.share
         for number, event in enumerate(events):
+            if self.base.phase is Phase.BROKEN and type(event) is not Broken:
+                continue  # No answer could be sent, and after a bad token the caller is no longer known.
             if type(event) is CallsReceived:
                 rest = serve_calls(self, event, now)
                 if rest is not None:
                     self._pending = [rest, *events[number + 1 :]]
                     break
-            elif type(event) is CallReceived:
-                self.on_call(event, now)
             else:
                 _ON[type(event)](self, event, now)
             if share is None:
@@ -1141,25 +1072,6 @@ class ServerConnection(ConnectionProtocol):
     def _on_goaway(self, event: GoAwayReceived, _now: Instant) -> None:
         self.reason = self.reason or f"the caller leaves: {event.message}"
 
-    def on_call(self, event: CallReceived, now: Instant) -> None:
-        """Serve one unary call."""
-        stream = event.stream
-        if stream not in self.base.streams:
-            return  # Cancelled in the same read, before it was processed.
-        try:
-            method, call, request = self.admit(
-                event.method, Shape.UNARY, event.request, event.timeout_ms, now
-            )
-            payload = self.keep_small(event.payload) if method.is_task else event.payload
-            result = method.handler(call, request, payload)
-            if type(result) is Reply:
-                self.reply(stream, result, method)
-                return
-        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
-            self.refuse(stream, error)
-            return
-        self.works.answer(stream, result, call, len(event.payload) + len(event.request))
-
     def _on_open(self, event: OpenReceived, now: Instant) -> None:
         stream = event.stream
         if stream not in self.base.streams:
@@ -1225,27 +1137,61 @@ class ServerConnection(ConnectionProtocol):
         Raises:
             Refusal: the caller does not take a reply of that size.
         """
+        body = self._encoded(reply, method)
+        if self.base.reply(stream, body, reply.payload):
+            self.mark_dirty()
+
+    def start_call(self, stream: int, handler: Awaitable[Reply], call: Call, size: int) -> None:
+        """Run the handler of a call as a task, unless the call was cancelled or has no room."""
+        if self.base.begin_call(stream):
+            self.works.answer(stream, handler, call, size)
+        elif isinstance(handler, Coroutine):
+            handler.close()
+
+    def refuse_call(self, stream: int, error: Exception) -> None:
+        """Refuse a call that was never registered."""
+        if self.base.begin_call(stream):
+            self.refuse(stream, error)
+
+    def answer_row(self, streams: Sequence[int], replies: list[Reply], method: Method) -> None:
+        """Answer calls that were never registered, because they need no state: by column if they are many."""
+        payloads = one_form(replies) if len(replies) >= ROWS_MIN else None
+        if payloads is None or self.base.phase is Phase.BROKEN:
+            for stream, reply in zip(streams, replies, strict=True):
+                self._answer_call(stream, reply, method)
+            return
+        try:
+            body = self._encoded(replies[0], method, count=len(replies))
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            for stream in streams:
+                self.refuse_call(stream, error)
+            return
+        self.base.out.append(render_rows(f.REPLY, streams, body, payloads))
+        self.mark_dirty()
+
+    def _answer_call(self, stream: int, reply: Reply, method: Method) -> None:
+        try:
+            body = self._encoded(reply, method)
+        except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
+            self.refuse_call(stream, error)
+            return
+        if self.base.phase is not Phase.BROKEN:
+            self.base.append(f.REPLY, stream, body, reply.payload)
+            self.mark_dirty()
+
+    def _encoded(self, reply: Reply, method: Method | None, *, count: int = 1) -> bytes:
+        """The body of `reply`; `count` replies of its size are charged to the share of this turn.
+
+        Raises:
+            Refusal: the caller does not take a reply of that size.
+        """
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
         if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             raise _too_large(size, method)
         if self.share is not None:
-            self.share.units -= size >> REPLY_SHIFT
-        if self.base.reply(stream, body, reply.payload):
-            self.mark_dirty()
-
-    def send_rows(
-        self, streams: U32Column, body: bytes, payloads: list[Buffer], payload_bytes: int, method: Method
-    ) -> None:
-        """Answer calls of one event by column. They were never registered, because they need no state."""
-        size = len(body) + payload_bytes
-        if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
-            for stream in streams.tolist():
-                if self.base.begin_call(stream):
-                    self.refuse(stream, _too_large(size, method))
-        elif self.base.phase is not Phase.BROKEN:
-            self.base.out.append(render_rows(f.REPLY, streams, body, payloads, payload_bytes))
-            self.mark_dirty()
+            self.share.units -= count * size >> REPLY_SHIFT
+        return body
 
     def refuse(self, stream: int, error: Exception) -> None:
         """End `stream` with the status of `error`.
@@ -1329,12 +1275,11 @@ SLICE_UNITS: Final = 256
 JUDGE_UNITS: Final = 4
 """Units that it costs to judge the streams about one name again, after a newer token."""
 _UNITS: Final[dict[type[Event], int]] = {
-    CallReceived: 2, OpenReceived: 2, RunReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
+    OpenReceived: 2, RunReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
 }  # fmt: skip
 """The units that processing an event costs, besides its frame and the task that it starts."""
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
     Broken: ServerConnection._on_broken,  # noqa: SLF001 - our own table.
-    CallReceived: ServerConnection.on_call,
     CancelReceived: ServerConnection._on_cancel,  # noqa: SLF001
     CreditReceived: ServerConnection._on_credit,  # noqa: SLF001
     FinishReceived: ServerConnection._on_finish,  # noqa: SLF001
