@@ -21,7 +21,8 @@ CHECKPOINT = "/tmp/broadsheet-example-checkpoint"
 
 def main(address: str, checkpoint: str = CHECKPOINT) -> None:
     with connect_sync(address) as client:
-        client.journals.create(SOURCE, if_absent=True)
+        labels = {"broadsheet.dev/framing": "json-lines"}  # so that a batch reads only its own bytes
+        client.journals.create(SOURCE, labels=labels, if_absent=True)
         client.journals.create(SQUARES, if_absent=True)
         publisher = Publisher(producer_from(os.urandom(6)))
         wall = WallTime(time.time_ns())

@@ -32,7 +32,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from broadsheet.errors import ConfigError, LocalProtocolError
-from broadsheet.message.framing import Framing
+from broadsheet.journal.core.spec import FRAMING_LABEL
+from broadsheet.message.framing import Framing, Kind
+from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
     Position,
@@ -54,7 +56,9 @@ from broadsheet.spark.worker import framing_of, freeze_once
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
         **TARGET_OPTIONS,
-        "journals": "Names of journals, separated by commas. Required.",
+        "journals": "Names of journals, separated by commas. Required. Create them with label "
+        f"`{FRAMING_LABEL}={Kind.JSON_LINES.value}` or `{Kind.FIXED.value}`: without it each batch reads the "
+        "journal from its begin.",
         "schema": "The columns to parse from each message, as DDL. Without it there are only the meta "
         "columns.",
         "startingOffsets": "Where a new query begins: `earliest` (the default), or a JSON object that gives "
@@ -76,6 +80,8 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The options of the source."""
+UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
+"""From this offset on an operator is told of a journal that has no producer index."""
 
 
 class SpanPartition(InputPartition):
@@ -102,6 +108,7 @@ class Sources:
         self.is_committed = given.flag("readCommitted", default=True)
         self.replay_bytes_max = given.count("maxReplayMemory", REPLAY_BYTES_MAX)
         self.inside_frame = given.choice("startingInsideFrame", ("fail", "next"), "fail")
+        self._told: dict[str, None] = {}
 
     def shape(self, schema: StructType) -> Shape:
         """The shape of the rows that `schema` asks for."""
@@ -187,7 +194,10 @@ class Sources:
         if not moved:
             return []
         framings = {name: framing_of(info.spec.labels) for name, info in infos.items()}
-        groups = tasks(start, end, self.points(moved), self.task_count)
+        points = self.points(moved)
+        for name in moved:
+            self._tell_unindexed(name, start[name].offset if name in start else 0, points[name])
+        groups = tasks(start, end, points, self.task_count)
         return [
             SpanPartition(
                 spans,
@@ -196,6 +206,17 @@ class Sources:
             )
             for spans in groups
         ]
+
+    def _tell_unindexed(self, name: str, begin: int, points: Sequence[int]) -> None:
+        """Tell once if every batch reads a journal from its begin, because it has no producer index."""
+        if begin < UNINDEXED_BYTES_MAX or points or name in self._told:
+            return
+        self._told[name] = None
+        sys.stderr.write(
+            f"broadsheet: journal {name} has no producer index, so each batch reads the {begin} bytes before"
+            f" it again, in one task. The node indexes journals that are created with label {FRAMING_LABEL}="
+            f"{Kind.JSON_LINES.value} or {Kind.FIXED.value}\n"
+        )
 
     def read(self, partition: InputPartition | None, shape: Shape) -> Iterator[pa.RecordBatch]:
         """The rows of one task.

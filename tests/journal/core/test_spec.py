@@ -32,6 +32,7 @@ def test_a_legal_spec_is_itself() -> None:
         (replace(SPEC, labels={"prefix": "c/"}), "selectors"),
         (replace(SPEC, labels={f"label-{n}": "" for n in range(257)}), "limit of 256"),
         (replace(SPEC, labels={"broadsheet.dev/durability": "replicated"}), "fsynced"),
+        (replace(SPEC, labels={"broadsheet.dev/framing": "csv"}), "one of json-lines, fixed"),
         (replace(SPEC, is_deleting=True), "delete"),
     ],
 )

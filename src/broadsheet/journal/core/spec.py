@@ -16,6 +16,7 @@ from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
+from broadsheet.message.framing import Kind
 
 DAY: Final = 86_400 * SECOND
 FRAGMENT_BYTES_MIN: Final = 1 << 10
@@ -95,6 +96,9 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
         raise InvalidArgument(
             f"label {DURABILITY_LABEL}={durability!r}: only fsynced is served by a single replica"
         )
+    framing = spec.labels.get(FRAMING_LABEL)
+    if framing is not None and framing not in (kinds := [kind.value for kind in Kind]):
+        raise InvalidArgument(f"label {FRAMING_LABEL}={framing!r}: it is one of {', '.join(kinds)}")
     if spec.is_deleting:
         raise InvalidArgument("is_deleting is true: only a delete sets it; leave it out")
     return spec
