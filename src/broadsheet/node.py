@@ -19,7 +19,7 @@ from broadsheet.config import Place
 from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room_for_documents
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
-from broadsheet.doors.status import State, Status
+from broadsheet.doors.status import State, Status, StatusMetrics
 from broadsheet.journal.client import INLINE_BYTES_MAX
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.role import JournalsRole
@@ -128,6 +128,7 @@ class Node:
             is_insecure=settings.node.is_insecure,
         )
         self.status = Status(identity, ports.time, self.services, lag=self._lag.worst)
+        self._metrics.registry.register(StatusMetrics(self.status))
         self.services.offer(Identity, identity)
         self.services.offer(Logs, logs)
         self.services.offer(Metrics, self._metrics)

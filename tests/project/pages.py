@@ -34,6 +34,7 @@ from broadsheet.spark import sink, source
 from broadsheet.spark.read import META, META_IS
 from tests.project.citations import citing, standing
 from tests.project.error_texts import PART, error_texts
+from tests.project.node_metrics import node_metrics
 from tests.project.rules import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -99,6 +100,18 @@ Made from the tables of `broadsheet.spark` by `make docs`; do not edit.
 Names of options do not differ by case. One that is in none of these tables is refused, and so is a value that
 an option cannot have.
 [Exactly once with Spark](../concepts/exactly-once.md) says what they are for.
+"""
+
+METRICS_INTRODUCTION: Final = """# Metrics
+
+Made from the page of a node that was just started by `make docs`; do not edit.
+
+`GET /metrics` at the HTTP door gives them in Prometheus's text format; it needs no token. The node reads them
+when it is asked. The numbers of its roles are those of `broadsheet status --json`, up to 50 ms old.
+[Monitoring](../operations/monitoring.md) has a dashboard and alerts that use them.
+
+| metric | type | meaning |
+|---|---|---|
 """
 
 LIMITS_INTRODUCTION: Final = """# Limits and names
@@ -212,6 +225,12 @@ def spark_page() -> str:
     return "".join(parts)
 
 
+def metrics_page() -> str:
+    """Every metric with its meaning."""
+    rows = [f"| `{name}` | {kind} | {_line(meaning)} |\n" for name, kind, meaning in node_metrics()]
+    return METRICS_INTRODUCTION + "".join(rows)
+
+
 def limits_page() -> str:
     """Names, and the limits that nobody sets."""
     reserved = (*names.RESERVED_SEGMENTS, names.PARTIAL_SEGMENT, spec.SIDE_DIRECTORY)
@@ -249,6 +268,7 @@ PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     REFERENCE / "python.md": python_page,
     REFERENCE / "spark.md": spark_page,
     REFERENCE / "limits.md": limits_page,
+    REFERENCE / "metrics.md": metrics_page,
     ROOT / "docs" / "design" / "tests.md": tests_page,
 }
 

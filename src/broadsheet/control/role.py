@@ -38,6 +38,14 @@ from broadsheet.wire.pool import Pool
 
 LOG_DIRECTORY: Final = "metastore/log"
 STREAM: Final = LogStreamId(1)
+GAUGES: Final = {
+    "version_known": "Metastore: the newest version of the document that this node has read.",
+    "version_accepted": "Metastore: the version that this node's acceptor has accepted.",
+    "is_member": "Metastore: 1 if this node's acceptor is one of those that vote; if not, replace it.",
+    "ballot": "Metastore: the highest ballot that this node's acceptor has promised.",
+    "document_bytes": "Metastore: bytes of the accepted document.",
+}
+"""The numbers of the role's status that are metrics."""
 RECORD_BYTES_MIN: Final = DOCUMENT_BYTES_MAX + MIB
 """The log must take a record of this size: the largest document, with room for acceptors and attempts."""
 
@@ -96,7 +104,7 @@ class MetastoreRole:
                 cluster=identity.cluster,
                 logger=logger,
             )
-            services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, majority)))
+            services.offer(StatusSource, StatusSource(self.name, partial(_status, majority), GAUGES))
         services.offer(Metastore, metastore)  # type: ignore[type-abstract]  # Found under its port.
         for method in MetastoreService(identity.node, metastore).methods():
             services.offer(Method, method)

@@ -9,6 +9,8 @@ from enum import Enum
 from typing import Final
 
 import msgspec
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from broadsheet.access.capability import Capability
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds, since
@@ -20,6 +22,8 @@ from broadsheet.wire.method import Call, Empty, Method, Reply, Shape
 
 STATUS_METHOD: Final = "node.status"
 STATUS_NUMBER: Final = 8
+READY: Final = "broadsheet_node_ready"
+READY_MEANS: Final = "1 if the node is ready, as /healthz says; 0 while it starts or stops."
 ROLES_AGE_MAX: Final = Duration(50 * MILLISECOND)
 """How long the roles' answers are reused. Some roles look at all their streams to answer, and any caller may
 ask as often as it likes: without this bound a flood of status requests would fill the loop."""
@@ -92,6 +96,18 @@ class Status:
             roles=self._roles,
         )
 
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """What each gauge means and its value, by the metric's name; as old as `read`'s roles."""
+        now = self.read()
+        found = {READY: (READY_MEANS, float(self.state is State.READY))}
+        for source in self._services.every(StatusSource):
+            fields = now.roles.get(source.name, {})
+            for field, meaning in source.gauges.items():
+                if isinstance(value := fields.get(field), int | float):
+                    name = source.name if field == source.name else f"{source.name}_{field}"
+                    found[f"broadsheet_{name}"] = meaning, float(value)
+        return found
+
     def method(self) -> Method:
         """The row of `node.status`. It needs no capability: every authenticated caller may ask."""
         return Method(
@@ -106,3 +122,18 @@ class Status:
 
     def _answer(self, _call: Call, _request: Empty, _payload: memoryview) -> Reply:
         return Reply(body=self.read())
+
+
+class StatusMetrics(Collector):
+    """The numbers of a node's status as metrics, read at each scrape."""
+
+    def __init__(self, status: Status) -> None:
+        """Give the numbers of `status`."""
+        self._status = status
+
+    def collect(self) -> list[Metric]:
+        """One gauge for each number."""
+        return [
+            GaugeMetricFamily(name, meaning, value=value)
+            for name, (meaning, value) in self._status.gauges().items()
+        ]

@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from broadsheet.base.marks import hit
+from broadsheet.base.time import SECOND
 from broadsheet.base.types import Generation, Incarnation
 from broadsheet.errors import Corrupt
 from broadsheet.journal.broker import Broker
@@ -28,6 +30,19 @@ from broadsheet.runtime.role import ClosingNotice, Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
 from broadsheet.wire.method import Method
+
+GAUGES: Final = {
+    "journals": "Journals that this node serves.",
+    "stopped": "Journals that refuse appends or have damaged content: `broadsheet doctor` says why.",
+    "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
+    "log_segments": "Log of the journals: segment files. It makes more of them as it needs them.",
+    "log_segments_max": "Log of the journals: segment files at most (`journals.wal.segments_max`).",
+    "log_segments_free": "Log of the journals: segments that can be filled next.",
+    "log_pending_bytes": "Log of the journals: bytes that wait for the disk.",
+    "log_sync_seconds": "Log of the journals: how long the last write with its sync took.",
+    "log_quarantined": "Log of the journals: streams that have lost records to damage.",
+}
+"""The numbers of the role's status that are metrics."""
 
 
 class JournalsRole:
@@ -82,7 +97,7 @@ class JournalsRole:
         services.offer(ClosingNotice, ClosingNotice(context.leave))
         for method in Service(broker, config).methods():
             services.offer(Method, method)
-        services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, broker, log)))
+        services.offer(StatusSource, StatusSource(self.name, partial(_status, broker, log), GAUGES))
 
 
 async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnation:
@@ -130,6 +145,9 @@ def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool |
         "stopped": broker.stopped_count,
         "is_full": broker.is_full,
         "log_segments": status.segment_count,
+        "log_segments_max": log.config.segments_max,
         "log_segments_free": status.segment_free_count,
+        "log_pending_bytes": status.pending_bytes,
+        "log_sync_seconds": status.sync_ns_last / SECOND,
         "log_quarantined": len(status.quarantined),
     }

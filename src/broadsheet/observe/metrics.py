@@ -8,7 +8,7 @@ count.
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -21,6 +21,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         info = Gauge("broadsheet_build_info", "Always 1.", ["version", "node"], registry=self.registry)
         info.labels(version=version, node=node).set(1)
+        ProcessCollector(registry=self.registry)
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Declare a gauge that `read` answers at each scrape."""

@@ -35,3 +35,5 @@ class StatusSource(msgspec.Struct, frozen=True):
     """The role's own name."""
     read: Callable[[], Mapping[str, str | int | float | bool | None]]
     """A few fields, quick to make: terms, epochs, counts, bytes, with units in their names."""
+    gauges: Mapping[str, str] = {}
+    """What the fields mean that are metrics as well. `broadsheet_ROLE_FIELD` is the metric's name."""

@@ -123,24 +123,24 @@ class _Counts(Collector):
     def collect(self) -> list[Metric]:
         """One metric for each count."""
         counts, server = self._server.counts, self._server
-        totals = {
-            "connections_accepted": counts.accepted,
-            "connections_turned_away": counts.turned_away,
-            "connections_displaced": counts.displaced,
-            "connections_broken": counts.broken,
-            "greetings_unauthenticated": counts.unauthenticated,
-            "calls": counts.calls,
-            "calls_refused": counts.refused,
-            "calls_failed": counts.failed,
-        }
+        totals = (
+            ("connections_accepted", "connections that were accepted", counts.accepted),
+            ("connections_turned_away", "connections that found no place", counts.turned_away),
+            ("connections_displaced", "connections that made room for others", counts.displaced),
+            ("connections_broken", "connections closed because the peer broke the protocol", counts.broken),
+            ("greetings_unauthenticated", "greetings refused for their token", counts.unauthenticated),
+            ("calls", "calls that were begun", counts.calls),
+            ("calls_refused", "calls that were answered with a refusal", counts.refused),
+            ("calls_failed", "calls whose handler failed: each is a bug of ours", counts.failed),
+        )
         found: list[Metric] = [
-            CounterMetricFamily(
-                f"broadsheet_wire_{name}", f"Native door: {name.replace('_', ' ')}.", value=total
-            )
-            for name, total in totals.items()
+            CounterMetricFamily(f"broadsheet_wire_{name}", f"Native door: {meaning}.", value=total)
+            for name, meaning, total in totals
         ]
         open_now = len(server.connections)
         return [
             *found,
-            GaugeMetricFamily("broadsheet_wire_connections", "Native door: open.", value=open_now),
+            GaugeMetricFamily(
+                "broadsheet_wire_connections", "Native door: connections that are open.", value=open_now
+            ),
         ]

@@ -36,6 +36,12 @@ from broadsheet.wal.log import Log
 from broadsheet.wal.record import Record, StreamQuarantined
 
 LOG_DIRECTORY: Final = "keyspace/log"
+GAUGES: Final = {
+    "revision": "Key space: the revision of its last change.",
+    "keys": "Key space: how many keys it has.",
+    "held_bytes": "Key space: bytes of keys and values that it holds in memory, of `keyspace.map_bytes_max`.",
+}
+"""The numbers of the role's status that are metrics."""
 
 
 class KeyspaceRole:
@@ -53,7 +59,7 @@ class KeyspaceRole:
         logger = next((logs.of(self.name) for logs in services.every(Logs)), None)
         keyspace = await open_keyspace(scope, ports, config, logger)
         services.offer(Keyspace, keyspace)  # type: ignore[type-abstract]  # Found under its port.
-        services.offer(StatusSource, StatusSource(name=self.name, read=partial(_status, keyspace)))
+        services.offer(StatusSource, StatusSource(self.name, partial(_status, keyspace), GAUGES))
 
 
 async def open_keyspace(

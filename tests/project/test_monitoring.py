@@ -1,0 +1,61 @@
+"""The dashboard and the alerts ask for metrics that a node has, and each alert is explained."""
+
+import json
+import re
+
+import pytest
+
+from tests.project.node_metrics import node_metrics
+from tests.project.rules import ROOT
+
+OPERATIONS = ROOT / "docs" / "operations"
+METRIC = re.compile(r"\b(?:broadsheet|process)_[a-z_]+")
+SUFFIXES = ("_bucket", "_count", "_sum")
+
+
+def bare(name: str) -> str:
+    """The metric that a series of a histogram belongs to."""
+    return next((name.removesuffix(each) for each in SUFFIXES if name.endswith(each)), name)
+
+
+@pytest.mark.parametrize("page", ["dashboard.json", "alerts.yml", "monitoring.md"])
+def test_a_page_names_metrics_that_a_node_has(page: str) -> None:
+    """An alert over a metric that nobody gives never fires, and nobody sees that."""
+    known = {name for name, _, _ in node_metrics()}
+    named = {bare(each) for each in METRIC.findall((OPERATIONS / page).read_text())}
+
+    assert named <= known, sorted(named - known)
+    assert named or page == "monitoring.md"
+
+
+def test_the_dashboard_is_one_that_can_be_imported() -> None:
+    """Panels that lie over each other, or ask for nothing, are found when somebody needs them."""
+    board = json.loads((OPERATIONS / "dashboard.json").read_text())
+
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in board["panels"]]
+    assert len(set(places)) == len(places) >= 10
+    assert len({each["id"] for each in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        assert all(target["expr"].count("(") == target["expr"].count(")") for target in panel["targets"])
+        assert panel["targets"]
+    assert {each["name"] for each in board["templating"]["list"]} == {"source", "instance"}
+
+
+def test_each_alert_says_what_to_do() -> None:
+    """Who is woken at night needs a sentence, and the page on which it stands."""
+    text = (OPERATIONS / "alerts.yml").read_text()
+    alerts = re.findall(
+        r"- alert: (\w+)\n +expr: '([^']+)'\n +for: \d+m\n(?: +.*\n){3} +summary: \"(.+)\"\n", text
+    )
+    explained = re.findall(
+        r"^\| `(\w+)` \| .+ \| .+ \|$", (OPERATIONS / "monitoring.md").read_text(), re.MULTILINE
+    )
+
+    assert [name for name, _, _ in alerts] == explained
+    assert len(alerts) == text.count("- alert:")
+    assert all(summary.endswith(".") for _, _, summary in alerts)
+
+
+def test_a_metric_has_a_meaning() -> None:
+    """A name alone is a guess."""
+    assert all(meaning.endswith(".") and len(meaning) > 8 for _, _, meaning in node_metrics())
