@@ -83,16 +83,23 @@ async def until_stored(node: Running, count: int) -> None:
     pytest.fail(f"{len(replica.index)} fragments are stored, and {len(replica.closed)} wait")
 
 
+async def first_life(
+    disk: SimDisk, shelf: Shelf, crashes: list[BaseException], contents: Sequence[bytes]
+) -> None:
+    """A node that makes the journal, appends `contents`, and stores a fragment of each but the last."""
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in contents:
+            await append(node, content)
+        await until_stored(node, len(contents) - 1)
+
+
 @pytest.mark.parametrize("how", ["down", "hangs"])
 async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(how: str) -> None:
     """journals.20: the journal hung in `opening` until the store was there again."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND, THIRD):
-            await append(node, content)
-        await until_stored(node, 2)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
     stored = dict(shelf.objects)
 
     shelf.is_down, shelf.hangs = how == "down", asyncio.Event() if how == "hangs" else None
@@ -137,11 +144,7 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
     """J10: a store that takes fragments, and only later says what it had."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND):
-            await append(node, content)
-        await until_stored(node, 1)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND))
     if is_contradicted:
         other = sha1(b"?" * 5000, usedforsecurity=False).hexdigest()
         shelf.objects[f"{NAME}/{2000:016x}-{7000:016x}-{other}.raw"] = b"?" * 5000
@@ -199,11 +202,7 @@ async def test_a_spool_and_a_fragment_of_one_range_with_other_bytes_contradict_e
     """
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND):
-            await append(node, content)
-        await until_stored(node, 1)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND))
     other = sha1(b"?" * len(SECOND), usedforsecurity=False).hexdigest()
     shelf.objects[f"{NAME}/{2000:016x}-{4100:016x}-{other}.raw"] = b"?" * len(SECOND)
     stored = dict(shelf.objects)
@@ -233,11 +232,7 @@ async def test_two_stored_contents_of_one_range_are_told_with_a_remedy_that_work
     """journals.10: only a reader saw it, as an error that named no way out."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND, THIRD):
-            await append(node, content)
-        await until_stored(node, 2)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
     name = f"{NAME}/{2000:016x}-{4100:016x}-{'7' * 40}.raw"
     shelf.objects[name] = b"?" * len(SECOND)
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
@@ -285,11 +280,7 @@ async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_k
     """J1: reset-head saw no loss, and appends got offsets that stored fragments have and readers had read."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND, THIRD):
-            await append(node, content)
-        await until_stored(node, 2)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
     for file in [file for file in disk.state.files if file.startswith("journals/")]:
         disk.state.remove(file)
     shelf.is_down = True
@@ -313,11 +304,7 @@ async def test_an_operator_may_choose_a_head_while_the_store_is_gone(head: int) 
     """Else a journal whose store never comes back could not go on. Too low a choice is noticed later."""
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND, THIRD):
-            await append(node, content)
-        await until_stored(node, 2)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
     for file in [file for file in disk.state.files if file.startswith("journals/")]:
         disk.state.remove(file)
     shelf.is_down = True
@@ -610,11 +597,7 @@ async def test_a_read_has_a_store_that_was_down_asked_again_at_once(monkeypatch:
     monkeypatch.setattr(fragments_module, "LIST_RETRY_MAX", Duration(3_600_000 * MILLISECOND))
     crashes: list[BaseException] = []
     disk, shelf = SimDisk(), Flaky(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        for content in (FIRST, SECOND, THIRD):
-            await append(node, content)
-        await until_stored(node, 2)
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
 
     shelf.is_down = True
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
