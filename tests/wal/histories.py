@@ -216,6 +216,23 @@ async def truncations(history: History) -> None:
         await history.settled()
 
 
+async def branches_in_a_batch(history: History) -> None:
+    """A stream is truncated twice in one batch: what the second one cuts is the branch behind the first."""
+    await history.start()
+    for n in range(7):
+        history.append(A, noise(n, 4300), generation=3 * n)
+        history.append(A, noise(n + 9, 100), generation=3 * n)
+        await history.settled()
+        history.append(B, noise(n, 400))  # In the sector of the batch's header.
+        history.truncate(A, n + 1, 3 * n + 1)
+        history.append(A, noise(n + 20, 700), generation=3 * n + 1)
+        history.truncate(A, n + 2, 3 * n + 2)
+        history.append_many(A, noise(n, 1500), noise(n, 40), generation=3 * n + 2)
+        await history.settled()
+        history.truncate(A, n + 1, 3 * n + 3)
+        await history.settled()
+
+
 async def runs(history: History) -> None:
     """Many entries as one; cut inside, and continued with other bytes, with the very same, or not at all."""
     await history.start()
@@ -432,6 +449,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
     for mix in (
         appends,
         truncations,
+        branches_in_a_batch,
         runs,
         runs_and_copies,
         recycling,

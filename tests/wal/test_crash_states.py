@@ -15,6 +15,7 @@ from tests.wal.histories import MIXES, TINY, read_image, run_mix, search
 ATOMS_MAX = {
     "appends": 11,
     "truncations": 10,
+    "branches_in_a_batch": 11,
     "runs": 11,
     "runs_and_copies": 10,
     "recycling": 9,

@@ -14,6 +14,7 @@ from broadsheet.wal.format import ENTRY_BYTES, FRAME_BYTES, Row, RowFlag
 from broadsheet.wal.stream_replay import StreamReplay
 from simulator.crashstates import crash_states, record
 from simulator.disk import SimDisk
+from simulator.disk_state import Write
 from tests.wal.harness import (
     DIRECTORY,
     SMALL,
@@ -459,6 +460,51 @@ async def test_a_log_that_relief_has_filled_is_not_full_any_more_when_all_of_it_
 
         await until(bench, lambda: bench.log.status().segment_free_count >= 2)
         await bench.commit(A, bytes(12_000))
+
+
+async def test_the_room_that_is_kept_for_freeing_is_not_used_up_by_a_batch_that_frees_nothing() -> None:
+    """The log rested when a stream was trimmed, and vouched before another one was, in the same turn.
+
+    The trim of the second one made the voucher, which stood where the freeing batch should, free nothing.
+    """
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        log = bench.log
+        for _ in range(8):
+            await bench.commit(A, bytes(12_000))  # The oldest segment is of A alone.
+        await bench.commit(C, b"trimmed last")
+        taken = 8 + await full_with_relief(bench)
+
+        log.trim(A, Offset(taken))
+        log._vouch()
+        log.trim(C, Offset(1))
+
+        await until(bench, lambda: log.status().segment_free_count >= 2)
+        await bench.commit(A, bytes(12_000))
+
+
+async def test_a_cut_that_is_dealt_with_while_the_log_is_full_is_noted_when_there_is_room() -> None:
+    """LogFull came out of it, and ended the start of a metastore or key space whose head was full."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    await bench.commit(C, b"cut")
+    await abandon(bench)
+    name = next(name for name in disk.state.files if b"cut" in bytes(disk.state.files[name].view))
+    inode = disk.state.files[name]
+    disk.state.change(inode, Write(bytes(inode.view).find(b"cut"), b"?"))
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=TIGHT, seed=2)
+    assert (await bench.found(C)).tail_cut
+    taken = await full_with_relief(bench)
+    bench.log.settle(C)
+    assert not bench.log.status().tail_cut
+    bench.log.trim(A, Offset(taken))
+    await until(bench, lambda: bench.log.status().segment_free_count >= 2)
+    await bench.commit(A, b"next batch")
+    await abandon(bench)
+    disk.state.locks.clear()
+
+    async with opened(disk, config=TIGHT, seed=3) as bench:
+        assert not (await bench.found(C)).tail_cut
 
 
 async def test_a_start_on_a_full_disk_frees_what_was_trimmed_before_it() -> None:

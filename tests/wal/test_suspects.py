@@ -1,5 +1,7 @@
 """Suspects: what stands behind the damage is handed to the domain, which may prove it by sums of its own."""
 
+from collections.abc import Callable
+
 import pytest
 
 from broadsheet.wal.format import BATCH_MAGIC, ENTRY_BYTES, FRAME_BYTES
@@ -94,6 +96,24 @@ async def test_a_record_with_a_damaged_header_is_told_also_where_others_stand_be
         assert told == [(at, content[at]) for at in (1, 2)][lost - 1 :]
 
 
+async def test_the_first_record_of_a_stream_is_told_though_its_header_is_damaged() -> None:
+    """No earlier batch tells of the stream, so the bytes were charged to nobody."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(B, FIRST)
+    await bench.commit(A, THIRD)
+    await abandon(bench)
+    disk.state.locks.clear()
+    for name, inode in disk.state.files.items():
+        if name.endswith(".wal") and (at := bytes(inode.view).find(THIRD)) >= 0:
+            disk.state.change(inode, Write(at - ENTRY_BYTES - FRAME_BYTES, b"X"))
+
+    async with opened(disk, seed=2) as bench:
+        found = await bench.found(A)
+        assert found.tail_cut
+        assert [(each.offset, each.payload) for each in found.suspects] == [(0, THIRD)]
+
+
 def without_header(disk: SimDisk) -> SimDisk:
     """One bit of the header of the newest batch."""
     for name, inode in disk.state.files.items():
@@ -137,9 +157,19 @@ async def test_a_start_that_was_killed_before_its_domain_looked_leaves_the_suspe
         assert not (await bench.found(A)).suspects, "what was dealt with is told no more"
 
 
-async def test_the_suspects_of_a_cut_that_was_dealt_with_are_not_told_at_the_next_cut() -> None:
+def with_damage_in_place(disk: SimDisk) -> SimDisk:
+    """One bit of each record of the newest batch, whose header stays: the start writes behind that batch."""
+    for payload in (FIRST, SECOND, THIRD):
+        flip(disk, payload)
+    return disk
+
+
+@pytest.mark.parametrize("damaged", [without_header, with_damage_in_place])
+async def test_the_suspects_of_a_cut_that_was_dealt_with_are_not_told_at_the_next_cut(
+    damaged: Callable[[SimDisk], SimDisk],
+) -> None:
     """A journal looked for the content of their claims, which it had given up, and took it for a new loss."""
-    disk = without_header(await written(in_one_batch=True))
+    disk = damaged(await written(in_one_batch=True))
     bench = await open_log(disk, seed=2)
     assert len((await bench.found(A)).suspects) == 3
     bench.log.settle(A)
@@ -155,3 +185,29 @@ async def test_the_suspects_of_a_cut_that_was_dealt_with_are_not_told_at_the_nex
         assert [(each.offset, each.payload[1:]) for each in found.suspects] == [(0, b"f-the-next-cut")]
         await abandon(bench)
         disk.state.locks.clear()
+
+
+async def test_suspects_outlive_a_start_that_copies_their_stream_forward() -> None:
+    """The copies were younger than the suspects, which were therefore taken for those of an older cut."""
+    disk = SimDisk()
+    bench = await open_log(disk)
+    await bench.commit(A, FIRST, SECOND)
+    await bench.commit(A, THIRD)
+    await abandon(bench)
+    disk.state.locks.clear()
+    flip(disk, THIRD)
+    bench = await open_log(disk, seed=2)
+    told = (await bench.found(A)).suspects
+    assert payloads(told) == [bytes((THIRD[0] ^ 1,)) + THIRD[1:]]
+    log, lap = bench.log, bench.log.pool.oldest
+    while log.pool.oldest == lap:
+        await bench.commit(B, bytes(8000))
+        log.trim(B, log.next_offset(B))
+        await bench.settled()
+    await abandon(bench)
+    disk.state.locks.clear()
+
+    async with opened(disk, seed=3) as bench:
+        found = await bench.found(A)
+        assert found.tail_cut
+        assert found.suspects == told

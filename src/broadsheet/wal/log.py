@@ -652,13 +652,9 @@ class Log:
     def settle(self, stream: LogStreamId) -> None:
         """Clear `tail_cut`, with the next batch: the domain has dealt with records that may be missing."""
         self._check_open()
-        state = self.states.get(stream)
-        if state is None or not state.flags & RowFlag.TAIL_CUT:
-            return
-        batch = self._place(stream, 0, is_relief=True)
-        state.flags &= ~RowFlag.TAIL_CUT
-        batch.touch(stream)
-        self._ask()
+        if (state := self.states.get(stream)) is not None and state.flags & RowFlag.TAIL_CUT:
+            state.flags &= ~RowFlag.TAIL_CUT
+            self._mark(stream)
 
     def on_flush_request(self, stream: LogStreamId, callback: Callable[[LogStreamId], None]) -> None:
         """Call `callback` when `stream` pins the oldest segment and free segments run short.
@@ -1027,12 +1023,16 @@ class Log:
         if (callback := self._on_quarantine.get(stream)) is not None:
             asyncio.get_running_loop().call_soon(callback, LogStreamId(stream))
         state.flags |= RowFlag.QUARANTINED
+        self._mark(stream)
+
+    def _mark(self, stream: int) -> None:
+        """Have the next batch record the flags of `stream`; a later one, if there is no room."""
         self._changed[stream] = None
         try:
             self._place(stream, 0, is_relief=True).touch(stream)
             self._ask()
         except LogFull:
-            hit("wal.no_room_for_marker")  # The next batch records it, or the next start finds it.
+            hit("wal.no_room_for_marker")  # If no batch follows, the next start finds the same again.
 
     def lose(self, stream: int, lap: int) -> None:
         """Unpin the damaged runs of `stream` in `lap`, once a batch that says so is durable (W7)."""
@@ -1184,7 +1184,7 @@ class Log:
         """Write an empty batch after the log was idle: it proves that the last records were durable."""
         if not self.is_dead and not self.is_closed:
             hit("wal.vouched")
-            if self._mark_end():  # Without room, the next batch will vouch.
+            if self._oldest > self._advertised or self._mark_end():  # `_take` seals a freeing batch at once.
                 self._ask()
 
     def die(self, error: OSError) -> None:

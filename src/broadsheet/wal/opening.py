@@ -306,7 +306,7 @@ def _recall(segments: Segments, result: Result) -> None:
             and header.kind in (Kind.RUN, Kind.COPY)
             and header.generation >= verdict.point.generation
             and header.offset >= verdict.point.next
-            and header.batch >= max(verdict.settled, verdict.held[-1].batch if verdict.held else 0)
+            and header.batch >= verdict.settled
         )
 
     found: dict[int, dict[int, FoundRun | Suspect]] = {}

@@ -356,13 +356,14 @@ class Recovery:
         if unread is None:
             return
         for row in said:
-            replay = self._replays.get(row.stream)
-            if replay is None or replay.expect is None:
+            if row.flags & RowFlag.DROPPED:
                 continue
+            replay = self._replay(row.stream)  # A new one, if the stream begins in this batch.
             before = replay.prior if replay.touched == batch else replay.expect
+            begin = before.next if before is not None else row.first
             mine = [frame.header for frame in found if frame.header.stream == row.stream]
-            if (gap := first_gap(before.next if before is not None else 0, mine, row.next)) is not None:
-                replay.damaged.append(Suspect(*gap, row.generation, unread))
+            if (gap := first_gap(begin, mine, row.next)) is not None:
+                replay.damaged.append(Suspect(*gap, row.generation, batch, unread))
 
     def _row(self, row: Row, batch: int) -> None:
         if row.flags and row.flags & RowFlag.DROPPED:  # `&` with an enumeration is slow: test for 0 first.
@@ -404,7 +405,7 @@ def _read_back(held: FoundRun, content: Content) -> Suspect:
     """A whole run behind damage, with its bytes: its domain will want them. Other runs are read on demand."""
     begin = held.at + FRAME_BYTES
     data = content.read(begin, begin + held.length)
-    return Suspect(held.offset, held.end, held.generation, data, is_whole=True)
+    return Suspect(held.offset, held.end, held.generation, held.batch, data, is_whole=True)
 
 
 def survey(index: int, content: Content, name: str) -> Found:

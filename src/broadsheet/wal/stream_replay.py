@@ -39,6 +39,7 @@ class Suspect(NamedTuple):
     offset: int
     end: int
     generation: int
+    batch: int
     data: bytes
     is_whole: bool = False
     """Whether the run's own checksum matches: then these bytes were written here as they are."""
@@ -51,6 +52,7 @@ def suspect_of(frame: FoundFrame, data: bytes) -> Suspect:
         header.offset,
         header.offset + header.entries,
         header.generation,
+        header.batch,
         data[begin:end],
         is_whole=frame.is_payload_whole,
     )
@@ -137,9 +139,13 @@ class StreamReplay:
         self._touch(header.batch)
         if self.expect is not None and header.offset > self.expect.next:
             self.is_linked = False  # The truncated entries were lost, and perhaps a reset before them.
-        self._void(header.offset, chain=header.seed)
+        is_of_branch = self._boundary(header.offset) in (None, header.seed)
+        if is_of_branch:
+            self._void(header.offset, chain=header.seed)
+        else:
+            self.is_linked = False  # It cuts a branch of this batch that was lost. It says nothing of others.
         self.expect = Point(header.offset, header.generation, header.seed)
-        if self.prior is not None and self.prior.next >= header.offset:
+        if is_of_branch and self.prior is not None and self.prior.next >= header.offset:
             # The stream ends here, even if the rest of this batch is cut. (If `prior` is below the offset,
             # the entries between the two are of the same batch, and as doubtful: then `prior` stays.)
             self.prior = self.expect
@@ -194,7 +200,8 @@ class StreamReplay:
         first = self.first if self.first is not None else self.expect.next
         reached, chain = _walk(self.held, first, self.expect)
         if _agree(reached, self.expect) and not is_suspect:
-            behind = self._suspects(self.expect.next) if self.flags & RowFlag.TAIL_CUT else []
+            is_cut = self.flags & RowFlag.TAIL_CUT
+            behind = self._suspects(self.expect.next, since=self.settled) if is_cut else []
             return Verdict(first, self.expect, chain, self.flags, [], behind)
         is_quarantined = (self.flags | self.prior_flags) & RowFlag.QUARANTINED
         if self.touched == tail_batch and not is_suspect and not is_quarantined:
@@ -212,7 +219,7 @@ class StreamReplay:
                 if _passes(chain, base, start):
                     point = reached._replace(generation=max(reached.generation, start.generation))
                     flags = self.flags | RowFlag.TAIL_CUT
-                    behind = self._suspects(point.next)
+                    behind = self._suspects(point.next, since=self.settled)
                     return Verdict(min(base, point.next), point, chain, flags, [], behind)
         in_chain = dict.fromkeys(h.offset for h in chain)
         rest = [
@@ -239,10 +246,15 @@ class StreamReplay:
             bases.append(first)
         return bases
 
-    def _suspects(self, at: int) -> list[FoundRun | Suspect]:
-        """All runs that were found at the offset `at` and behind it, damaged ones too."""
+    def _suspects(self, at: int, *, since: int = 0) -> list[FoundRun | Suspect]:
+        """The runs that were found at the offset `at` and behind it, damaged ones too.
+
+        Args:
+            since: the first batch of which runs are told. For a cut: `settled`; those were dealt with.
+        """
         found: tuple[FoundRun | Suspect, ...] = (*self.damaged, *self.shadowed, *self.held.values())
-        return sorted((held for held in found if held.offset >= at), key=lambda held: held.offset)
+        told = (held for held in found if held.offset >= at and held.batch >= since)
+        return sorted(told, key=lambda held: held.offset)
 
     def _touch(self, batch: int) -> None:
         if self.touched != batch:
