@@ -67,9 +67,15 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     # A checkpoint may name an end that appends before it in the log have passed already.
     last_end = None if claims.last_end is None else max(claims.last_end, plan.end)
     later = (at for at, each in enumerate(claims.claims) if not is_put(each, witnesses.registers))
-    taken = [*claims.claims[: next(later, None)]]
+    first_later = next(later, None)
+    taken = [*claims.claims[:first_later]]
     found = [SpoolFound(begin, size) for _, begin, size in spools_in(disk, directory)]
-    is_last_sure = bool(claims.last) and tells_no_other_registers(claims.last, witnesses.registers)
+    # Behind an append whose registers were never put, the last record proves content that lacks registers.
+    is_last_sure = (
+        first_later is None
+        and bool(claims.last)
+        and tells_no_other_registers(claims.last, witnesses.registers)
+    )
     if is_last_sure:
         # A file that the log vouches for to its end needs no other witness.
         open_ended = [each for each in found if each.end > plan.end or not witnesses.is_based]
