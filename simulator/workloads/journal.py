@@ -47,9 +47,11 @@ from simulator.disk_state import DiskState, Tape
 from simulator.entropy import Draws, stream
 from simulator.episode import chooser
 from simulator.journalmodel import (
+    HEAD_BYTES,
     Append,
     JournalModel,
     Promised,
+    Standing,
     judge_attempts,
     registers_behind,
 )
@@ -62,6 +64,8 @@ EPOCHS: Final = 2
 STATES: Final = 20
 """Crash states of an epoch that are started."""
 ATOMS_MAX: Final = 6
+READ: Final = 4
+"""Of these, how many are behind a read beside an append on its way."""
 WATCHED: Final = 8
 """Of these, how many are of a sequence that the workload plays on purpose, where there are so many."""
 DAMAGED: Final = 10
@@ -169,6 +173,8 @@ class _Histories:
         """What was promised of the disk that the epoch begins with."""
         self.watched: list[int] = []
         """Steps of the tape behind which a cut is worth a look."""
+        self.read_at: list[int] = []
+        """Steps at which somebody read while an append was on its way."""
 
     @property
     def keyspace(self) -> KeyspaceConfig:
@@ -190,7 +196,7 @@ class _Histories:
     def play(self) -> None:
         """All epochs."""
         for epoch in range(EPOCHS):
-            self.tape, self.watched = record_on(self.disk_state), []
+            self.tape, self.watched, self.read_at = record_on(self.disk_state), [], []
             for mark in self.before:
                 self.tape.mark(mark)
             begun = len(self.tape.steps)
@@ -219,9 +225,13 @@ class _Histories:
         syncs = [n for n in range(begun, len(self.tape.steps)) if self.tape.steps[n][0].startswith("sync")]
         behind = [n for at in self.watched for n in syncs[bisect_right(syncs, at) :][:4]]
         watched = self.judging.sample(behind, min(WATCHED, len(behind)))
+        read_at = [n for at in self.read_at for n in syncs[bisect_right(syncs, at) :][:1]]
+        drawn = stream(self.run.plan.seed, "journal", "read", begun)
+        beside = drawn.sample(read_at, min(READ, len(read_at)))
         chosen = dict.fromkeys(
             [*watched, *self.judging.sample(syncs, min(STATES - len(watched), len(syncs)))]
         )
+        chosen.update(dict.fromkeys(beside))
         chosen[len(self.tape.steps)] = None
         states = list(crash_states(self.tape, atoms_max=ATOMS_MAX, each_max=1, at=chosen))
         for state in states:
@@ -558,6 +568,9 @@ class _Life:
         self.running: Running
         self.streams = 0
         self.tasks: list[asyncio.Task[None]] = []
+        self.readers: list[asyncio.Task[None]] = []
+        self.following = stream(histories.run.plan.seed, "journal", "following", histories.run.lives)
+        """Of readers, so that what is done does not depend on them."""
 
     async def open(self) -> None:
         """Start the roles, with entropy of their own."""
@@ -590,6 +603,7 @@ class _Life:
         await asyncio.wait_for(self.open(), OPENS_SECONDS)
         for name in histories.names:
             await self._take_up(name)
+            self.readers.append(asyncio.ensure_future(self._follow(name)))
         for _ in range(histories.knobs["operations"]):
             name = histories.names[self.random.randrange(len(histories.names))]
             await self._operate(await self.running.broker.replica(name))
@@ -695,9 +709,10 @@ class _Life:
         await self._read(replica)
 
     async def _read(self, replica: Replica) -> None:
-        """What is committed now is served as it was appended."""
+        """What is committed now is served as it was appended, and nothing else, whatever is on its way."""
         try:
-            reading = read(replica, replica.begin, replica.end, block=False)
+            end = ByteOffset(replica.end + self.following.randrange(2) * 100_000)
+            reading = read(replica, replica.begin, end, block=False)
             content = b"".join([chunk.data async for chunk in reading])
         except OSError:
             return  # The store is shut.
@@ -706,6 +721,47 @@ class _Life:
         found = self.model.parse(replica.name, content)
         if isinstance(found, str):
             raise Violation(f"{replica.name}, while it runs: {found}")
+        self._seen(replica, found)
+
+    async def _follow(self, name: JournalName) -> None:
+        """Read on and on from somewhere: what is shown is durable, whatever follows it is not."""
+        replica = await self.running.broker.replica(name)
+        begin = self.following.choice((replica.end, replica.begin))
+        rest = b""
+        with suppress(BroadsheetError, OSError):  # The journal is closed, or the store is shut.
+            async for chunk in read(replica, begin, None, block=True):
+                found, rest = self._whole(replica, begin, rest + chunk.data)
+                begin = ByteOffset(begin + sum(len(each.append.content) for each in found))
+                self._seen(replica, found)
+                if self.following.random() < 0.1:
+                    await asyncio.sleep(self.following.random() / 100)
+
+    def _whole(self, replica: Replica, at: int, content: bytes) -> tuple[list[Standing], bytes]:
+        """The whole appends that `content` of the journal from `at` on begins with, and the rest."""
+        found: list[Standing] = []
+        while len(content) >= HEAD_BYTES:
+            number = content[:HEAD_BYTES]
+            try:
+                append = self.model.appends[int(number, 16)]
+            except (ValueError, IndexError):
+                self.crashes.append(Violation(f"J4: {replica.name}: a reader is shown {number!r} at {at}"))
+                break
+            length = len(append.content)
+            if append.journal != replica.name or not append.content.startswith(content[:length]):
+                self.crashes.append(Violation(f"J5: {replica.name}: a reader is shown other bytes at {at}"))
+                break
+            if len(content) < length:
+                break
+            found.append(Standing(append, at))
+            at, content = at + length, content[length:]
+        return found, content
+
+    def _seen(self, replica: Replica, found: Sequence[Standing]) -> None:
+        """Who has read it was promised it."""
+        for append, begin in found:
+            self.histories.tape.mark(("acknowledged", append.number, begin))
+        if replica.pipeline.adopted_end > replica.end:
+            self.histories.read_at.append(len(self.histories.tape.steps))
 
     def _condition(self, replica: Replica) -> Condition | None:
         random = self.random

@@ -50,7 +50,7 @@ PLAYED_MAX: Final = 3
 """Such points of an epoch that are judged."""
 EARLY: Final = 0.4
 """Of the disks that are started, the share on which a start was killed before."""
-DAMAGED: Final = 60
+DAMAGED: Final = 50
 """Damaged disks of an epoch that are judged."""
 RESTARTED: Final = 4
 """Disks of an epoch on which a log is really started."""

@@ -20,7 +20,7 @@ from simulator.node_context import ClientContext, NodeContext
 from simulator.plan import CLOCKS, CRASHES, NETWORK, Budget, Fault, Kind, Plan
 from simulator.workload import Episode, MachineWorkload, Violation
 from simulator.workloads.pipeline_journals import JournalsNode, Key, Reply, Request, Shelf
-from simulator.workloads.pipeline_query import COMMITS, OUTPUTS, DriverNode, Query, Worker, output_of
+from simulator.workloads.pipeline_query import COMMITS, FENCING, OUTPUTS, DriverNode, Query, Worker, output_of
 
 JOURNALS: Final = NodeId("n1")
 DRIVERS: Final = (NodeId("d0"), NodeId("d1"))
@@ -62,6 +62,7 @@ class PipelineWorkload(MachineWorkload):
             "trigger_ms": draw.randrange(0, 25),
             "think_ms": draw.randrange(2, 20),
             "late_ppm": (0, 5_000, 50_000)[draw.randrange(0, 3)],
+            "parked_percent": (0, 0, 30)[draw.randrange(0, 3)],
         }
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
@@ -83,6 +84,11 @@ class PipelineWorkload(MachineWorkload):
                 node, label = DRIVERS[draw.randrange(0, 2)], labels[draw.randrange(0, len(labels))]
                 at, lasts = draw.randrange(0, plan.safety_ns), draw.randrange(300, 2_000) * MILLISECOND
                 faults.append(Fault(at, Kind.PAUSE, node, lasts, on=f"{node}:label.{label}"))
+        if draw.random() < 0.33:  # It is fenced in its sleep, between its fence and its acknowledgements.
+            for _ in range(4):
+                node, lasts = DRIVERS[draw.randrange(0, 2)], draw.randrange(250, 1_500) * MILLISECOND
+                at = draw.randrange(500 * MILLISECOND, plan.safety_ns)
+                faults.append(Fault(at, Kind.PAUSE, node, lasts, on=f"{node}:label.{FENCING}"))
         for action in ("delete", "restore"):
             if draw.random() < 0.33:
                 at = 500 * MILLISECOND + draw.randrange(0, plan.safety_ns - 500 * MILLISECOND)
@@ -110,7 +116,11 @@ class PipelineWorkload(MachineWorkload):
         if context.node == JOURNALS:
             late_ppm = 0 if query.is_calm else self.chosen.get("late_ppm", 0)
             self.node = JournalsNode(
-                context, self.taken, lambda shelf: self._on_durable(shelf, context), late_ppm=late_ppm
+                context,
+                self.taken,
+                lambda shelf: self._on_durable(shelf, context),
+                late_ppm=late_ppm,
+                parked_percent=0 if query.is_calm else self.chosen.get("parked_percent", 0),
             )
         elif context.node in WORKERS:
             Worker(context, JOURNALS, query)
@@ -140,7 +150,7 @@ class PipelineWorkload(MachineWorkload):
         if self.query is not None:
             self.query.is_calm = run.healed_at is not None
             if self.query.is_calm and self.node is not None:
-                self.node.late_ppm = 0
+                self.node.late_ppm = self.node.parked_percent = 0
 
     async def client(self, context: ClientContext, run: Episode) -> None:
         """Put rows, and wait until they are shown."""

@@ -104,16 +104,21 @@ class JournalsNode:
         on_durable: Callable[[Shelf], None],
         *,
         late_ppm: int,
+        parked_percent: int = 0,
     ) -> None:
         """Recover.
 
         Args:
+            parked_percent: of appends under a check that name no offset, how many come right behind the
+            next one that measures their journal: between the measure and what is decided by it.
             late_ppm: in a million appends, how many come behind those that their callers ask for later.
             taken: the requests that were ever taken, across boots.
             on_durable: told of what is synced, whenever that has changed.
         """
         self.context, self.taken, self.on_durable = context, taken, on_durable
         self.late_ppm, self.draws = late_ppm, context.random("late")
+        self.parked_percent, self.parking = parked_percent, context.random("parked")
+        self.parked: list[tuple[NodeId, Request]] = []
         self.log = context.log()
         self.head, self.synced = Shelf(), Shelf()
         for change in self.log.records:
@@ -136,8 +141,19 @@ class JournalsNode:
         if message.name == "append" and self.draws.randrange(1_000_000) < self.late_ppm:
             late = Duration(self.draws.randrange(20, 2_000) * MILLISECOND)
             self.context.timers.call_after(late, lambda: self._take(sender, message))
+        elif self._is_parked(message):
+            self.parked.append((sender, message))
         else:
             self._take(sender, message)
+            if message.name == "append" and not message.content:
+                behind = [each for each in self.parked if each[1].journal == message.journal]
+                self.parked = [each for each in self.parked if each not in behind]
+                for each in behind:
+                    self._take(*each)
+
+    def _is_parked(self, asked: Request) -> bool:
+        is_anywhere = asked.name == "append" and bool(asked.check) and asked.offset is None
+        return is_anywhere and self.parking.randrange(100) < self.parked_percent
 
     def _take(self, sender: NodeId, message: Request) -> None:
         try:

@@ -56,6 +56,8 @@ COMMITS: Final = "commits/q"
 OUTPUTS: Final = ("out/a", "out/b")
 QUERY: Final = "q"
 TASKS: Final = 2
+FENCING: Final = "pipeline.fencing"
+"""A label: a driver has sent its fence, and has no answer."""
 ATTEMPTS_MAX: Final = 4
 """Attempts of a task before its driver fails."""
 NAMES: Final[dict[type[Effect], str]] = {
@@ -343,6 +345,8 @@ class DriverNode:
             host.deliver(_answer(call, reply))
 
         self.caller.ask(NAMES[type(call)], call.journal, done, timeout=call.timeout, **options)
+        if "author" in (options.get("union") or {}):
+            passed(FENCING)
 
     def _finished(self, effect: Finish) -> None:
         if effect.result is None:

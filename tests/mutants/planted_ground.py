@@ -32,6 +32,13 @@ PLANTED = [
         ("if found.tail_cut and log.is_same_boot:", "if False:"),
         Tier.CRASHES,
     ),
+    (
+        "journal_read_beyond_the_committed_end",
+        "A read ends where the spool does, which holds appends on their way (journals.7).",
+        "simulator.workloads.journal:read",
+        ("until = min(stop, replica.end)", "until = min(stop, replica.spool.end)"),
+        Tier.CRASHES,
+    ),
 ]
 
 MUTANTS = [
