@@ -87,3 +87,16 @@ def test_what_was_trimmed_is_no_part_of_what_is_left() -> None:
 
     assert verdict.flags & RowFlag.QUARANTINED
     assert (verdict.first, verdict.held) == (2, [])
+
+
+def test_what_stands_behind_the_end_of_a_quarantined_stream_is_not_held() -> None:
+    """A truncation was lost: the runs of the branch that it cut went on behind the end that the row names."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    replay.run(FoundRun(2, 4, 0, 20, 40, 60, 1, 8192, 2))
+    replay.row(Row(1, 0, 3, 1, 99, 0), 4)
+    verdict = replay.judge(5, is_suspect=False)
+
+    assert verdict.flags & RowFlag.QUARANTINED
+    assert [(held.offset, held.end) for held in verdict.held] == [(0, 2)]
+    assert [held.offset for held in verdict.unreached] == [2]

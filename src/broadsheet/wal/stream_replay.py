@@ -221,6 +221,7 @@ class StreamReplay:
                     flags = self.flags | RowFlag.TAIL_CUT
                     behind = self._suspects(point.next, since=self.settled)
                     return Verdict(min(base, point.next), point, chain, flags, [], behind)
+        chain = [h for h in chain if h.end <= self.expect.next]  # What lies behind the end, the end voids.
         in_chain = dict.fromkeys(h.offset for h in chain)
         rest = [
             h for h in (*self.shadowed, *self.held.values()) if h.offset not in in_chain and h.end > first
