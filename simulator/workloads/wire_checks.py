@@ -171,9 +171,9 @@ def check_slots(connection: ServerConnection) -> None:
     """Each slot that is kept for a task has its task."""
     if not connection.has_pending and connection.base.phase is not Phase.BROKEN:
         for stream in connection.base.ending:
-            demand(stream in connection.works, f"stream {stream} keeps its slot, and nothing runs for it")
+            demand(stream in connection.tasks, f"stream {stream} keeps its slot, and nothing runs for it")
         for stream in connection.base.streams:
-            is_worked_on = stream in connection.works or stream in connection.runs
+            is_worked_on = stream in connection.tasks or stream in connection.runs
             demand(is_worked_on, f"stream {stream} is open, and nobody works on it")
     streams, most = connection.base.streams, connection.limits.streams_max
     demand(len(streams) <= most, f"{len(streams)} streams of {most}")
@@ -261,7 +261,7 @@ def check_idle(server: Server) -> None:
     demand(not accounts._waiting, "nothing is asked, and connections wait for room")  # noqa: SLF001
     for number, connection in server.connections.items():
         base = connection.base
-        left = (list(base.streams), list(base.ending), len(connection.works), list(connection.runs))
+        left = (list(base.streams), list(base.ending), len(connection.tasks), list(connection.runs))
         demand(not any(left), f"nothing is asked over connection {number}, and it has {left}")
         demand(not connection.streams, f"connection {number} has ends of streams {list(connection.streams)}")
         used = connection.backpressure.in_flight_bytes

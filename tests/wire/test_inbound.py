@@ -34,7 +34,7 @@ class Reader:
             at, self.reads = at + got, self.reads + 1
             self._take()
             if self.has_rests:
-                self.inbound.rest()
+                self.inbound.release_buffer()
 
     def _room(self) -> memoryview:
         """Asked for as a loop does: sometimes without reading anything."""
@@ -121,7 +121,7 @@ def test_few_bytes_take_a_small_slab_and_more_bytes_a_larger_one() -> None:
         sizes.append(len(reader.inbound.slab))
         reader.feed(frames_of([frame])[HEAD + 1 :], chunk=1 << 20)
         reader.taken.clear()
-        reader.inbound.rest()
+        reader.inbound.release_buffer()
         assert not reader.inbound.slab
 
     assert sizes == [SMALL_BYTES, TINY_BYTES, TINY_BYTES, SMALL_BYTES, TINY_BYTES]
@@ -145,13 +145,13 @@ def test_small_reads_after_a_large_one_give_the_slab_back() -> None:
     reader = Reader(pool)
     reader.feed(frames_of([3 << 20]), chunk=1 << 20)
     reader.taken.clear()
-    reader.inbound.rest()
+    reader.inbound.release_buffer()
     assert pool.busy_bytes, "as much may come again"
 
     for _ in range(CALM_RESTS):
         reader.feed(frames_of([10]), chunk=100)
         reader.taken.clear()
-        reader.inbound.rest()
+        reader.inbound.release_buffer()
 
     assert (len(reader.inbound.slab), pool.busy_bytes) == (0, 0)
 
@@ -161,7 +161,7 @@ def test_what_is_referred_to_is_gone_on_behind() -> None:
     reader = Reader(SlabPool(4 << 20))
     for _ in range(100):
         reader.feed(frames_of([10]), chunk=100)
-        reader.inbound.rest()
+        reader.inbound.release_buffer()
 
     assert len({id(view.obj) for view in reader.taken}) == 1
     assert all(view == bytes(10) for view in reader.taken)
@@ -175,7 +175,7 @@ def test_busy_connections_keep_so_many_bytes_together_and_no_more() -> None:
         reader.feed(frames_of([3 << 20]), chunk=1 << 20)
         assert is_intact(reader.taken, [3 << 20])
         reader.taken.clear()
-        reader.inbound.rest()
+        reader.inbound.release_buffer()
     assert pool.busy_bytes <= BUSY_BYTES_MAX + (4 << 20)
 
     for reader in readers:

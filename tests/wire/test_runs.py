@@ -354,7 +354,7 @@ async def test_a_run_stream_that_was_opened_in_time_outlives_the_deadline_of_its
 
         async def append(_call: Call, _request: Echo) -> RunOpened:
             (connection,) = w.server.connections.values()
-            asyncio.get_running_loop().call_soon(connection.works._late, 1)
+            asyncio.get_running_loop().call_soon(connection.tasks._late, 1)
             return RunOpened(EMPTY, w.methods.log)
 
         w.server.table[w.server.numbers["test.append_later"]].handler = append

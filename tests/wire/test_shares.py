@@ -246,12 +246,12 @@ async def test_a_small_call_that_waits_holds_no_receive_buffer() -> None:
         for number in range(2):
             writer.write(f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=number) + body)
             writer.write(b"x" * number)
-        await until(lambda: len(connection.works) == 2)
+        await until(lambda: len(connection.tasks) == 2)
         async with asyncio.timeout(5):  # After ten seconds of silence it would be given back in any case.
             await until(lambda: not connection._inbound.slab, w.server.check)
 
         w.methods.gate.set()
-        await until(lambda: not len(connection.works))
+        await until(lambda: not len(connection.tasks))
         writer.close()
         await reader.read()
 
@@ -272,11 +272,11 @@ async def test_calls_that_wait_pin_no_buffers_many_times_their_size() -> None:
             call = f.header(f.CALL, 2 * number + 1, body_bytes=len(body), payload_bytes=65_536) + body
             writer.write(call + b"x" * 65_536 + late)
             await writer.drain()
-        await until(lambda: len(connection.works) == 20)
+        await until(lambda: len(connection.tasks) == 20)
         pinned_bytes = sum([len(slab) for slab in connection._inbound._pinned if not is_free(slab)])
         assert pinned_bytes <= PINNED_RATIO * connection.backpressure.in_flight_bytes
 
         w.methods.gate.set()
-        await until(lambda: not len(connection.works))
+        await until(lambda: not len(connection.tasks))
         writer.close()
         await reader.read()

@@ -17,10 +17,6 @@ class _Crc32c(Protocol):
     def __call__(self, content: Buffer, seed: int = 0, /) -> int: ...
 
 
-CRC32C_BYTES: Final = 4
-"""Length of a checksum as stored."""
-
-
 crc32c: Final[_Crc32c] = _native.crc32c
 """`crc32c(content, seed=0)`: the crc32c of `content`, continued from the checksum `seed` of the bytes before.
 

@@ -4,13 +4,10 @@ A position is inclusive (`offset`), an end exclusive (`end`). `Offset` counts en
 `ByteOffset` bytes of a journal: the type checker keeps them apart (code.13).
 """
 
-from typing import Final, NewType
+from typing import NewType
 
 Offset = NewType("Offset", int)
 """Dense position of an entry in a log stream; the first entry is 0."""
-
-NO_OFFSET: Final = Offset(-1)
-"""The position before the first entry, for a stream that holds nothing yet."""
 
 ByteOffset = NewType("ByteOffset", int)
 """Position of a byte in a journal; the first byte is 0."""

@@ -20,7 +20,6 @@ Position = NewType("Position", int)
 """A place in the log: `lap << 32 | at`."""
 
 AT_BITS: Final = 32
-AT_MASK: Final = (1 << AT_BITS) - 1
 
 
 def position(lap: int, at: int) -> Position:

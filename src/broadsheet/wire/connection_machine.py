@@ -160,7 +160,8 @@ class WireConnection:
                     continue
                 handler = table.get(kind)
                 if handler is None:
-                    raise RemoteProtocolError(f"frame kind {kind} is not for the {self.name}")
+                    name = f.FRAME_NAMES.get(kind, f"frame kind {kind}")
+                    raise RemoteProtocolError(f"{name} is not for the {self.name}")
                 if self.phase is Phase.GREETING and kind not in self.greetings:
                     raise RemoteProtocolError("a frame before the greeting")
                 handler(stream, view[at + 16 : body_end], view[body_end:stop])
@@ -217,7 +218,7 @@ class WireConnection:
 
     def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> int:
         """Take the CALL frame [at, stop), and those behind it that are alike; returns where they end."""
-        raise RemoteProtocolError(f"frame kind {f.CALL} is not for the {self.name}")
+        raise RemoteProtocolError(f"CALL is not for the {self.name}")
 
     # ------------------------------------------------------------------ greeting and leaving
 

@@ -137,9 +137,9 @@ class ConnectionProtocol:
         """As `keep`, for the payload of a request that runs as a task."""
         return self._inbound.keep(view, copy_bytes_max=SMALL_BYTES - 1)
 
-    def rest(self) -> None:
+    def release_buffer(self) -> None:
         """Give the receive buffer back if it is empty. Not to be called within a read."""
-        self._inbound.rest()
+        self._inbound.release_buffer()
 
     def end(self, reason: str) -> None:
         """Close when everything queued is sent."""
@@ -199,7 +199,7 @@ class ConnectionProtocol:
     def on_received(self) -> None:
         """Process whole frames of the received bytes."""
         self.receive(self.ports.time.now())
-        self.settle()
+        self.end_of_read()
 
     def receive(self, now: Instant, units: int = UNBOUNDED) -> int:
         """Take whole frames until they cost `units`; the units that they cost."""
@@ -211,7 +211,7 @@ class ConnectionProtocol:
             self.take_events(now)
         return base.units
 
-    def settle(self) -> None:
+    def end_of_read(self) -> None:
         """After frames were taken: have answers written, and set the timer if the peer has greeted."""
         base = self.base
         if self._check is not None:

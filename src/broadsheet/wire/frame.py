@@ -96,7 +96,6 @@ STREAM_MAX: Final = (1 << 32) - 1
 """The last stream number of a connection. The dialler's are odd; even ones are kept for the listener."""
 
 _TWELVE: Final = struct.Struct("<III")
-_SIXTEEN: Final = struct.Struct("<12sI")
 _pack_twelve, _pack_sixteen = _TWELVE.pack, HEADER.pack
 
 

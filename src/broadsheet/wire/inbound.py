@@ -90,7 +90,7 @@ class Inbound:
             return memoryview(bytes(view))
         return view
 
-    def rest(self) -> None:
+    def release_buffer(self) -> None:
         """Give the slab back if all bytes are taken, unless the connection is busy.
 
         Call this only while the loop itself holds no view of the slab.

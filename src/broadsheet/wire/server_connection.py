@@ -141,12 +141,12 @@ class Backpressure:
     def owned(self) -> Owned:
         """What the requests of the connection own, counted one by one."""
         connection = self._connection
-        works, runs = connection.works, connection.runs
+        tasks, runs = connection.tasks, connection.runs
         expected = 0 if connection.is_lost else self._expected
         return Owned(
-            used_bytes=works.size + runs.unanswered_bytes + expected,
+            used_bytes=tasks.size + runs.unanswered_bytes + expected,
             queued_bytes=connection.queued_bytes,
-            task_count=len(works),
+            task_count=len(tasks),
             run_count=len(runs),
             unread_bytes=0 if connection.is_lost else self._unread,
         )
@@ -489,7 +489,7 @@ class ServedStream(StreamEnd):
         self._queued_bytes = 0
 
 
-class Work:
+class RequestTask:
     """A request that runs as a task."""
 
     __slots__ = ("handler", "size", "task", "timer")
@@ -505,7 +505,7 @@ class RequestTasks:
 
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
-        self._works: dict[int, Work] = {}
+        self._tasks: dict[int, RequestTask] = {}
 
     def answer(self, stream: int, handler: Awaitable[Any], call: Call, size: int) -> None:
         """Run `handler`, and send its reply. `size` bytes are in flight until then."""
@@ -517,20 +517,20 @@ class RequestTasks:
 
     def __contains__(self, stream: int) -> bool:
         """Whether a task runs for `stream`."""
-        return stream in self._works
+        return stream in self._tasks
 
     def __len__(self) -> int:
         """How many run."""
-        return len(self._works)
+        return len(self._tasks)
 
     @property
     def size(self) -> int:
         """Request bytes that the tasks work on."""
-        return sum([work.size for work in self._works.values()])
+        return sum([each.size for each in self._tasks.values()])
 
     def cancel(self, stream: int) -> None:
         """Cancel the task of `stream`, if it runs. It keeps its slot until it has ended."""
-        entry = self._works.get(stream)
+        entry = self._tasks.get(stream)
         if entry is not None and entry.task is not None:
             hit("wire.cancelled")
             self._connection.base.lingers(stream)
@@ -538,7 +538,7 @@ class RequestTasks:
 
     def cancel_all(self) -> None:
         """Cancel all tasks."""
-        for stream in list(self._works):
+        for stream in list(self._tasks):
             self.cancel(stream)
 
     def _start(
@@ -568,7 +568,7 @@ class RequestTasks:
             connection.on_stopped(stream)
             return
         accounts.started(holding)
-        entry = self._works[stream] = Work(handler, size)
+        entry = self._tasks[stream] = RequestTask(handler, size)
         connection.backpressure.take(size)
         entry.task = connection.server.scope.spawn(work(stream, handler, call.method), name=call.method.name)
         entry.task.add_done_callback(lambda _task: self._stopped(stream))
@@ -577,7 +577,7 @@ class RequestTasks:
             entry.timer = connection.ports.timers.call_after(delay, lambda: self._late(stream))
 
     def _late(self, stream: int) -> None:
-        entry = self._works.get(stream)
+        entry = self._tasks.get(stream)
         if entry is not None and entry.task is not None and not entry.task.done():
             hit("wire.late")
             error = DeadlineExceeded("the deadline passed while the node was working on it")
@@ -587,7 +587,7 @@ class RequestTasks:
 
     def _stopped(self, stream: int) -> None:
         """Release the slot and the bytes of a task that has ended."""
-        entry = self._works.pop(stream)
+        entry = self._tasks.pop(stream)
         holding = self._connection.backpressure.holding
         assert holding is not None, "who asked had greeted"
         self._connection.server.accounts.stopped(holding)
@@ -739,15 +739,15 @@ class ConnectionChecks:
 
     def _check_slots(self) -> None:
         connection = self._connection
-        base, works, runs = connection.base, connection.works, connection.runs
+        base, tasks, runs = connection.base, connection.tasks, connection.runs
         if connection.has_pending or base.phase is Phase.BROKEN:
             return  # Streams of pending openings are registered, and have no task yet.
         for stream in base.ending:
-            assert stream in works, f"stream {stream} keeps its slot, and nothing runs for it"
+            assert stream in tasks, f"stream {stream} keeps its slot, and nothing runs for it"
         for stream in base.streams:
-            assert stream in works or stream in runs, f"stream {stream} is open without task and sink"
+            assert stream in tasks or stream in runs, f"stream {stream} is open without task and sink"
         for stream in connection.streams:
-            assert stream in works, f"stream {stream} has an end, and no handler"
+            assert stream in tasks, f"stream {stream} has an end, and no handler"
 
 
 LOOKS: Final = Capability.LIST | Capability.READ
@@ -792,9 +792,9 @@ class ServerConnection(ConnectionProtocol):
         """Events that were decoded and wait for the next turn."""
         self._is_reading = True
         self._torn_since = self.base.heard_at
-        self._witness = ConnectionChecks(self)
+        self._checks = ConnectionChecks(self)
         self.backpressure = Backpressure(self)
-        self.works = RequestTasks(self)
+        self.tasks = RequestTasks(self)
         self.streams: dict[int, ServedStream] = {}
         self.runs = ServedRunStreams(self)
 
@@ -877,15 +877,15 @@ class ServerConnection(ConnectionProtocol):
             else:
                 break
         self.share = None
-        self.settle()
+        self.end_of_read()
         self.backpressure.expect(self._expected_bytes())
         return not self.backpressure.is_held and bool(
             self._pending or (inbound.read < inbound.written and not self.base.is_torn)
         )
 
-    def settle(self) -> None:
+    def end_of_read(self) -> None:
         """After frames were taken."""
-        super().settle()
+        super().end_of_read()
         if self.server.checked is not None:
             self._checked(self.server.checked)
 
@@ -893,7 +893,7 @@ class ServerConnection(ConnectionProtocol):
         """Assert the invariants."""
         self.backpressure.check()
         self.runs.check()
-        self._witness.check()
+        self._checks.check()
 
     def go_on(self) -> None:
         """Read again, and process what was received."""
@@ -933,9 +933,9 @@ class ServerConnection(ConnectionProtocol):
             if self.base.phase is Phase.BROKEN and type(event) is not Broken:
                 continue  # No answer could be sent, and after a bad token the caller is no longer known.
             if type(event) is CallsReceived:
-                rest = serve_calls(self, event, now)
-                if rest is not None:
-                    self._pending = [rest, *events[number + 1 :]]
+                left = serve_calls(self, event, now)
+                if left is not None:
+                    self._pending = [left, *events[number + 1 :]]
                     break
             else:
                 _ON[type(event)](self, event, now)
@@ -968,7 +968,7 @@ class ServerConnection(ConnectionProtocol):
         self.server.turns.forget(self)
         self.backpressure.forget()
         self._pending = []
-        self.works.cancel_all()
+        self.tasks.cancel_all()
         for stream in list(self.streams.values()):  # Each is closed when its task has ended.
             stream.on_end(Unknown("the connection was lost"))
         for run in list(self.runs):
@@ -1077,7 +1077,7 @@ class ServerConnection(ConnectionProtocol):
         if stream not in self.base.streams:
             return
         shape = Shape.RUN if event.is_run else Shape.STREAM
-        start = self.works.open_run if event.is_run else self.works.answer
+        start = self.tasks.open_run if event.is_run else self.tasks.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
             self.base.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
@@ -1123,7 +1123,7 @@ class ServerConnection(ConnectionProtocol):
 
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
         self.end_stream(event.stream, Cancelled("cancelled by the caller"))
-        if event.stream not in self.works:
+        if event.stream not in self.tasks:
             self.base.ended(event.stream)
 
     def _on_run(self, event: RunReceived, _now: Instant) -> None:
@@ -1144,7 +1144,7 @@ class ServerConnection(ConnectionProtocol):
     def start_call(self, stream: int, handler: Awaitable[Reply], call: Call, size: int) -> None:
         """Run the handler of a call as a task, unless the call was cancelled or has no room."""
         if self.base.begin_call(stream):
-            self.works.answer(stream, handler, call, size)
+            self.tasks.answer(stream, handler, call, size)
         elif isinstance(handler, Coroutine):
             handler.close()
 
@@ -1228,7 +1228,7 @@ class ServerConnection(ConnectionProtocol):
         self.runs.drop(stream)
         if (end := self.streams.get(stream)) is not None:
             end.on_end(error)
-        self.works.cancel(stream)
+        self.tasks.cancel(stream)
 
     def _judge_again(self) -> None:
         """End the streams that the present token would not be allowed to open.

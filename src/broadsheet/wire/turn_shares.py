@@ -62,7 +62,7 @@ class Share:
         return False
 
 
-class Worked(Protocol):
+class TurnTaker(Protocol):
     """The part of a connection that `TurnShares` uses."""
 
     flow: str
@@ -78,7 +78,7 @@ class Worked(Protocol):
         """Read from the socket, unless the connection waits or is held back."""
         ...
 
-    def rest(self) -> None:
+    def release_buffer(self) -> None:
         """Give the receive buffer back if it is empty."""
         ...
 
@@ -89,20 +89,20 @@ class TurnShares:
     def __init__(self, ports: WirePorts, limits: WireLimits) -> None:
         self._ports, self._limits = ports, limits
         self._now: Callable[[], Instant] = ports.time.now
-        self._fresh: dict[str, dict[Worked, None]] = {}
-        self._stale: dict[str, dict[Worked, None]] = {}
+        self._fresh: dict[str, dict[TurnTaker, None]] = {}
+        self._stale: dict[str, dict[TurnTaker, None]] = {}
         self._ends = Instant(0)
         self._was_fresh = False
         """Whether the connection that was served last was fresh: then a stale one is next."""
         self._units = 0
         """Units that all connections together still have in this turn."""
-        self._most = limits.turn_units_max * ALL
+        self._turn_units = limits.turn_units_max * ALL
         """Units of a whole turn for all connections together; fewer while turns take long."""
         self._is_armed = False
-        self._served: dict[Worked, None] = {}
+        self._served: dict[TurnTaker, None] = {}
         """Connections that were served in this turn: at its end they give empty receive buffers back."""
 
-    def enter(self, connection: Worked) -> None:
+    def enter(self, connection: TurnTaker) -> None:
         """Serve `connection`, which has received bytes or may go on: now, or when its turn comes."""
         if not self._is_armed:
             self._begin()
@@ -113,7 +113,7 @@ class TurnShares:
         else:
             self._serve(connection)
 
-    def forget(self, connection: Worked) -> None:
+    def forget(self, connection: TurnTaker) -> None:
         """Drop a connection that is gone."""
         if connection.is_waiting:
             connection.is_waiting = False
@@ -130,12 +130,12 @@ class TurnShares:
         assert all(flow for line in (self._fresh, self._stale) for flow in line.values()), "no empty line"
         assert not waiting or self._is_armed, "connections wait, and no next turn is asked for"
         least = self._limits.turn_units_max
-        assert least <= self._most <= ALL * least, f"a turn has {self._most} units"
+        assert least <= self._turn_units <= ALL * least, f"a turn has {self._turn_units} units"
 
     def _begin(self) -> None:
         """Begin a turn, and schedule the next one, which ends it."""
         self._is_armed = True
-        self._units, now = self._most, self._now()
+        self._units, now = self._turn_units, self._now()
         self._ends = Instant(now + self._limits.turn_time_max)
         self._ports.timers.call_soon(self._next)
 
@@ -144,7 +144,7 @@ class TurnShares:
         self._adapt()
         served, self._served = self._served, {}
         for connection in served:
-            connection.rest()
+            connection.release_buffer()
         if not (self._fresh or self._stale):
             return
         self._begin()
@@ -156,11 +156,11 @@ class TurnShares:
         least, time_max = self._limits.turn_units_max, self._limits.turn_time_max
         took = self._now() - (self._ends - time_max)
         if took > 2 * time_max:
-            self._most = max(least, self._most // 2)
+            self._turn_units = max(least, self._turn_units // 2)
         elif took < time_max:
-            self._most = min(ALL * least, self._most * 2)
+            self._turn_units = min(ALL * least, self._turn_units * 2)
 
-    def _first(self) -> Worked:
+    def _first(self) -> TurnTaker:
         is_fresh = bool(self._fresh) and not (self._was_fresh and self._stale)
         line = self._fresh if is_fresh else self._stale
         self._was_fresh = is_fresh
@@ -173,13 +173,13 @@ class TurnShares:
         connection.is_waiting = False
         return connection
 
-    def _queue(self, line: dict[str, dict[Worked, None]], connection: Worked) -> None:
+    def _queue(self, line: dict[str, dict[TurnTaker, None]], connection: TurnTaker) -> None:
         hit("wire.turn_waited")
         connection.is_waiting = True
         line.setdefault(connection.flow, {})[connection] = None
         connection.update_reading()
 
-    def _serve(self, connection: Worked) -> None:
+    def _serve(self, connection: TurnTaker) -> None:
         share = Share(self._limits.turn_units_max, self._now, self._ends)
         self._served[connection] = None
         has_more = connection.work(share)
