@@ -73,7 +73,8 @@ class PipelineWorkload(MachineWorkload):
     def moments(self) -> tuple[str, ...]:
         """The labels of the sink are moments in this tier, too."""
         labels = coverage.places(self.scope).labels
-        return (*super().moments(), *(f"label.{label}" for label in labels), "label.sink.task.appended")
+        own = ("label.sink.task.appended", f"label.{FENCING}")
+        return (*super().moments(), *(f"label.{label}" for label in labels), *own)
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """A journal is deleted, a checkpoint restored, a driver sleeps behind a decision: in a third each."""
