@@ -20,6 +20,7 @@ import msgspec
 from broadsheet.base.machine import Effect, Event
 from broadsheet.base.types import NodeId, RequestId, Token
 from broadsheet.control.core.acceptor import (
+    FlushAsked,
     Memory,
     Persist,
     Persisted,
@@ -155,6 +156,10 @@ class Ledger:
             self._grants(life, before, event)
         after = remembered((encoded(before), effect.record))
         assert after is not None, "there is a record"
+        if effect.is_whole and remembered((effect.record,)) != after:
+            raise Violation(f"{life!r} writes a record that is not whole, and says it is: {effect.record!r}")
+        if type(event) is FlushAsked and not effect.is_whole:
+            raise Violation(f"{life!r} was asked for a whole record, and writes {effect.record!r}")
         old, new = (NO_BALLOT if m.accepted is None else m.accepted.ballot for m in (before, after))
         if after.acceptor != before.acceptor or after.promised < before.promised or new < old:
             raise Violation(f"{life!r} goes back: {after} after {before}")

@@ -51,6 +51,7 @@ from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
 from simulator.workloads.wire_long import Long, tail
 from simulator.workloads.wire_pressure import Pressure, Slots, lingering
 from simulator.workloads.wire_requests import Asked, Deeds, Told, is_early
+from simulator.workloads.wire_slow import Slow
 from simulator.world import Life, World
 
 NODES: Final = (NodeId("n1"), NodeId("n2"))
@@ -70,6 +71,10 @@ LIMITS: Final = WireLimits(
     dial_timeout=Duration(300 * MILLISECOND),
     drain_timeout=Duration(500 * MILLISECOND),
     call_timeout=Duration(100 * SECOND),
+    first_byte_timeout=Duration(400 * MILLISECOND),
+    greeting_timeout=Duration(900 * MILLISECOND),
+    frame_timeout=Duration(2500 * MILLISECOND),
+    crowded_frame_timeout=Duration(SECOND),
     write_timeout=Duration(600 * MILLISECOND),
 )
 """Narrow budgets: every run meets the end of a share, of a window and of an account."""
@@ -260,6 +265,7 @@ class WireWorkload(ServiceWorkload):
         if context.node == PROBER:
             if client.knobs.get("connections_max") != FEW:  # Whoever waits may lose its place.
                 await client.borders.squeeze(Asked(context.node))
+                await client.slow.crowd(Asked(context.node))
             await client.long.stall(Asked(f"{context.node}.last", STALL_MS))
             client.has_stalled = True
         while not any(each.has_stalled for each in self.callers):  # noqa: ASYNC110
@@ -418,6 +424,7 @@ class _Client:
         self.borders = Borders(
             context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
         )
+        self.slow = Slow(context, run, self.routed, limits=LIMITS, token=self._token)
         self.serial = 0
         self._tokens: dict[tuple[Capability, str], str] = {}
         self.aside: list[asyncio.Future[None]] = []
@@ -453,6 +460,8 @@ class _Client:
         kinds = dict.fromkeys(self._kinds())
         self.serial += 1
         self._begin_to_expire()
+        if self.context.node == PROBER:
+            self.aside.append(asyncio.ensure_future(self.slow.dawdle(Asked(f"{self.context.node}.slow"))))
         for kind in kinds:
             self.serial += 1
             pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]

@@ -1,10 +1,10 @@
 """Borders: requests of the wire workload at the edge of what a stream, a deadline or a budget allows.
 
-A *hasty* caller finishes a RUN stream in the write that opens it. A handler *quits*: its task ends without an
-answer. A *brief* call has less time than the wire can tell. Who is *stuck* has a socket that takes nothing
-for a while, then takes all at once: what was asked, and what was withdrawn since. In the end, with nobody
-else there, one client makes a *squeeze*: callers who fill the node, and connections that wait for room one
-behind the other.
+A *hasty* caller finishes a RUN stream in the write that opens it. A handler *quits*: it has done its work,
+and its task ends without an answer that can be sent. A *brief* call has less time than the wire can tell. Who
+is *stuck* has a socket that takes nothing for a while, then takes all at once: what was asked, and what was
+withdrawn since. In the end, with nobody else there, one client makes a *squeeze*: callers who fill the node,
+and connections that wait for room one behind the other.
 Whoever waits must go on as soon as there is room, and not when somebody else happens to come by.
 Source: C2; wire.7-9; ADR 0152.
 """
@@ -21,7 +21,7 @@ from broadsheet.errors import BroadsheetError, DeadlineExceeded
 from broadsheet.ports import Random
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.method import Call, Empty, WireStream
+from broadsheet.wire.method import Call, Empty, Reply, WireStream
 from broadsheet.wire.routed import Routed
 from simulator.services import ServiceContext
 from simulator.streams import End
@@ -44,6 +44,10 @@ LARGE_BYTES: Final = 240 << 10
 MEDIUM_BYTES: Final = 90 << 10
 HELD_MS: Final = 300
 LONG_HELD_MS: Final = 1500
+SWELLS: Final = 1
+"""The answer is more than the caller takes."""
+FAILS: Final = 2
+SWOLLEN_BYTES: Final = 300 << 10
 ROW: Final = 48
 """Equal calls, enough of them to be taken together."""
 STUCK_PAUSE_MS: Final = 150
@@ -63,7 +67,7 @@ def judge_deadline(run: Episode, call: Call, now: int) -> None:
 
 
 class QuitServing:
-    """The node's side: handlers that end as if somebody had cancelled what they wait for."""
+    """The node's side: handlers that have done what was asked, and cannot say so."""
 
     def __init__(self, deeds: Deeds) -> None:
         self._deeds = deeds
@@ -80,6 +84,10 @@ class QuitServing:
     async def _quit(self, request: Asked) -> object:
         self._deeds.did(request.id)
         await asyncio.sleep(request.pause_ms / 1000)
+        if request.count == SWELLS:
+            return Reply(Told(request.id, 0, 0), (bytes(SWOLLEN_BYTES),))
+        if request.count == FAILS:
+            raise ValueError("a bug of a handler")
         raise asyncio.CancelledError
 
 
@@ -124,6 +132,7 @@ class Borders:
 
     async def quit(self, asked: Asked) -> None:
         """Ask for what nobody answers: the node says that it stopped, and does not wait for the deadline."""
+        asked = msgspec.structs.replace(asked, count=self._random.randrange(0, FAILS + 1))
         is_calm, name = self._run.healed_at is not None, f"{asked.id}.stream"
         self._deeds.given_up[asked.id] = self._deeds.given_up[name] = False
         timeout = patient(OPEN_TIMEOUT, self._run)

@@ -92,14 +92,15 @@ class CrowdServing:
         form = (number * 7 + len(request.id)) % 9 if request.pause_ms else 0
         if form == 5:
             raise InvalidArgument("one of the row is refused")
-        self._deeds.did(f"{request.id}/{number}")
         if form == 3:
-            return self._later(call, request, bytes(payload))
+            return self._later(call, request, bytes(payload))  # What is not begun has done nothing.
+        self._deeds.did(f"{request.id}/{number}")
         if form == 7:
             return Reply(OTHER, (bytes(payload), b"!"))
         return Reply(DONE, (bytes(payload),))
 
     async def _later(self, call: Call, request: Asked, payload: bytes) -> Reply:
+        self._deeds.did(f"{request.id}/{int.from_bytes(payload[:4], 'little')}")
         with self._taken(call):
             await asyncio.sleep(request.pause_ms / 1000)
         return Reply(DONE, (payload,))

@@ -71,9 +71,9 @@ class Long:
         self._random, self._limits, self._token = random, limits, token
 
     async def expire(self, asked: Asked) -> None:
-        """Show a token that ends in a second or two, and send runs until it has ended."""
-        token = self._token(seconds=self._random.randrange(1, 3))
-        connection = await self._dial(token)
+        """Show a token that ends in a second or two, at once or later, and send runs until it has ended."""
+        token, is_newer = self._token(seconds=self._random.randrange(1, 3)), self._random.random() < 0.5
+        connection = await self._dial(self._token() if is_newer else token)
         if connection is None:
             return
         slow = msgspec.structs.replace(asked, pause_ms=100)
@@ -85,6 +85,8 @@ class Long:
         except BroadsheetError:
             connection.abort("it was refused")
             return
+        if is_newer and connection.is_usable:
+            connection.refresh_token(token)
         answers: Answers = []
         time = self._run.world
         until = time.now + int(EXPIRY_SECONDS * 1e9)

@@ -1,7 +1,8 @@
 """Bugs at the borders of the wire and of the metastore: last wakeups, first frames, least deadlines.
 
-Each is one edit of one line or two. What sees them is `simulator/workloads/wire_borders.py`, sockets that
-take nothing for a while (`simulator/streams.py`), sinks that answer the last run first, and the ledger.
+Each is one edit of one line or two. What sees them is `simulator/workloads/wire_borders.py` and
+`wire_slow.py`, sockets that take nothing for a while (`simulator/streams.py`), sinks that answer the last run
+first, and the ledger.
 """
 
 from simulator.plan import Tier
@@ -56,16 +57,17 @@ PLANTED = [
     (
         "wire_cancelled_of_row_begun",
         "A call of a row that was cancelled in the same read is begun.",
-        f"{WIRE}.listening_machine:ListenerConnection.begin_call",
-        ("stream in self.withdrawn or ", ""),
+        f"{WIRE}.listening_machine:ListenerConnection._on_cancel",
+        ("self.withdrawn[stream] = None", "pass"),
     ),
     (
         "wire_oldest_takes_answer",
         "The oldest run takes each answer, whichever it is for.",
         f"{WIRE}.client:ClientRunStream.on_answer",
         (
-            "self._answers.pop(event.sequence, None)",
-            "self._answers.pop(next(iter(self._answers), -1), None)",
+            "entry = self._answers.get(event.sequence)",
+            """event = msgspec.structs.replace(event, sequence=next(iter(self._answers), -1))
+    entry = self._answers.get(event.sequence)""",
         ),
     ),
     (
@@ -88,6 +90,57 @@ PLANTED = [
         "Who holds an older ballot counts for a read of the newest.",
         f"{CORE}.proposer:ProposerMachine._handlers[Held]",
         ("held.ballot == self.known.ballot", "held.ballot <= self.known.ballot"),
+    ),
+    (
+        "wire_slow_frames_stay",
+        "A large frame that does not come is waited for although its caller's others need the room.",
+        f"{WIRE}.account:Accounts.press",
+        ("other.hurry(now)", "pass"),
+    ),
+    (
+        "wire_frame_timeout_never",
+        "A frame that has begun may take for ever.",
+        f"{WIRE}.server_connection:ServerConnection.on_deadline",
+        ("now >= self._torn_since + self.limits.frame_timeout", "False"),
+    ),
+    (
+        "wire_stranger_stays",
+        "Who does not greet is not given up.",
+        f"{WIRE}.connection_machine:WireConnection.deadline",
+        ("return after(self._begun_at, self.greeting_patience())", "return None"),
+    ),
+    (
+        "wire_first_byte_any_time",
+        "Who says nothing at all has as long as who has begun to greet.",
+        f"{WIRE}.listening_machine:ListenerConnection.greeting_patience",
+        (
+            "self.limits.greeting_timeout if self.has_heard else self.limits.first_byte_timeout",
+            "self.limits.greeting_timeout",
+        ),
+    ),
+    (
+        "wire_newer_token_unarmed",
+        "No timer is set for a token that comes later.",
+        f"{WIRE}.server_connection:_ON[TokenReceived]",
+        ("self._judge_again()\n    self.arm(now)", "self._judge_again()"),
+    ),
+    (
+        "wire_large_reply_is_a_no",
+        "A reply that the caller does not take makes a no of what was done (C2).",
+        f"{WIRE}.server_connection:_too_large",
+        ("if method is not None and method.capability & ~LOOKS:", "if False:"),
+    ),
+    (
+        "wire_failed_handler_is_a_no",
+        "A bug of a handler makes a no of what it has done before (C2).",
+        f"{WIRE}.server_connection:ServerConnection.refuse",
+        ("status, message, hint = Status.UNKNOWN", "status, message, hint = Status.INVALID_ARGUMENT"),
+    ),
+    (
+        "metastore_flush_not_whole",
+        "An acceptor that is asked for a whole record writes its promise only.",
+        f"{CORE}.acceptor:AcceptorMachine._handlers[FlushAsked]",
+        ("is_whole=True", "is_whole=False"),
     ),
 ]
 MUTANTS = [
