@@ -21,7 +21,7 @@ TAKES_MAX: Final = 16
 """Accepted connections that get a protocol in one turn: about a millisecond of work."""
 SILENT_TAKES_MAX: Final = 4
 """Silent ones among them, if more wait than one turn takes."""
-SPOKEN_MAX: Final = 1024
+SPOKEN_MAX: Final = 256
 """Accepted connections that have sent something and wait for a protocol. Above this, no more are accepted for
 a while."""
 SILENT_MAX: Final = 256
@@ -188,7 +188,7 @@ class TCPListener:
         if not self._is_full and len(self._spoken) > self._spoken_max:
             self._is_full = True
             self._loop.remove_reader(self._sock.fileno())
-        elif self._is_full and len(self._spoken) <= self._spoken_max // 2:
+        elif self._is_full and len(self._spoken) <= self._spoken_max * 7 // 8:
             self._is_full = False
             self._go_on()
 
