@@ -99,14 +99,14 @@ MUTANTS = [
     planted(
         "other_digest_accepted",
         "A replay of the newest batch is not compared with what was committed.",
-        f"{DRIVER}._refuse_other_digest",
-        edited("if stored.digest != asked.digest:", "if False:"),
+        f"{DRIVER.partition(':')[0]}:refuse_other_offsets",
+        edited("if stored.digest != digest:", "if False:"),
     ),
     planted(
         "older_batch_accepted",
         "A batch below the newest is committed, as an older checkpoint asks.",
-        f"{DRIVER}._refuse_other_history",
-        edited("if asked.batch not in (now.batch, now.batch + 1):", "if asked.batch > now.batch + 1:"),
+        f"{DRIVER.partition(':')[0]}:refuse_other_batch",
+        edited("if batch not in (now.batch, now.batch + 1):", "if batch > now.batch + 1:"),
     ),
     planted(
         "reuse_whatever_was_acknowledged",
