@@ -141,16 +141,30 @@ def test_a_message_above_the_window_breaks_the_connection() -> None:
 def test_the_streams_of_a_connection_are_bounded(*, is_together: bool) -> None:
     """One above is refused by itself; the connection and the others go on."""
     listener, most = greeted(), LIMITS.streams_max
-    frames = calls(most + 1)
-    cuts = [] if is_together else [len(frames[0]) * number for number in range(most + 1)]
+    frames = calls(most)
+    cuts = [] if is_together else [len(frames[0]) * number for number in range(most)]
     feed(listener, b"".join(frames), cuts)
     # A call that is answered at once takes no place, so the places are taken when tasks begin.
-    assert [listener.begin_call(2 * n + 1) for n in range(most + 1)] == [True] * most + [False]
+    assert all(not listener.is_full and listener.begin_call(2 * n + 1) for n in range(most))
+    assert listener.is_full
+    feed(listener, f.frame(f.OPEN, 2 * most + 1, f.CALL_HEAD.pack(1, 0) + b"\x90"), [])
     refusal = listener.out[-1]
     assert f.HEADER.unpack_from(refusal)[1:3] == (2 * most + 1, f.REFUSE | (len(refusal) - 16) << 8)
     listener.reply(1, b"\x90")
     assert len(feed(listener, calls(1, first=2 * most + 3)[0], [])) == 1
     listener.check()
+
+
+def test_a_call_that_came_before_the_node_left_is_served() -> None:
+    """Its handler may have run when the call takes its place; a refusal would say that nothing was done."""
+    listener = greeted()
+    feed(listener, calls(1)[0], [])
+    listener.leave(Status.SHUTTING_DOWN, "leaving")
+
+    assert listener.begin_call(1)
+    assert feed(listener, calls(1, first=3)[0], []) == []
+    refusal = f.Refusal(int(Status.SHUTTING_DOWN), "the node is shutting down")
+    assert listener.out[-1] == f.frame(f.REFUSE, 3, f.encode(refusal))
 
 
 def test_what_comes_late_for_a_stream_that_ended_is_dropped() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 import msgspec
@@ -214,7 +214,18 @@ async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> Non
 
     Source: wire.7.
     """
+    begun: list[Echo] = []
+
+    async def later(request: Echo) -> Reply:
+        await asyncio.sleep(0)
+        return Reply(request)
+
+    def begins(_call: object, request: Echo, _payload: memoryview) -> Coroutine[object, object, Reply]:
+        begun.append(request)
+        return later(request)
+
     async with world(WireLimits(streams_max=2)) as w:
+        echo = w.server.table[201].handler
         client = await w.client()
         asked = [asyncio.ensure_future(client.call("test.stubborn", Echo(), reply=Echo)) for _ in range(2)]
         await until(lambda: w.server.counts.calls == 2)
@@ -224,6 +235,11 @@ async def test_a_cancelled_call_keeps_its_slot_until_its_task_has_ended() -> Non
         await until(lambda: w.methods.cancelled == 2)
         with pytest.raises(Throttled, match="2 streams are open"):
             await client.call("test.task", Echo(), reply=Echo)
+        w.server.table[201].handler = begins
+        with pytest.raises(Throttled, match="2 streams are open"):
+            await client.call("test.echo", Echo(), reply=Echo)
+        w.server.table[201].handler = echo
+        assert not begun, "what is refused was not begun"
         w.methods.gate.set()
         await until(lambda: w.server.accounts.task_count == 0)
 

@@ -162,9 +162,10 @@ class ListenerConnection(WireConnection):
     def begin_call(self, stream: int) -> bool:
         """Register a call of a `CallsReceived` event that is not answered at once.
 
-        False if there is no room for it, or if it was cancelled in the same read.
+        False if the connection is broken, or if the call was cancelled in the same read. Calls that were
+        received before this side left are served.
         """
-        if self.phase is Phase.BROKEN or stream in self.withdrawn or not self._has_room(stream):
+        if self.phase is Phase.BROKEN or stream in self.withdrawn:
             return False
         self.streams[stream] = UNARY
         return True
@@ -202,11 +203,20 @@ class ListenerConnection(WireConnection):
             refusal = f.Refusal(int(Status.SHUTTING_DOWN), "the node is shutting down")
             self.send_body(f.REFUSE, stream, refusal)
             return False
-        if len(self.streams) + len(self.ending) >= self.limits.streams_max:
-            message = f"{self.limits.streams_max} streams are open on this connection: wait for one to end"
-            self.send_body(f.REFUSE, stream, f.Refusal(int(Status.THROTTLED), message))
+        if self.is_full:
+            self.send_body(f.REFUSE, stream, f.Refusal(int(Status.THROTTLED), self.full_message))
             return False
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every stream that the dialler may have is taken."""
+        return len(self.streams) + len(self.ending) >= self.limits.streams_max
+
+    @property
+    def full_message(self) -> str:
+        """The text of a refusal because `is_full`."""
+        return f"{self.limits.streams_max} streams are open on this connection: wait for one to end"
 
     def _on_cancel(self, stream: int, _body: memoryview, _payload: memoryview) -> None:
         if self.known(stream) is not None:

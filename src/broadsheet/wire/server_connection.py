@@ -659,7 +659,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
         method, call, request = connection.admit(row.method, Shape.UNARY, body, row.timeout_ms, now)
     except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
         return _refuse_row(connection, row, error)
-    handler, size = method.handler, stride - first
+    handler, size, is_full = method.handler, stride - first, connection.base.is_full
     done, chunk, looks_at = count, CHUNK_MIN, CHUNK_MIN
     replies: list[Reply] = []
     """The replies to the last calls, which are not sent yet."""
@@ -674,6 +674,8 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
             looks_at += chunk
         payload = view[begin : begin + size]
         try:
+            if is_full:  # Before the handler: it may do something and then need a place.
+                raise Throttled(connection.base.full_message)
             if not withdrawn or streams[number] not in withdrawn:
                 result = handler(call, request, connection.keep_small(payload) if method.is_task else payload)
                 if type(result) is Reply:
@@ -684,7 +686,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
             connection.refuse_call(streams[number], error)
         # This call has no reply, and the calls behind it may have one.
         connection.answer_row(streams[number - len(replies) : number], replies, method)
-        replies = []
+        replies, is_full = [], connection.base.is_full
         if share is not None and (share.units <= 0 or connection.backpressure.is_held):
             looks_at = number + 1
     connection.answer_row(streams[done - len(replies) : done], replies, method)
@@ -1142,7 +1144,7 @@ class ServerConnection(ConnectionProtocol):
             self.mark_dirty()
 
     def start_call(self, stream: int, handler: Awaitable[Reply], call: Call, size: int) -> None:
-        """Run the handler of a call as a task, unless the call was cancelled or has no room."""
+        """Run the handler of a call as a task, unless the call was cancelled."""
         if self.base.begin_call(stream):
             self.tasks.answer(stream, handler, call, size)
         elif isinstance(handler, Coroutine):
