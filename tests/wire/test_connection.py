@@ -167,6 +167,27 @@ def test_a_call_that_came_before_the_node_left_is_served() -> None:
     assert listener.out[-1] == f.frame(f.REFUSE, 3, f.encode(refusal))
 
 
+@pytest.mark.parametrize("who", ["dialler", "listener"])
+def test_calls_that_come_after_a_goaway_are_refused_within_the_units_of_a_turn(who: str) -> None:
+    """A dialler may say that it leaves, and then fill a buffer with calls, each of which is refused.
+
+    In a row a call cost a fortieth of a unit: 43,000 of them fit into a read, and stopped the loop for 300
+    ms.
+    """
+    listener = greeted()
+    if who == "listener":
+        listener.leave(Status.SHUTTING_DOWN, "leaving")
+    else:
+        feed(listener, f.frame(f.GOAWAY, 0, f.encode(f.GoAway(0, "bye", 0))), [])
+    listener.out.clear()
+    buffer, units = bytearray(b"".join(calls(2000))), 100
+
+    listener.receive(buffer, memoryview(buffer), 0, len(buffer), START, units=units)
+
+    assert len(listener.out) == listener.units == units
+    assert not listener.events
+
+
 def test_what_comes_late_for_a_stream_that_ended_is_dropped() -> None:
     """The peer cannot know yet; a stream that was never opened is another matter."""
     listener = greeted()
