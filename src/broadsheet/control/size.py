@@ -1,7 +1,7 @@
 """Size: a warning when the document passes half of its limit; again only after it was smaller.
 
 Sizes are in bytes. Every provider warns, because every change of the document passes one. It refuses nothing.
-Source: design/control.md control.1 ("refused above, warned at half").
+Source: control.1.
 """
 
 from broadsheet.control.core.value import DOCUMENT_BYTES_MAX, DOCUMENT_BYTES_WARN

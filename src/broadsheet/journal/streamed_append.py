@@ -6,7 +6,7 @@ Before PLACED, an abort or the end of the client's stream drops the staged conte
 once. Only while PLACING, after the pipeline's grant, does the append own the journal's tail; that takes as
 long as the disk needs. It returns the spool either as it was, or with its content at the end, synced. Lengths
 are bytes. The pipeline decides whether the append is committed. Source: journals.14, journals.17,
-journals.20; papers/gazette-transactional-appends.txt "stateStreamContent".
+journals.20; Gazette, "stateStreamContent".
 """
 
 import asyncio

@@ -11,7 +11,7 @@ which small batches are cheap; if the machine has no Java, it takes the JVM of t
 
 Invariants: each message that the source reads is in exactly one micro-batch, the one whose span holds the
 last byte of the message's acknowledgement. One append to the commit journal commits the output of a batch,
-and nothing else does. No other package imports pyspark. Source: pipelines.1-13.
+and nothing else does. Besides this package only the demo imports pyspark. Source: pipelines.1-13.
 """
 
 from broadsheet.spark.application import read_stream_options, start

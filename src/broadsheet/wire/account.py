@@ -1,13 +1,14 @@
 """Account: the bytes that each caller has in flight, by connection, and its share of the node's budget.
 
 All sizes are in bytes. An account may hold as much as all accounts together leave free. So one account alone
-takes half of the budget, n accounts take a (n+1)th each, and the same is left for the next one. A connection
-may hold as much as its account has left of that share. So a caller gains nothing by more connections, and no
-connection takes everything from the caller's others. `reserve_bytes` of the budget are for control (peers and
-operators) only. An account that holds less than `floor_bytes` is never held back, so that a small request
-always gets through. A connection whose account holds more than floor and share is not read.
+takes half of the budget, n accounts take 1/(n+1) of it each, and the same is left for the next one. A
+connection may hold as much as its account has left of that share. So a caller gains nothing by more
+connections, and no connection takes everything from the caller's others. `reserve_bytes` of the budget are
+for control (peers and operators) only. An account that holds less than `floor_bytes` is never held back, so
+that a small request always gets through. A connection whose account holds more than floor and share is not
+read.
 
-    used <= max(floor, share)   when bytes are taken; shares shrink as others come, and nobody is cut off
+    used <= max(floor, share)   when bytes are taken; nobody is cut off because its share shrinks
     node = sum of its accounts = sum of their holdings = sum of what each connection's requests own
 
 Tasks and open RUN streams are shared in the same way, and refused above the share. Answers that peers do not

@@ -408,9 +408,6 @@ class ClientStream(StreamEnd):
         super().on_end(error)
 
 
-"""A caller's end of a RUN stream: records out, acknowledgements in."""
-
-
 class ClientConnection(ConnectionProtocol):
     """One connection that we dialled."""
 
@@ -617,7 +614,7 @@ class ClientConnection(ConnectionProtocol):
         if self.base.is_worn_out():
             raise Unreachable(f"the connection to {self.address} has used up its stream numbers")
 
-    # ------------------------------------------------------------------ Shell
+    # ------------------------------------------------------------------ ConnectionProtocol
 
     def on_events(self, events: list[Event], now: Instant) -> None:
         """Process the events of the connection machine, in order."""

@@ -97,9 +97,9 @@ class WireConnection:
         self.limits = limits
         self.phase = Phase.GREETING
         self.events: list[Event] = []
-        """What has happened, for the shell to take."""
+        """What has happened, for the connection protocol to take."""
         self.out: list[Buffer] = []
-        """Bytes to send, for the shell to take."""
+        """Bytes to send, for the connection protocol to take."""
         self.streams: dict[int, StreamState] = {}
         self.last_stream = 0
         """The greatest stream that the dialler has opened."""

@@ -4,8 +4,8 @@ Bytes `[read, written)` of the slab were received and are not taken yet: they ar
 frame. When the length of a large frame is known, the next read ends where the frame ends, so that the rest of
 the frame follows its beginning, and the frame after it is not torn. The read after that asks for as much
 again. If views pin a slab, the next frames go to another slab. When all bytes are taken, the slab is given
-back (`rest`). This module parses nothing, and never gives bytes out twice (ADR 0041).
-Source: ADR 0045.
+back (`release_buffer`), unless the connection is busy. This module parses nothing, and never gives bytes out
+twice (ADR 0041). Source: ADR 0045.
 """
 
 from typing import Final

@@ -3,8 +3,8 @@
 The wire passes a run to the sink of its stream synchronously, in the read. The sink keeps the run, and
 answers it once, when it knows the outcome. Answers may be given in any order and in any turn, and are sent in
 the order in which they are given. `sequence` counts the records of a stream from 0. The bytes of a run are
-records only, without headers. This module decides nothing: a machine sees key, count and size, and the rest
-is opaque. Source: code.4; wire.2.
+records only, without headers. This module decides nothing: a machine sees count, size and the wanted
+offset, and the rest is opaque. Source: code.4; wire.2.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Server connection: one accepted connection, which passes requests to handlers and sends their answers.
 
 GREETING --good token--> SERVING --server leaves--> DRAINING --last stream ends--> closed. A request is
-authorized before its handler runs, here and nowhere else. Plain handlers run in the read. Coroutines run as
+authorized by `wire.admission` before its handler runs. Plain handlers run in the read. Coroutines run as
 tasks of the server's scope, and are cancelled at their deadline, by their caller's CANCEL, or when the
 connection is lost. In every case the stream ends with its task, and its bytes are no longer in flight. No
 exception of a handler ends the process, except an `AssertionError`.
@@ -270,8 +270,7 @@ class Backpressure:
         """Keep a connection alive that is not read, so that neither side takes it for dead.
 
         We do not hear the peer, so its silence proves nothing. We do not answer its PINGs either, so we send
-        a
-        PONG: otherwise the peer would give up after `keepalive_misses_max` PINGs.
+        a PONG: otherwise the peer would give up after `keepalive_misses_max` PINGs.
         """
         connection = self._connection
         if now < after(connection.base.heard_at, connection.limits.keepalive_interval):
@@ -800,7 +799,7 @@ class ServerConnection(ConnectionProtocol):
         self.streams: dict[int, ServedStream] = {}
         self.runs = ServedRunStreams(self)
 
-    # ------------------------------------------------------------------ Shell
+    # ------------------------------------------------------------------ ConnectionProtocol
 
     def connection_made(self, transport: Transport) -> None:
         """Take the transport, and refuse the connection if there is no room for it."""

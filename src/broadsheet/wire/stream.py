@@ -94,7 +94,7 @@ class StreamEnd:
         finally:
             self._sender = None
 
-    # ------------------------------------------------------------------ for the shell
+    # ------------------------------------------------------------------ for the connection
 
     @property
     def is_waited_for(self) -> bool:

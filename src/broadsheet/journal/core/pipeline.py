@@ -16,8 +16,7 @@ tail, copied and synced there -> persisted like any other. Appends that arrive w
 the disk, never for a client (journals.17).
 
 The pipeline does not see content, files, peers or the fragment store. With R=1 `Persisted` reports a sync of
-the one replica's log. Source: journals.5, 9, 11, 12, 17, 20, 24; papers/gazette-transactional-appends.txt
-"Append State Machine".
+the one replica's log. Source: journals.5, 9, 11, 12, 17, 20, 24; Gazette, "Append State Machine".
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ from broadsheet.message.framing import Kind
 DAY: Final = 86_400 * SECOND
 FRAGMENT_BYTES_MIN: Final = 1 << 10
 FRAGMENT_BYTES_MAX: Final = 1 << 30
-"""A fragment is compressed and summed in memory when it closes (ADR 0067)."""
+"""The greatest `fragment.length` of a spec (ADR 0067)."""
 FLUSH_INTERVAL_MIN: Final = Duration(60 * SECOND)
 FLUSH_INTERVAL_MAX: Final = Duration(366 * DAY)
 SIDE_DIRECTORY: Final = ".broadsheet"
