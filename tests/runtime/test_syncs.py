@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,22 @@ async def test_an_object_that_is_there_is_put_again_by_its_own_bytes_only(tmp_pa
     assert await objects.get("d/name") == b"onetwo"
     assert list((tmp_path / ".partial").iterdir()) == []
     objects.close()
+
+
+async def test_a_store_whose_own_name_may_be_lost_stores_nothing(tmp_path: Path) -> None:
+    """It was made, and the sync of the directory above failed: a power cut may take it with all objects."""
+    syncs = Syncs()
+    (tmp_path / "store").mkdir()
+    above = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="sync failed"), syncs.of(above).failing(above, "above"):
+        raise OSError(errno.EIO, "write-back failed")
+    os.close(above)
+    objects = LocalObjects(tmp_path / "store", syncs=syncs)
+
+    with pytest.raises(OSError, match="failed before"):
+        await objects.put_if_absent("d/name", (b"one",))
+    objects.close()
+    syncs.close()
 
 
 @pytest.mark.needs_fuse

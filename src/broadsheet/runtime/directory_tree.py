@@ -36,6 +36,8 @@ class Tree:
     def __init__(self, root: Path, syncs: Syncs) -> None:
         """Create `root` and its parents durably if absent, and keep `root` open.
 
+        The directory above is synced even if `root` exists, as in `make_dir`.
+
         Raises:
             OSError: the directory cannot be made or opened.
         """
@@ -44,6 +46,10 @@ class Tree:
         for path in reversed(missing):
             path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
             self._sync_path(path.parent)
+        above = self.root.parent
+        if not missing and above.stat().st_dev == self.root.stat().st_dev:  # A mount point is no entry.
+            with suppress(PermissionError):  # In a directory that we may not read, another user made it.
+                self._sync_path(above)
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     @contextmanager
