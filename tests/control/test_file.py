@@ -173,6 +173,16 @@ async def test_a_start_serves_no_version_that_only_the_page_cache_has(
         assert await after.read() == served, seed
 
 
+async def test_a_document_that_the_disk_cannot_read_is_damaged(crashes: list[BaseException]) -> None:
+    """The start named neither the file nor a way out: `Input/output error; make room`."""
+    disk = FaultyDisk(SimDisk())
+    await opened(disk, crashes)
+    disk.plan(Fault("read_at", errno.EIO, NAME))
+
+    with pytest.raises(Corrupt, match=r"metastore/document: .* restore this file.* or move it away"):
+        await opened(disk, crashes)
+
+
 async def test_a_document_of_a_newer_shape_is_told_from_damage(crashes: list[BaseException]) -> None:
     """Its checksum is right, and the start ended with the decoder's own error."""
     disk = SimDisk()

@@ -1,5 +1,6 @@
 """A key space that lost records goes on by an operator's word, and no journal is lost with its key."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from tests.journal.node_process import NodeProcess
 from tests.journal.test_damage import append, copy_of, flip, shown
 from tests.journal.test_kept import lose
 from tests.keyspace.test_healing import Life
+from tests.support.faulty import Fault, FaultyDisk
 
 OTHER, THIRD = JournalName("crash/other"), JournalName("crash/third")
 ALL = (NAME, OTHER, THIRD)
@@ -207,6 +209,20 @@ async def test_a_damaged_seal_has_a_way_out_and_is_kept() -> None:
         assert await shown(node, THIRD) == THIRD.encode()
     assert damaged in [content for name, content in image(accept_after).items() if name.endswith(".lost")]
     assert not crashes
+
+
+async def test_a_seal_that_the_disk_cannot_read_has_the_same_way_out() -> None:
+    """The start, and the command too, ended with the error of the read."""
+    disk, _ = await lived()
+    flip_key(disk, spec_key(OTHER))
+    accept(disk, {}, may_act=True)
+    faulty = FaultyDisk(disk, [Fault("read_at", errno.EIO, SEAL_NAME)])
+    with pytest.raises(Corrupt, match="keyspace accept-loss"):
+        await Life(faulty, 3).start()
+
+    assert accept(faulty, {}, may_act=True).is_done
+
+    assert [name for name in image(disk) if name.startswith("keyspace/seal-")]
 
 
 async def test_nothing_is_accepted_where_nothing_is_lost() -> None:

@@ -1,5 +1,6 @@
 """The data directory is opened by its owner alone, in a format that the owner understands."""
 
+import errno
 import os
 from pathlib import Path
 from threading import Event, Thread
@@ -20,6 +21,7 @@ from broadsheet.runtime.data_dir import (
     sync_directory,
 )
 from broadsheet.runtime.disk import LocalDisk
+from tests.support.faulty import Fault, FaultyDisk
 
 
 def take(root: Path, node: str = "n1") -> DataDir:
@@ -125,6 +127,15 @@ def test_what_cannot_be_opened_is_refused_untouched(tmp_path: Path, content: byt
         take(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FORMAT_FILE, "journals"]
     assert (tmp_path / FORMAT_FILE).read_bytes() == content
+
+
+def test_a_format_file_that_the_disk_cannot_read_is_damaged(tmp_path: Path) -> None:
+    """The start named neither the file nor a way out: `Input/output error; make room`."""
+    take(tmp_path).release()
+    disk = FaultyDisk(LocalDisk(tmp_path), [Fault("read_at", errno.EIO, FORMAT_FILE)])
+
+    with pytest.raises(ConfigError, match=r"broadsheet\.json is damaged.* Restore this file from a backup"):
+        claim(disk, root=str(tmp_path), node="n1", version="0.1")
 
 
 def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:

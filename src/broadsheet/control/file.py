@@ -23,6 +23,7 @@ from broadsheet.observe.logs import Logger
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, to_the_end
+from broadsheet.wal.segments import read_around
 
 DIRECTORY: Final = "metastore"
 NAME: Final = "metastore/document"
@@ -118,7 +119,7 @@ def _read(disk: Disk) -> Versioned | None:
         return None
     file = disk.open(NAME)
     try:
-        content = file.read_at(0, file.size())
+        content = read_around(file, 0, file.size())
     finally:
         file.close()
     if len(content) < 4 or int.from_bytes(content[:4], "little") != crc32c(content[4:]):

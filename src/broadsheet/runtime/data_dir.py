@@ -6,6 +6,7 @@ node or user, or in use, is refused and left untouched. If a first start was cut
 format file, the directory is begun again. Each role has one subdirectory of the root. Source: node.10.
 """
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -169,6 +170,10 @@ def _form(disk: Disk, root: str) -> Format:
     file = disk.open(FORMAT_FILE)
     try:
         content = file.read_at(0, FORMAT_BYTES_MAX)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        content = b""  # The disk cannot read it: it is damaged.
     finally:
         file.close()
     try:

@@ -31,6 +31,7 @@ from broadsheet.keyspace.local.seal_file import (
 from broadsheet.ports import Disk
 from broadsheet.wal.format import RowFlag
 from broadsheet.wal.inspection import inspected
+from broadsheet.wal.segments import read_around
 
 
 class StoppedState(msgspec.Struct, frozen=True):
@@ -142,7 +143,7 @@ def _keep_damaged_seal(disk: Disk) -> None:
     except Corrupt:
         file = disk.open(SEAL_NAME)
         try:
-            content = file.read_at(0, file.size())
+            content = read_around(file, 0, file.size())
         finally:
             file.close()
         write_aside(disk, f"seal-{crc32c(content):08x}", content)

@@ -16,6 +16,7 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.ports import Disk
 from broadsheet.wal.log import Log
+from broadsheet.wal.segments import read_around
 
 DIRECTORY: Final = "keyspace"
 SEAL_NAME: Final = f"{DIRECTORY}/seal"
@@ -55,7 +56,7 @@ def read_seal(disk: Disk) -> Seal | None:
         return None
     file = disk.open(SEAL_NAME)
     try:
-        content = file.read_at(0, file.size())
+        content = read_around(file, 0, file.size())
     finally:
         file.close()
     body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
