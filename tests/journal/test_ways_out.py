@@ -50,6 +50,7 @@ from tests.journal.test_damage import (
     wipe_sum,
 )
 from tests.journal.test_healing import Down
+from tests.journal.test_unreadable_spool import checkpointed
 from tests.support.faulty import Fault, FaultyDisk
 
 T = TypeVar("T")
@@ -549,6 +550,30 @@ async def test_registers_that_are_lost_begin_anew_and_empty() -> None:
         assert told.are_registers_lost
         assert await append(node, NAME, b"x", wanted) is Status.OK
         assert await shown(node, NAME) == CONTENT + b"x"
+    assert not crashes
+
+
+async def test_files_that_only_a_damaged_checkpoint_names_are_told_before_they_are_moved_aside() -> None:
+    """One flipped bit: the operator was told that nothing is lost, and acknowledged bytes were moved away."""
+    config = replace(ROOMY, checkpoint_bytes=1 << 20)  # None comes by itself.
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        for letter in (b"a", b"b", b"c"):
+            assert await append(node, NAME, letter * 1_100) is Status.OK
+        await checkpointed(node)
+        for letter in (b"d", b"e"):
+            assert await append(node, NAME, letter * 1_100) is Status.OK
+        await _idle()
+    flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # Its checkpoint does not decode.
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
+        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        left = await node.broker.replica(NAME)
+        served = [chunk async for chunk in read(left, left.begin, None, block=False)]
+        lost = {at for each in told.lost for at in range(each.begin, each.end)}
+        assert {at for each in served for at in range(each.offset, each.end)} | lost == set(range(5_500))
+        assert await append(node, NAME, b"and on") is Status.OK
     assert not crashes
 
 

@@ -7,7 +7,7 @@ above every offset that a key, the store, a record or a file names. Source: jour
 `docs/protocols/journals.md` "Remedies".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -99,7 +99,8 @@ def look(
         named.append((decode_epoch(keys.epoch).start, "the epoch key names it"))
     if keys.registers is not None:
         named.append((decode_registers(keys.registers).at, "the registers key names it"))
-    for name, begin, size in spools_in(disk, directory):
+    files = spools_in(disk, directory)
+    for name, begin, size in files:
         named.append((ByteOffset(begin + size), f"{name} reaches it"))
     known, why = max(named)
     if head is not None and head < known:
@@ -108,14 +109,16 @@ def look(
     for each in sorted(lost, key=lambda lost: lost.begin):
         if each.begin <= reached:
             reached = max(reached, each.end)  # This span is in the report already.
+    checkpoint = _checkpoint(replica, sound, chosen)
+    untold = [each for each in _moved(replica, files, checkpoint, lost) if each.begin < reached]
     if reached < chosen:
         lost.append(Lost(reached, chosen, f"no file or fragment has it, but {chosen} is known: {why}"))
     registers = replica.log_registers
     return Loss(
         head=chosen,
-        lost=tuple(dict.fromkeys(lost)),
-        checkpoint=_checkpoint(replica, sound, chosen),
-        is_damaged=len(sound) < len(here) or bool(seal is not None and seal.reason),
+        lost=tuple(dict.fromkeys((*lost, *untold))),
+        checkpoint=checkpoint,
+        is_damaged=len(sound) < len(here) or bool(untold) or bool(seal is not None and seal.reason),
         are_registers_lost=registers is None,
         kept_aside=tuple(lost_files(disk, directory)),
     )
@@ -135,6 +138,30 @@ def _checkpoint(replica: Replica, sound: Sequence[SpoolFile], head: ByteOffset) 
         closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in closed),
         attempts=replica.log_attempts.remembered(),  # Their clients may still ask for the outcome.
     )
+
+
+def _moved(
+    replica: Replica,
+    files: Sequence[tuple[str, ByteOffset, int]],
+    checkpoint: Checkpoint,
+    lost: Sequence[Lost],
+) -> Iterator[Lost]:
+    """The spans of files that `give_up` moves aside, and that neither `lost` tells nor the store has.
+
+    If the record that named a closed file is damaged, the file may be whole, but nothing proves it.
+    """
+    kept, told = _kept(checkpoint), {each.begin: each.end for each in lost}
+    for name, begin, size in files:
+        at, end = max(begin, kept.get(begin, begin)), ByteOffset(begin + size)
+        stored = replica.index.covering(at)
+        if at < end and told.get(at, at) < end and (stored is None or stored.end < end):
+            yield Lost(at, end, f"no sound record of the log names {name} there, and it is moved aside")
+
+
+def _kept(checkpoint: Checkpoint) -> dict[ByteOffset, ByteOffset]:
+    """The end of the sound content of each file, by its begin."""
+    kept = {each.begin: each.end for each in checkpoint.closed}
+    return {**kept, checkpoint.fragment_begin: checkpoint.end}
 
 
 def told_of(lost: Sequence[Lost]) -> list[LostSpan]:
@@ -158,8 +185,7 @@ def give_up(replica: Replica, loss: Loss) -> None:
     """
     disk, directory = replica.context.disk, replica.directory
     checkpoint = loss.checkpoint
-    sound = {each.begin: each.end for each in checkpoint.closed}
-    sound[checkpoint.fragment_begin] = checkpoint.end
+    sound = _kept(checkpoint)
     for name, begin, size in spools_in(disk, directory):
         if begin in sound and begin + size <= sound[begin]:
             continue
