@@ -5,7 +5,7 @@ The journal says so and names the way out, which works; it is not opened again a
 
 import asyncio
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.seal_files import SEAL_NAME
+from broadsheet.runtime.disk import IOV_MAX
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
@@ -22,6 +23,10 @@ from tests.journal.test_healing import Down, lives, until
 
 SECTOR = 4096
 Bad = dict[tuple[int, int], None]
+MANY = msgspec.structs.replace(
+    ROOMY, checkpoint_bytes=1 << 20, wal=msgspec.structs.replace(ROOMY.wal, segment_bytes=1 << 20)
+)
+"""Room for many small appends without a checkpoint."""
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def bad(monkeypatch: pytest.MonkeyPatch) -> Bad:
 
     A write of the whole sector heals it, as a disk that has spare ones does. For a write of a part of it the
     kernel must read the sector first, and fails, as ext4 on a real device does. After that nothing is written
-    to the file any more (ADR 0160).
+    to the file any more (ADR 0160). Of many parts the kernel takes `IOV_MAX` at a time, as `LocalDisk` does.
     """
     sectors: Bad = {}
     failed = dict[int, None]()
@@ -54,6 +59,13 @@ def bad(monkeypatch: pytest.MonkeyPatch) -> Bad:
         for n in range(at // SECTOR, -(-end // SECTOR)):
             sectors.pop((self._inode.number, n), None)
 
+    def write_parts(self: SimFile, at: int, parts: Sequence[Buffer]) -> None:
+        for start in range(0, len(parts), IOV_MAX):
+            content = b"".join(parts[start : start + IOV_MAX])
+            write_at(self, at, content)
+            at += len(content)
+
+    monkeypatch.setattr(SimFile, "write_at", write_parts)
     monkeypatch.setattr(SimFile, "read_at", read_at)
     monkeypatch.setattr(SimFile, "_write", write_at)
     return sectors
@@ -219,6 +231,27 @@ async def test_a_sector_that_cannot_be_read_is_written_whole_if_the_log_has_its_
         replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
         assert await shown(node, NAME) == b"".join(parts)
         assert (replica.reason, replica.spool.file.size(), bad) == ("", 7_500, {})
+    assert not crashes
+
+
+async def test_an_unreadable_sector_below_many_small_appends_is_written_whole(bad: Bad) -> None:
+    """J2: a disk writes so many parts in two calls, and the first one ended within the sector.
+
+    The journal was never opened again, although the log had every byte of it.
+    """
+    parts = [bytes((65 + number % 26,)) * 21 for number in range(IOV_MAX + 300)]
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=MANY) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        answers = [append(node, NAME, part) for part in parts]
+        assert await asyncio.gather(*answers) == [Status.OK] * len(parts)
+        name = (await node.broker.replica(NAME)).spool.name
+        await _idle()
+    spoil(bad, disk, name, IOV_MAX * 21 // SECTOR)
+    async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=MANY) as node:
+        await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert await shown(node, NAME) == b"".join(parts)
+        assert (node.broker.status(NAME).reason, bad) == ("", {})
     assert not crashes
 
 

@@ -326,22 +326,24 @@ def overwrite(file: File, at: int, parts: Sequence[Buffer]) -> None:
 
     To write a part of a sector the kernel must read it; if it cannot, the write fails, and nothing is written
     to the file any more (`runtime.syncs`). So such a sector is written whole. If it has other bytes as well,
-    it stays as it is, because they may be readable again later.
+    it stays as it is, because they may be readable again later. The content is joined, because a disk writes
+    many parts in several calls, and a call may end within such a sector.
 
     Raises:
         OSError: the disk failed.
     """
-    size, end = file.size(), at + sum(map(len, parts))
+    content = b"".join(parts)
+    size, end = file.size(), at + len(content)
     is_head_sound, is_tail_sound = _can_cut(file, at), _can_cut(file, end)
     if is_head_sound and is_tail_sound:
-        file.write_at(at, parts)
+        file.write_at(at, (content,))
         return
     first = at if is_head_sound else at - at % SECTOR_BYTES + SECTOR_BYTES
     last = end if is_tail_sound or end >= size else end - end % SECTOR_BYTES
     if first >= last:
         return
     padding = 0 if is_tail_sound or last < end else -end % SECTOR_BYTES
-    file.write_at(first, (b"".join(parts)[first - at : last - at], bytes(padding)))
+    file.write_at(first, (content[first - at : last - at], bytes(padding)))
     if padding:
         file.truncate(max(size, end))
 
