@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
 from pathlib import Path
@@ -281,6 +282,27 @@ async def test_an_append_without_an_offset_whose_answer_was_lost_is_unknown_and_
             assert await content_of(client) == content
     finally:
         node.node.kill()
+
+
+@pytest.mark.parametrize("is_source", [False, True])
+async def test_a_large_append_ends_at_its_timeout_while_the_node_stands_still(
+    tmp_path: Path, *, is_source: bool
+) -> None:
+    """The client waited for room on the connection without a limit: 40 s for a timeout of one second."""
+    node = NodeProcess(tmp_path)
+    try:
+        await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            pieces = [b"p" * (1 << 20)] * 16  # More than the kernel takes for a node that does not read.
+            node.process.send_signal(signal.SIGSTOP)
+            async with asyncio.timeout(8):
+                with pytest.raises(Cancelled, match="nothing is appended"):
+                    await client.journals.append(NAME, iter(pieces) if is_source else pieces, timeout=0.5)
+            node.process.send_signal(signal.SIGCONT)
+            assert (await client.journals.append(NAME, b"next")).begin == 0
+    finally:
+        node.kill()
 
 
 class Scripted:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import OffsetNotYetAvailable, StoreUnhealthy
 from broadsheet.spark.application import read_stream_options
-from broadsheet.spark.connection import Target, chunks
+from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.source import BatchReader, StreamReader
 from tests.spark.conftest import Node, down, up
 
@@ -97,6 +98,22 @@ def test_the_patience_of_a_task_ends_when_the_node_is_gone_for_good(own: Node) -
         next(reading)
     assert not isinstance(raised.value, StopIteration)
     assert time.monotonic() - began < 10 * PATIENCE_S
+
+
+def test_content_that_was_not_whole_in_time_is_sent_again_while_there_is_patience(own: Node) -> None:
+    """A refusal for want of time passes; the task failed, and with it a query on one machine."""
+    target = Target(own.address, "", 60.0)
+    content = b"p" * (16 << 20)
+    append = target.journals().append
+    os.kill(own.pid, signal.SIGSTOP)
+    going_on = threading.Timer(1.5, os.kill, (own.pid, signal.SIGCONT))
+    going_on.start()
+    try:
+        timeouts = iter([0.5])
+        done = patiently(lambda: append(JOURNAL, content, timeout=next(timeouts, 60.0)), target.patience_s)
+    finally:
+        going_on.join()
+    assert (done.begin, done.end) == (len(CONTENT), len(CONTENT) + len(content))
 
 
 @pytest.mark.parametrize("begin", [0, len(CONTENT)])

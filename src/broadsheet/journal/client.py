@@ -243,7 +243,7 @@ class Journals:
             WrongAppendOffset: the head is not at `offset`. Nothing changed.
             RegisterMismatch: `check` failed. Nothing changed.
             InvalidArgument: `content`, or a piece of it, is not bytes. Nothing changed.
-            TooSlow, Cancelled: an iterator was too slow, or the timeout came before its end. Nothing changed.
+            TooSlow, Cancelled: the content was not whole in time. Nothing changed.
             Unknown: the content may or may not have been appended.
             StoreUnhealthy: the disk is full. Nothing changed; reads go on.
         """

@@ -201,12 +201,15 @@ class Upload:
         """
         pieces, self._gathered, self._gathered_bytes = self._gathered, [], 0
         try:
-            if self._stream is None:
-                self._stream = await self._open()
-            for message in _messages(pieces):
-                await self._stream.send(None, message)
+            async with asyncio.timeout_at(self._give_up):
+                if self._stream is None:
+                    self._stream = await self._open()
+                for message in _messages(pieces):
+                    await self._stream.send(None, message)
         except Unknown as error:
             raise self._certain(error) from error
+        except TimeoutError:
+            raise self._too_late() from None
 
     async def _open(self) -> ClientStream:
         timeout = Duration(max(1, int((self._give_up - self._loop.time()) * SECOND)))
@@ -222,6 +225,13 @@ class Upload:
         """The refusal for an `Unknown` before the last message: nothing can have taken effect."""
         what = f"journal {self._request.journal}: nothing is appended, its content was not yet whole: {error}"
         return Cancelled(what) if isinstance(error, DeadlineExceeded) else Unreachable(what)
+
+    def _too_late(self) -> Cancelled:
+        """The refusal if the time is up before the last message was sent."""
+        return Cancelled(
+            f"journal {self._request.journal}: nothing is appended, its content was not whole in"
+            f" {self._within} s"
+        )
 
     async def drain(self, source: Source) -> None:
         """Send the pieces of `source`, until it ends or the node ends the stream.
@@ -243,10 +253,7 @@ class Upload:
             if pumping.done():
                 pumping.result()
             elif not self._ended.done():
-                raise Cancelled(
-                    f"journal {self._request.journal}: nothing is appended, its content was not whole in"
-                    f" {self._within} s"
-                )
+                raise self._too_late()
         finally:
             if not pumping.done():
                 pumping.cancel()
@@ -286,9 +293,12 @@ class Upload:
             return commit
         await self.send()
         try:
-            await self._stream.send(AppendStreamMessage(is_last=True))
+            async with asyncio.timeout_at(self._give_up):
+                await self._stream.send(AppendStreamMessage(is_last=True))
         except Unknown as error:
             raise self._certain(error) from error
+        except TimeoutError:
+            raise self._too_late() from None
         self._is_all_sent = True
         try:
             async with asyncio.timeout_at(self._give_up + GRACE_SECONDS):

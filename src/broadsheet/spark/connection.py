@@ -15,6 +15,7 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.client_sync import SyncClient, SyncJournals, connect_sync, within
 from broadsheet.errors import (
+    Cancelled,
     ConfigError,
     Corrupt,
     DeadlineExceeded,
@@ -22,6 +23,7 @@ from broadsheet.errors import (
     Refused,
     Retry,
     StoreUnhealthy,
+    TooSlow,
     Unknown,
 )
 from broadsheet.journal.messages import Chunk
@@ -84,8 +86,13 @@ class Target(NamedTuple):
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the cause of `error` passes, so that the same request may succeed a little later."""
-    return isinstance(error, Unknown | OSError) or (isinstance(error, Refused) and error.retry is Retry.LATER)
+    """Whether the cause of `error` passes, so that the same request may succeed a little later.
+
+    Content that was not whole in time (`Cancelled`, `TooSlow`) may arrive in time when it is sent again.
+    """
+    if isinstance(error, Unknown | OSError | Cancelled | TooSlow):
+        return True
+    return isinstance(error, Refused) and error.retry is Retry.LATER
 
 
 class RenewableDeadline:
