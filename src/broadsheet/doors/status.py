@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broadsheet.access.capability import Capability
-from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds, since
+from broadsheet.base.time import MILLISECOND, Duration, Instant, after, in_seconds, since
 from broadsheet.base.types import NodeId
 from broadsheet.ports import Time
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -24,9 +24,12 @@ STATUS_METHOD: Final = "node.status"
 STATUS_NUMBER: Final = 8
 READY: Final = "broadsheet_node_ready"
 READY_MEANS: Final = "1 if the node is ready, as /healthz says; 0 while it starts or stops."
-ROLES_AGE_MAX: Final = Duration(50 * MILLISECOND)
-"""How long the roles' answers are reused. Some roles look at all their streams to answer, and any caller may
-ask as often as it likes: without this bound a flood of status requests would fill the loop."""
+ROLES_AGE_MIN: Final = Duration(50 * MILLISECOND)
+"""How long the roles' answers are reused, at least. Some roles look at all their streams to answer, and any
+caller may ask as often as it likes: without this bound a flood of status requests would fill the loop."""
+ROLES_TIME_RATIO: Final = 32
+"""They are reused for at least so many times the time that it took to make them: with thousands of journals
+on a busy machine that may be more than `ROLES_AGE_MIN`."""
 
 
 class State(Enum):
@@ -67,7 +70,7 @@ class Status:
         self._started = time.now()
         self._addresses: dict[str, str] = {}
         self._roles: dict[str, dict[str, str | int | float | bool | None]] = {}
-        self._roles_at: Instant | None = None
+        self._roles_until = Instant(0)
 
     @property
     def node(self) -> NodeId:
@@ -79,11 +82,12 @@ class Status:
         self._addresses[door] = address
 
     def read(self) -> StatusReply:
-        """The status now. The roles' part may be up to `ROLES_AGE_MAX` old."""
-        now = self._time.now()
-        if self._roles_at is None or now >= self._roles_at + ROLES_AGE_MAX:
-            self._roles_at = now
+        """The status now. The roles' part may be as old as `ROLES_AGE_MIN` and `ROLES_TIME_RATIO` say."""
+        began = self._time.now()
+        if not self._roles or began >= self._roles_until:
             self._roles = {each.name: dict(each.read()) for each in self._services.every(StatusSource)}
+            now = self._time.now()
+            self._roles_until = after(now, max(ROLES_AGE_MIN, Duration(ROLES_TIME_RATIO * (now - began))))
         return StatusReply(
             node=self._identity.node,
             version=self._identity.version,
