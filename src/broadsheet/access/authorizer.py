@@ -24,11 +24,6 @@ class Authorizer:
         """Check against the keys of `tokens`; None turns authorization off."""
         self._tokens, self._time = tokens, time
 
-    @property
-    def is_on(self) -> bool:
-        """Whether callers need a token."""
-        return self._tokens is not None
-
     def authenticate(self, token: str) -> Principal:
         """The principal that bears `token`; an empty string means no token.
 

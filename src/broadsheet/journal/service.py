@@ -277,7 +277,7 @@ class Service:
         return Reply(await receive(replica.context, append, stream, call.deadline))
 
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
-        """Open a stream of unconditional appends, which arrive in runs."""
+        """Open a stream of appends that arrive in runs; their one condition may be an offset."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         told = RunReply(journal=replica.info, run_bytes_max=self._config.run_bytes_max)
         return RunOpened(body=told, sink=AppendRunSink(replica))

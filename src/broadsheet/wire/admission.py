@@ -72,4 +72,4 @@ def admit(
     if not timeout and asked.shape is Shape.UNARY:
         timeout = server.limits.call_timeout
     deadline = after(now, Duration(timeout)) if timeout else None
-    return method, Call(method, principal, server.authorizer, connection, peer, deadline), request
+    return method, Call(method, principal, connection, peer, deadline), request

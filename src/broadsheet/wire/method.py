@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.capability import Capability
 from broadsheet.access.claims import Principal
 from broadsheet.base.time import Instant
@@ -104,21 +103,12 @@ class Call(msgspec.Struct, frozen=True):
     method: "Method"
     principal: Principal
     """The caller, who may use `method` on the name of the request: this was checked."""
-    authorizer: Authorizer
     connection: ConnectionId
     """The id of the connection, for events."""
     peer: str
     """The peer's address, for logs."""
     deadline: Instant | None
     """The time at which the caller gives up; None for a stream without a deadline."""
-
-    def demand(self, capability: Capability, name: str) -> None:
-        """Check that the caller has `capability` on `name`, a further name in the request.
-
-        Raises:
-            NotAllowed: the caller has no such grant.
-        """
-        self.authorizer.authorize(self.principal, capability, name)
 
 
 class RunOpened(msgspec.Struct, frozen=True):

@@ -442,7 +442,7 @@ class ServedStream(StreamEnd):
     async def room(self, wanted: int) -> int:
         """Wait until a message may be sent in this turn, and return how many bytes it may have."""
         while self._error is None:
-            size = min(wanted, self._shell.base.room(self.stream), self.message_bytes_max)
+            size = min(wanted, self._protocol.base.room(self.stream), self.message_bytes_max)
             if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
                 self.connection.server.send_shares.promise(self)
                 return size

@@ -24,10 +24,10 @@ from broadsheet.wire.method import Message
 class StreamEnd:
     """One end of a STREAM."""
 
-    def __init__(self, shell: ConnectionProtocol, stream: int, *, window_bytes: int) -> None:
+    def __init__(self, protocol: ConnectionProtocol, stream: int, *, window_bytes: int) -> None:
         """Begin with `stream`; the peer is granted up to `window_bytes` in all."""
         self.stream = stream
-        self._shell, self._window_bytes = shell, window_bytes
+        self._protocol, self._window_bytes = protocol, window_bytes
         self._queue: deque[tuple[Buffer, Buffer]] = deque()
         """Bodies and payloads. An entry is small, because an empty message costs the peer 64 bytes only."""
         self._queued_bytes = 0
@@ -44,7 +44,7 @@ class StreamEnd:
     @property
     def message_bytes_max(self) -> int:
         """The bytes that a message may have: the peer takes no larger frame."""
-        return self._shell.base.peer_frame_bytes_max
+        return self._protocol.base.peer_frame_bytes_max
 
     async def receive(self) -> Message | None:
         """The next message; None when the peer has finished the stream."""
@@ -72,18 +72,18 @@ class StreamEnd:
         encoded = b"" if body is None else argument_checks.encoded("a message", body)
         argument_checks.buffers("a message", payload)
         size = len(encoded) + f.payload_bytes(payload)
-        base = self._shell.base
-        if size > base.peer_frame_bytes_max or len(encoded) > self._shell.limits.body_bytes_max:
+        base = self._protocol.base
+        if size > base.peer_frame_bytes_max or len(encoded) > self._protocol.limits.body_bytes_max:
             raise TooLarge(
                 f"a message of {size} bytes ({len(encoded)} of body) is too large: the peer takes "
-                f"{base.peer_frame_bytes_max}, with a body of {self._shell.limits.body_bytes_max}"
+                f"{base.peer_frame_bytes_max}, with a body of {self._protocol.limits.body_bytes_max}"
             )
         while self._error is None and not (base.may_send(self.stream, size) and self.may_leave(size)):
             await self.writable()
         if self._error is not None:
             raise self._error
         base.send_message(self.stream, encoded, payload, size)
-        self._shell.queued(size)
+        self._protocol.queued(size)
 
     async def writable(self) -> None:
         """Wait until the window, or the socket, may have room again."""
@@ -107,25 +107,25 @@ class StreamEnd:
 
     def may_leave(self, size: int) -> bool:
         """Whether a message of `size` bytes that fits into the window may be sent now."""
-        return not self._shell.is_write_paused
+        return not self._protocol.is_write_paused
 
     def on_taken(self, size: int) -> None:
         """Hook: a queued message was taken."""
 
     def grant(self) -> None:
         """Restore the peer's window when half of it is used."""
-        state = self._shell.base.streams.get(self.stream)
+        state = self._protocol.base.streams.get(self.stream)
         if state is None or state.has_peer_finished:
             return
         window_bytes = self.window_bytes()
         credit = window_bytes - self._queued_bytes - state.granted
         if credit * 2 >= window_bytes:
-            self._shell.base.grant(self.stream, credit)
-            self._shell.mark_dirty()
+            self._protocol.base.grant(self.stream, credit)
+            self._protocol.mark_dirty()
 
     def on_message(self, event: MessageReceived) -> None:
         """Queue a received message."""
-        keep = self._shell.keep
+        keep = self._protocol.keep
         self._queue.append((_kept(event.body, keep), _kept(event.payload, keep)))
         self._queued_bytes += _cost(event.body, event.payload)
         _wake(self._receiver)
