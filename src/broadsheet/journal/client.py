@@ -245,7 +245,10 @@ class Journals:
             InvalidArgument: `content`, or a piece of it, is not bytes. Nothing changed.
             TooSlow, Cancelled: the content was not whole in time. Nothing changed.
             Unknown: the content may or may not have been appended.
-            StoreUnhealthy: the disk is full. Nothing changed; reads go on.
+            StoreUnhealthy: the disk or the log takes nothing now; the message says why. Nothing changed;
+                reads go on.
+            NotFound, Throttled, Unreachable: there is no such journal; too many appends are unanswered; the
+                content was not sent in time. Nothing changed.
         """
         within = seconds_of(timeout, TIMEOUT_SECONDS)
         request = self._request(name, offset, check, union, subtract, create_revision)

@@ -1,6 +1,7 @@
 """Append admission: one submitted append, its limits, and whether it is accepted at a given head.
 
-Lengths are bytes. Pure. The order of the checks is defined here only. Source: journals.12, 15, 24.
+Lengths are bytes. Pure. `verdict` defines the order in which a condition is checked.
+Source: journals.12, 15, 24.
 """
 
 import msgspec
