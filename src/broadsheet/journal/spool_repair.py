@@ -71,8 +71,9 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
     taken = [*claims.claims[:first_later]]
     found = [SpoolFound(begin, size) for _, begin, size in spools_in(disk, directory)]
     # Behind an append whose registers were never put, the last record proves content that lacks registers.
+    # In the last record itself a damaged version may look so; `tells_no_other_registers` judges that one.
     is_last_sure = (
-        first_later is None
+        (first_later is None or first_later >= len(claims.claims) - claims.last_count)
         and bool(claims.last)
         and tells_no_other_registers(claims.last, witnesses.registers)
     )

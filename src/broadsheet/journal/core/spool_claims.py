@@ -55,6 +55,8 @@ class Claims(msgspec.Struct, frozen=True):
     is_end_open: bool = False
     """Whether the last record may be a checkpoint, and lies behind a missing or unreadable one. The other one
     may be an append that came while the checkpoint was made, and so reaches further than that tells."""
+    last_count: int = 0
+    """How many of `claims`, at their end, are the last record's."""
 
 
 def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = False) -> Claims:
@@ -67,9 +69,9 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = F
     """
     claims: list[Claim] = []
     last_end: ByteOffset | None = ByteOffset(0)
-    end_before = last_end
+    end_before, count_before = last_end, 0
     for payload in suspects:
-        end_before = last_end
+        end_before, count_before = last_end, len(claims)
         try:
             record = decode(payload)
         except Corrupt:
@@ -97,10 +99,11 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = F
             elif last_end is not None:
                 last_end = max(last_end, record.end)
     last = bytes(suspects[-1]) if suspects else b""
+    last_count = len(claims) - count_before
     if not is_complete or not suspects:
-        return Claims(claims, None, last if is_tail else b"")
-    is_proposal = last[:1] == bytes((PROPOSAL,))
-    return Claims(claims, last_end, last, is_end_open=end_before is None and not is_proposal)
+        return Claims(claims, None, last if is_tail else b"", last_count=last_count)
+    is_end_open = end_before is None and last[:1] != bytes((PROPOSAL,))
+    return Claims(claims, last_end, last, is_end_open=is_end_open, last_count=last_count)
 
 
 def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
