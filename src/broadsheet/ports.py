@@ -1,8 +1,7 @@
 """Ports: everything that a node may ask of the world (node.3).
 
 Each port has a production implementation (`runtime/`), a simulated one (`simulator/`) and, for disk and
-objects, one that injects faults. One conformance suite runs against all of them (`tests/runtime`). `Engine`
-comes with the KV.
+objects, one that injects faults. One conformance suite runs against all of them (`tests/runtime`).
 
 Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
 """

@@ -9,7 +9,7 @@ that have, for each included *name*, one of the values listed with it. The empty
 `name:prefix` selects by the beginning of the value.
 
 Does not know which labels a journal must have, nor the meta-label `name`: its caller adds that for matching
-(`with_meta`). Source: journals.23; access.5.
+(`LabelSelector.takes`). Source: journals.23; access.5.
 """
 
 import re
