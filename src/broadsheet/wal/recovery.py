@@ -355,14 +355,14 @@ class Recovery:
         """
         if unread is None:
             return
-        for row in said:
-            if row.flags & RowFlag.DROPPED:
-                continue
+        headers: dict[int, list[FrameHeader]] = {}
+        for frame in found:
+            headers.setdefault(frame.header.stream, []).append(frame.header)
+        for row in [row for row in said if not row.flags & RowFlag.DROPPED]:
             replay = self._replay(row.stream)  # A new one, if the stream begins in this batch.
             before = replay.prior if replay.touched == batch else replay.expect
             begin = before.next if before is not None else row.first
-            mine = [frame.header for frame in found if frame.header.stream == row.stream]
-            if (gap := first_gap(begin, mine, row.next)) is not None:
+            if (gap := first_gap(begin, headers.get(row.stream, ()), row.next)) is not None:
                 replay.damaged.append(Suspect(*gap, row.generation, batch, unread))
 
     def _row(self, row: Row, batch: int) -> None:
