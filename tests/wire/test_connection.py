@@ -26,7 +26,7 @@ from broadsheet.wire.events import (
     RunReceived,
 )
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.listening_machine import ListenerConnection
+from broadsheet.wire.listening_machine import LOOK_UNITS, ROW_COUNT_MAX, ListenerConnection
 from simulator.fuzz_server import LIMITS
 from simulator.fuzz_sessions import good_session, mutated, run
 
@@ -313,6 +313,26 @@ def calls(count: int, *, first: int = 1) -> list[bytes]:
         + b"%020d" % number
         for number in range(count)
     ]
+
+
+def test_calls_that_are_looked_at_together_cost_it_although_they_are_not_alike() -> None:
+    """With another timeout in each second call, the whole rest of a read was looked at for each of them.
+
+    It cost one unit, so the 256 units of a slice took the loop 250 ms, and no clock is read in between.
+    """
+    listener, body, units = greeted(), b"\x90", 256
+    frames = [
+        f.frame(f.CALL, 1 + 2 * number, f.CALL_HEAD.pack(1, 1000 + number % 2) + body)
+        for number in range(20_000)
+    ]
+    buffer = bytearray(b"".join(frames))
+
+    listener.receive(buffer, memoryview(buffer), 0, len(buffer), START, units=units)
+
+    a_look = LOOK_UNITS + ROW_COUNT_MAX * len(frames[0]) // 1024
+    rows = [event for event in listener.events if isinstance(event, CallsReceived)]
+    assert [len(row.streams) for row in rows] == [1] * (units // (1 + a_look) + 1)
+    assert listener.units == len(rows) * (1 + a_look)
 
 
 @given(st.integers(0, 119), st.integers(0, 47), st.integers(0, 7), st.booleans())

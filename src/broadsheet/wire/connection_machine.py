@@ -33,8 +33,6 @@ from broadsheet.wire.limits import WireLimits
 UNBOUNDED: Final = 1 << 62
 PAYLOAD_SHIFT: Final = 12
 """Four KiB of a frame count as one unit of work."""
-ROWS_SHIFT: Final = 10
-"""A KiB of calls that are taken by column counts as one unit of work."""
 
 
 class Phase(Enum):
@@ -154,9 +152,8 @@ class WireConnection:
                 kind = word & kind_mask
                 used += 1 + (length >> PAYLOAD_SHIFT)
                 if kind == f.CALL:
-                    begin, at = at, self.on_calls(buffer, view, at, end, stop)
-                    if at != stop:
-                        used += (at - begin) >> ROWS_SHIFT
+                    at, units_of_row = self.on_calls(buffer, view, at, end, stop)
+                    used += units_of_row
                     continue
                 handler = table.get(kind)
                 if handler is None:
@@ -216,8 +213,12 @@ class WireConnection:
         """How long the peer may take to greet."""
         raise NotImplementedError  # Each side of a connection has its own.
 
-    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> int:
-        """Take the CALL frame [at, stop), and those behind it that are alike; returns where they end."""
+    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> tuple[int, int]:
+        """Take the CALL frame [at, stop), and those behind it that are alike.
+
+        Returns:
+            Where they end, and what it costs to look at those behind it, in units: few of them may be alike.
+        """
         raise RemoteProtocolError(f"CALL is not for the {self.name}")
 
     # ------------------------------------------------------------------ greeting and leaving

@@ -31,6 +31,11 @@ _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
 _TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
 ROW_BYTES_MAX: Final = 4096
 """Equal calls up to this size are taken together; for larger ones it does not pay."""
+ROW_COUNT_MAX: Final = 1024
+"""Calls that are looked at together. Few of them may be alike, and a read may hold 40,000."""
+LOOK_UNITS: Final = 16
+"""Units for looking at calls together, besides a unit for a KiB of them."""
+LOOK_SHIFT: Final = 10
 SUMMED_SINGLY_MAX: Final = 64
 """Lengths of a run up to this many are summed one by one; an array costs more to make."""
 
@@ -135,8 +140,8 @@ class ListenerConnection(WireConnection):
         self.has_goaway = True
         self._on_goaway(stream, body, payload)
 
-    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> int:
-        """Take the CALL frame [at, stop), and those behind it that are alike; returns where they end."""
+    def on_calls(self, buffer: bytearray, view: memoryview, at: int, end: int, stop: int) -> tuple[int, int]:
+        """Take the CALL frame [at, stop), and those behind it that are alike; see `WireConnection`."""
         if self.phase is Phase.GREETING:
             raise RemoteProtocolError("a frame before the greeting")
         length, stream, word, _crc = f.HEADER.unpack_from(buffer, at)
@@ -144,19 +149,23 @@ class ListenerConnection(WireConnection):
         method, timeout_ms = self._begin(stream, view[at + f.HEADER_BYTES : at + f.HEADER_BYTES + body_bytes])
         if self.phase is Phase.LEAVING:  # One by one, because a refusal costs the same in a row.
             self._has_room(stream)
-            return stop
+            return stop, 0
         streams: Sequence[int] | None = None
+        units = 0
         if at + ROWS_MIN * stride <= end and length <= ROW_BYTES_MAX:
+            second = f.HEADER.unpack_from(buffer, stop)
             last = f.HEADER.unpack_from(buffer, at + (ROWS_MIN - 1) * stride)
-            if last[::2] == (length, word):  # A cheap probe before the fixed cost of numpy.
-                streams = equal_calls(buffer, at, stride, (end - at) // stride)
+            if second[::2] == last[::2] == (length, word):  # A cheap probe before the fixed cost of numpy.
+                count = min((end - at) // stride, ROW_COUNT_MAX)
+                streams = equal_calls(buffer, at, stride, count)
+                units = LOOK_UNITS + (count * stride >> LOOK_SHIFT)
         if streams is None:
             streams = (stream,)
         else:
             self.last_stream = streams[-1]
             stop = at + len(streams) * stride
         self.events.append(CallsReceived(streams, method, timeout_ms, view[at:stop], stride, body_bytes))
-        return stop
+        return stop, units
 
     def begin_call(self, stream: int) -> bool:
         """Register a call of a `CallsReceived` event that is not answered at once.
