@@ -311,6 +311,32 @@ async def test_a_node_killed_in_the_middle_of_a_repair_finishes_it_at_its_next_s
         node.kill()
 
 
+async def test_a_damaged_checkpoint_behind_an_append_that_came_while_it_was_made_hides_no_file() -> None:
+    """One flipped bit: the append in front of it was taken for the journal's first, and its file for damaged.
+
+    Nothing below it was served, though the sums of later records prove all of it.
+    """
+    parts = [letter * 600 for letter in (b"a", b"b", b"c")]
+    config = replace(ROOMY, checkpoint_bytes=1 << 20)  # None comes by itself.
+    disk, crashes = SimDisk(), list[BaseException]()
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, config=config) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 20)))
+        assert await append(node, NAME, parts[0]) is Status.OK
+        replica, housekeeping = await node.broker.replica(NAME), node.broker._slots[NAME].housekeeping
+        assert housekeeping is not None
+        housekeeping.checkpoint()
+        assert await append(node, NAME, parts[1]) is Status.OK
+        await _idle()
+        assert node.broker._context.log.states[replica.stream].first > 0, "the log was trimmed"
+        assert await append(node, NAME, parts[2]) is Status.OK
+        await _idle()
+    flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # The checkpoint does not decode.
+    async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=config) as node:
+        assert (await node.broker.replica(NAME)).reason == ""
+        assert await shown(node, NAME) == b"".join(parts)
+    assert not crashes
+
+
 async def test_a_damaged_identity_record_is_written_anew_from_the_newest_epoch_key() -> None:
     """Twenty-one bytes stopped every journal of the node, reads included, and no remedy existed."""
     disk, crashes = await lived(is_vouched=True), list[BaseException]()

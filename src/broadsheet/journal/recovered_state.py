@@ -19,7 +19,7 @@ from broadsheet.errors import Corrupt
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import Fragment
-from broadsheet.journal.core.records import decode, encode_checkpoint
+from broadsheet.journal.core.records import CHECKPOINT, decode, encode_checkpoint
 from broadsheet.journal.core.recovery import RecoveryPlan, replay
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
@@ -88,9 +88,10 @@ def stand(
     is_all_here = context.log.is_same_boot and not context.log.has_lost_cache and stored is not None
     is_end_known = not found.is_end_lost or is_all_here
     is_last = bool(found.suspects) and found.suspects[-1].next_offset == found.next_offset and is_end_known
-    suspects = _in_order(found)
+    is_based = _is_based(plan, payloads)
+    suspects = _in_order(found, () if is_based else payloads)  # Their sums include what lies below them.
     claims = claims_of(suspects, is_complete=is_last, is_tail=not found.is_quarantined)
-    witnesses = Witnesses(claims, registers, is_based=bool(payloads), stored=stored or ())
+    witnesses = Witnesses(claims, registers, is_based=is_based, stored=stored or ())
     is_whole = repair(disk, directory, plan, witnesses)
     is_extended = (plan.spools[0].begin, plan.end) != known
     if is_extended:
@@ -138,9 +139,18 @@ def _seal(disk: Disk, directory: str, plan: RecoveryPlan) -> Seal | None:
     return seal
 
 
-def _in_order(found: Recovered) -> list[bytes]:
-    """The payloads of the suspects, by offset, with empty bytes for each gap of missing records."""
-    payloads: list[bytes] = []
+def _is_based(plan: RecoveryPlan, payloads: Sequence[bytes]) -> bool:
+    """Whether sound records tell where the spool files begin: a checkpoint, or the journal's first append.
+
+    The log may begin with appends that came while a checkpoint was made. If that one is damaged, nothing
+    sound tells what lies below them.
+    """
+    return any(each[0] == CHECKPOINT for each in payloads) or (bool(payloads) and plan.spools[0].begin == 0)
+
+
+def _in_order(found: Recovered, before: Sequence[bytes]) -> list[bytes]:
+    """`before`, then the payloads of the suspects by offset, with empty bytes for each gap between them."""
+    payloads = [*before]
     at = found.end_offset
     for record in found.suspects:
         if record.offset > at:
