@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from broadsheet.cli.append import Appended
 from tests.cli.processes import COMMAND, SECONDS_MAX, environment, from_a_terminal
 from tests.journal.node_process import NodeProcess
 
@@ -220,6 +221,43 @@ def test_closed_standard_streams_end_no_process(address: str, closed: str) -> No
         assert done.stderr in (b"broadsheet: Bad file descriptor\n", b"")
     else:
         assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--lines",)])
+def test_an_append_that_could_not_be_told_is_no_failed_one(address: str, arguments: tuple[str, ...]) -> None:
+    """Its status was 1, and its words those of a full disk of the node: a script appended the bytes again."""
+    journals(address, "create", "cli/untold", "--if-absent")
+    begin = len(journals(address, "read", "cli/untold").stdout)
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "journals", "append", "cli/untold", *arguments],
+            check=False,
+            input=b"once\n",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS_MAX,
+            env=environment(BROADSHEET_ADDRESS=address),
+        )
+
+    assert done.returncode == 3
+    assert done.stderr.decode() == (
+        f"broadsheet: cli/untold: [{begin}, {begin + 5}) in 1 append; standard output took no word of it:"
+        " No space left on device\n"
+    )
+    assert journals(address, "read", "cli/untold", "--offset", str(begin)).stdout == b"once\n"
+
+
+def test_where_the_first_append_is_in_doubt_no_offset_is_invented() -> None:
+    """`--offset 0` showed the begin of the journal: the bytes were not there, and were appended again."""
+    appended = Appended("cli/doubt", offset=None, skipped=0, advance=lambda _: None)
+    appended.in_flight = 5
+    assert appended.report().endswith(
+        " if they are: they would be the last before the end that `broadsheet journals status cli/doubt`"
+        " tells, and `broadsheet journals read cli/doubt --offset OFFSET` shows them"
+    )
+    placed = Appended("cli/doubt", offset=0, skipped=0, advance=lambda _: None)
+    placed.in_flight = 5
+    assert placed.report().endswith("`broadsheet journals read cli/doubt --offset 0` shows them")
 
 
 def test_lines_are_appended_as_they_come(address: str) -> None:

@@ -109,10 +109,9 @@ class Appended:
         report = f"{self._told()}; go on with {self._options(0)}"
         if not self.in_flight:
             return report
-        look = f"`broadsheet journals read {self._name} --offset {self._looked_at}`"
         return (
             f"{report} if the next {self.in_flight} bytes of the input are not in the journal, and"
-            f" with {self._options(self.in_flight)} if they are: {look} shows them"
+            f" with {self._options(self.in_flight)} if they are: {self._looked_at()}"
         )
 
     def explain(self, error: BroadsheetError) -> BroadsheetError:
@@ -120,17 +119,21 @@ class Appended:
         if not isinstance(error, Unknown):
             self.in_flight = 0
         if isinstance(error, WrongAppendOffset):
-            look = f"`broadsheet journals read {self._name} --offset {self._looked_at}`"
+            look = f"`broadsheet journals read {self._name} --offset {self._offset}`"
             return type(error)(
                 f"{error}; {self._told()}; {look} shows what stands there: go on behind it, with"
                 f" --skip-bytes {self._skipped + self._length} and that --offset"
             )
         return type(error)(f"{error}; {self.report()}")
 
-    @property
-    def _looked_at(self) -> int:
-        """The offset at which the unanswered bytes may begin."""
-        return self.end if self.count else self._offset or 0
+    def _looked_at(self) -> str:
+        """The command that shows whether the unanswered bytes are in the journal."""
+        read = f"`broadsheet journals read {self._name} --offset"
+        begin = self.end if self.count else self._offset
+        if begin is not None:
+            return f"{read} {begin}` shows them"
+        status = f"`broadsheet journals status {self._name}`"
+        return f"they would be the last before the end that {status} tells, and {read} OFFSET` shows them"
 
     def _told(self) -> str:
         where = f", up to offset {self.end}" if self.count else ""

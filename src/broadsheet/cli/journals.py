@@ -35,6 +35,10 @@ Name = Annotated[str, typer.Argument(help="The journal.")]
 DEFAULT_ADDRESS: Final = "127.0.0.1:6640"
 EXIT_DRY_RUN: Final = 4
 """The exit status of a command that needs `--yes` and did not get it. Nothing was changed."""
+EXIT_UNTOLD: Final = 3
+"""The exit status of an append that is done and could not be told: that of an unknown outcome.
+
+Whoever sees the status of a failed one appends again."""
 
 
 @app.command()
@@ -142,8 +146,11 @@ def append(
         raise typer.BadParameter("--lines makes many appends, and --atomic one")
     is_standard = file is None or file == STANDARD_INPUT
     append_all = append_lines if lines else append_whole if atomic else append_pieces
+    told: dict[str, str | int] = {}
+    text = ""
 
     async def work(client: Client) -> None:
+        nonlocal told, text
         total = None if file is None or is_standard else max(0, file.stat().st_size - skip_bytes)
         opened = nullcontext() if file is None or is_standard else _opened(file, "rb")
         with opened as content, _Progress(f"append {name}", total) as progress:
@@ -152,10 +159,16 @@ def append(
             with telling(done):
                 await append_all(client, name, source, done, await source.skip(skip_bytes))
         told = {"journal": name, "begin": done.begin, "end": done.end, "appends": done.count}
-        plural = "s" if done.count != 1 else ""
-        _print(told, json, f"{name}: [{done.begin}, {done.end}) in {done.count} append{plural}")
+        text = f"{name}: [{done.begin}, {done.end}) in {done.count} append{'s' if done.count != 1 else ''}"
 
     _run(address, work)
+    try:
+        _print(told, json, text)
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"broadsheet: {text}; standard output took no word of it: {error.strerror}", file=sys.stderr)
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for the last flush.
+        raise typer.Exit(EXIT_UNTOLD) from None
 
 
 @app.command()
