@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, names the remedy, and says by its exit status whether a node can run."""
 
 import json
+import time
 from hashlib import sha1
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
 from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.runtime.data_dir import FORMAT_FILE
-from tests.cli.processes import broadsheet, cluster
+from tests.cli.processes import SECONDS_MAX, broadsheet, cluster
 from tests.runtime.test_data_dir import take
 
 
@@ -157,6 +158,36 @@ def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
     assert "keyspace/cut-0000000000000007-0000000000000009.lost" in damage.text
     assert (keyspace.verdict, "revisions 7" in keyspace.text) == (Verdict.WARNING, True)
     assert "keyspace accept-loss --adopt" in keyspace.remedy
+
+
+def test_a_store_that_takes_no_fragments_is_found(tmp_path: Path) -> None:
+    """Spool files grow until the disk is full, and doctor, which the alert names, said that all was well."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        assert checks.store_check(root).text == "no running node has fragments that it does not take"
+        address = found["nodes"][0]["addresses"]["native"]
+        store = Cluster.open(root).data_dir("n1") / "fragments"
+        store.mkdir(exist_ok=True)
+        (store / "taken").write_text("a file where a directory should be made")
+        (tmp_path / "input").write_bytes(b"x" * 3000)
+        broadsheet(
+            "journals", "create", "taken/a", "--fragment-length", "1024", BROADSHEET_ADDRESS=address
+        ).check_returncode()
+        for _ in range(2):
+            broadsheet(
+                "journals", "append", "taken/a", tmp_path / "input", BROADSHEET_ADDRESS=address
+            ).check_returncode()
+        end = time.monotonic() + SECONDS_MAX
+        while (finding := checks.store_check(root)).verdict is Verdict.GOOD and time.monotonic() < end:
+            time.sleep(0.05)
+        (store / "taken").unlink()
+        while checks.store_check(root).verdict is Verdict.BAD and time.monotonic() < end:
+            time.sleep(0.05)
+        assert checks.store_check(root).verdict is Verdict.GOOD
+
+    assert finding.verdict is Verdict.BAD
+    assert "the fragment store did not take [0, 3000)" in finding.text
+    assert "mend the store" in finding.remedy
 
 
 def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal import fragments as fragments_module
 from broadsheet.journal.committed_reads import read
-from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.pipeline_events import Fullness, Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
@@ -270,6 +270,10 @@ async def test_a_store_that_takes_nothing_is_told() -> None:
         assert (status.state, node.broker.stopped_count) == ("open", 0)
         assert "did not take [0, 2000), which stays here and is tried again" in status.reason
         assert "the store has no room for it" in status.reason
+        replica = await node.broker.replica(NAME)
+        replica.fullness = "the disk is full"  # As the files that stay make it at last.
+        replica.deliver(Fullness(is_full=True))
+        assert node.broker.status(NAME).reason == f"the disk is full; {status.reason}"
     async with running(disk, Flaky(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         await until_stored(node, 2)
         assert node.broker.status(NAME).reason == ""

@@ -27,6 +27,7 @@ from broadsheet.client import connect
 from broadsheet.config import load
 from broadsheet.errors import BroadsheetError, ConfigError, Corrupt, NotFound
 from broadsheet.journal.core.seal import decode_seal
+from broadsheet.journal.messages import JournalStatus
 from broadsheet.journal.orphans import ORPHANS_NAME, is_creation
 from broadsheet.keyspace.local.loss_acceptance import look
 from broadsheet.node import Settings
@@ -47,6 +48,8 @@ TAKES_NONE: Final = ("behind-index", "damaged")
 """States, as `journals status` shows them, of journals that refuse all appends."""
 DAMAGE_WORDS: Final = ("accept-loss", "disagree")
 """Words in the reason of a journal that takes appends and has content that cannot be read."""
+NOT_STORED: Final = "the fragment store did not take"
+"""Words in the reason of a journal whose fragments stay on the node's disk."""
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -298,24 +301,46 @@ def _last_words(log: Path) -> str:
 
 def journals_check(root: Path) -> Finding:
     """No journal of a running node refuses all appends; shows the reasons of those that do."""
-    name = "journals"
+    good = Finding("journals", Verdict.GOOD, "none of a running node is stopped")
+    return _asked(root, good, "stopped", _is_stopped, "run the command that the reason names")
+
+
+def store_check(root: Path) -> Finding:
+    """The fragment stores take the fragments of running nodes; shows the reasons of those that do not."""
+    good = Finding("fragment store", Verdict.GOOD, "no running node has fragments that it does not take")
+    remedy = "mend the store, or make room there: it is asked again and again, and the disk fills meanwhile"
+    return _asked(root, good, "unstored", _is_unstored, remedy)
+
+
+def _is_stopped(status: JournalStatus) -> bool:
+    return status.state in TAKES_NONE or any(word in status.reason for word in DAMAGE_WORDS)
+
+
+def _is_unstored(status: JournalStatus) -> bool:
+    return NOT_STORED in status.reason
+
+
+def _asked(
+    root: Path, good: Finding, number: str, is_meant: Callable[[JournalStatus], bool], remedy: str
+) -> Finding:
+    """`good` if no running node counts journals under `number`; else the reasons of those that are meant."""
     try:
         found = [running for path in data_dirs(root) if (running := Running.read(path)) is not None]
         addresses = [each.addresses["native"] for each in found if "native" in each.addresses]
-        reasons = [reason for address in addresses for reason in run(_stopped(address))]
+        reasons = [reason for each in addresses for reason in run(_reasons(each, number, is_meant))]
     except (BroadsheetError, OSError) as error:
-        return Finding(name, Verdict.WARNING, f"unknown: {error}", "see `broadsheet status`")
+        return Finding(good.check, Verdict.WARNING, f"unknown: {error}", "see `broadsheet status`")
     if reasons:
-        return Finding(name, Verdict.BAD, "; ".join(reasons), "run the command that the reason names")
+        return Finding(good.check, Verdict.BAD, "; ".join(reasons), remedy)
     if not addresses:
-        return Finding(name, Verdict.GOOD, "unknown: no node runs that could be asked")
-    return Finding(name, Verdict.GOOD, "none of a running node is stopped")
+        return Finding(good.check, Verdict.GOOD, "unknown: no node runs that could be asked")
+    return good
 
 
-async def _stopped(address: str) -> list[str]:
-    """The reasons why journals of the node at `address` refuse appends; `JOURNALS_SHOWN` at most."""
+async def _reasons(address: str, number: str, is_meant: Callable[[JournalStatus], bool]) -> list[str]:
+    """The reasons of the journals of the node at `address` that are meant; `JOURNALS_SHOWN` at most."""
     reply = await ask_status(address)
-    count = min(int(reply.roles.get("journals", {}).get("stopped") or 0), JOURNALS_SHOWN)
+    count = min(int(reply.roles.get("journals", {}).get(number) or 0), JOURNALS_SHOWN)
     reasons: list[str] = []
     if not count:
         return reasons
@@ -323,8 +348,7 @@ async def _stopped(address: str) -> list[str]:
         for info in await client.journals.list():
             with suppress(NotFound):  # It was deleted meanwhile.
                 status = await client.journals.status(info.name)
-                is_damaged = status.state in TAKES_NONE or any(word in status.reason for word in DAMAGE_WORDS)
-                reasons += [status.reason] if is_damaged else []
+                reasons += [status.reason] if is_meant(status) else []
             if len(reasons) == count:
                 break
     return reasons
@@ -362,6 +386,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     keyspace_check,
     end_check,
     journals_check,
+    store_check,
     java_check,
 )
 

@@ -80,8 +80,7 @@ class Slot:
         self.attempt = asyncio.Lock()
         """Held while the journal is being opened, so that a deletion waits for the end of that."""
         self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
-        self.trouble = ""
-        """Why the journal is not open yet."""
+        self.trouble = ""  # Why the journal is not open yet.
 
 
 class Broker:
@@ -123,10 +122,14 @@ class Broker:
         return len(self._slots)
 
     @property
+    def replicas(self) -> list[Replica]:
+        """Those of the journals that are open."""
+        return [slot.replica for slot in self._slots.values() if slot.replica is not None]
+
+    @property
     def stopped_count(self) -> int:
         """How many journals refuse appends or have damaged content; `status` tells the reason."""
-        replicas = [slot.replica for slot in self._slots.values() if slot.replica is not None]
-        return sum(any((e.reason, e.trouble, e.damage, e.index.first_conflict())) for e in replicas)
+        return sum(any((e.reason, e.trouble, e.damage, e.index.first_conflict())) for e in self.replicas)
 
     @property
     def is_full(self) -> bool:
@@ -184,9 +187,8 @@ class Broker:
 
     async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
         """Put the mark of a deletion, the point of no return; returns the task that removes the content."""
-        name = info.name
+        name, key = info.name, spec_key(info.name)
         doomed = msgspec.structs.replace(info.spec, is_deleting=True)
-        key = spec_key(name)
         passed("journal.delete.before_mark")
         outcome = await self._context.keyspace.transact(
             [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
@@ -342,8 +344,7 @@ class Broker:
         trouble = next((told for each in replica.closed if (told := each.trouble or each.refused)), "")
         reason = replica.reason or replica.damage or trouble or disagreement(replica.index.first_conflict())
         if pipeline.state is State.OPEN and pipeline.is_full:
-            state = "full"
-            reason = replica.fullness
+            state, reason = "full", "; ".join(each for each in (replica.fullness, trouble) if each)
         if not replica.is_listed:
             reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
         if replica.trouble:
@@ -407,8 +408,8 @@ class Broker:
         )
 
     def _keys(self, info: JournalInfo) -> Keys:
-        keyspace = self._context.keyspace
-        return Keys(keyspace.get(epoch_key(info.name)), keyspace.get(registers_key(info.name)))
+        get = self._context.keyspace.get
+        return Keys(get(epoch_key(info.name)), get(registers_key(info.name)))
 
     async def _give_up(
         self, replica: Replica, *, head: ByteOffset | None, doubted: Mapping[ByteOffset, None]
@@ -489,9 +490,8 @@ class Broker:
             fullness = await disk.run(lambda: config.fullness(free=disk.free(), size=disk.size()))
             if fullness != self._fullness:
                 self._fullness = fullness
-                for slot in self._slots.values():
-                    if slot.replica is not None:
-                        self._tell_space(slot.replica)
+                for each in self.replicas:
+                    self._tell_space(each)
             await asyncio.sleep(in_seconds(config.free_check_interval))
 
     def _tell_space(self, replica: Replica) -> None:

@@ -34,6 +34,7 @@ from broadsheet.wire.method import Method
 GAUGES: Final = {
     "journals": "Journals that this node serves.",
     "stopped": "Journals that refuse appends or have damaged content: `broadsheet doctor` says why.",
+    "unstored": "Journals with fragments that the store does not take: `broadsheet doctor` says why.",
     "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
     "log_segments": "Log of the journals: segment files. It makes more of them as it needs them.",
     "log_segments_max": "Log of the journals: segment files at most (`journals.wal.segments_max`).",
@@ -143,6 +144,7 @@ def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool |
     return {
         "journals": broker.count,
         "stopped": broker.stopped_count,
+        "unstored": sum(any(spool.refused for spool in each.closed) for each in broker.replicas),
         "is_full": broker.is_full,
         "log_segments": status.segment_count,
         "log_segments_max": log.config.segments_max,
