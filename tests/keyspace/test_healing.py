@@ -184,6 +184,41 @@ async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: in
         await other.scope.close()
 
 
+class CutBehindTheSeal(SimDisk):
+    """The power fails as soon as the removal of the seal is durable; `left` is what the disk then has."""
+
+    had_seal = False
+    left: SimDisk | None = None
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.had_seal |= new == "keyspace/seal"
+
+    def sync_dir(self, name: str) -> None:
+        super().sync_dir(name)
+        if self.left is None and self.had_seal and not self.exists("keyspace/seal"):
+            self.left = SimDisk(DiskState.of(self.state.image(), tuple(self.state.directories)))
+
+
+async def test_the_seal_goes_only_when_the_log_has_the_whole_map() -> None:
+    """W6: with the seal gone sooner, a power cut left neither: the node did not start any more."""
+    disk = CutBehindTheSeal()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    shown = keyspace.range("")
+    keyspace._log.quarantine(STREAM)
+    await until_taken(keyspace, Put("k/new", b"w"))
+    await life.scope.close()
+
+    assert disk.left is not None
+    other = Life(disk.left, 2)
+    assert (await other.start()).range("") == shown
+    await other.scope.close()
+    assert not life.crashes
+
+
 async def test_a_snapshot_that_the_log_has_no_room_for_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was asked for once a lap: the log stayed full for ever."""
     life = Life(SimDisk(), 1)

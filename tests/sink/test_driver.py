@@ -185,6 +185,30 @@ def test_producers_are_retired_before_an_acknowledgement_is_repeated(desk: Desk)
     assert (again.journal, again.content) == (first.journal, first.content)
 
 
+def test_a_batch_that_is_found_committed_retires_its_producers_first(desk: Desk) -> None:
+    """An earlier attempt may have sent acknowledgements that are still on their way (pipelines.8).
+
+    If the producers were used again, those would roll back the next batch.
+    """
+    intents = [intent(0, 0), intent(1, 0)]
+    asked = CommitAsked(batch=3, query="q", digest="d", intents=intents)
+    (read,) = desk.registers(desk.one(asked))
+    assert isinstance(read, ReadContent)
+    stored = Record(type="commit", fence=OURS, batch=3, query="q", digest="d", intents=intents)
+    (retire,) = desk.step(ContentRead(read.call, stored.line()))
+
+    assert isinstance(retire, Append)
+    assert retire.journal == "commits"
+    assert (
+        retire.content == Record(type="retire", fence=OURS, producers=[ProducerId(0), ProducerId(1)]).line()
+    )
+    (again,) = desk.append(retire)
+    assert isinstance(again, Append)
+    assert (again.journal, again.content) == ("out0", b"".join(each.content() for each in intents))
+    (finished,) = desk.append(again)
+    assert isinstance(finished, Finish)
+
+
 def test_what_was_answered_before_a_lost_acknowledgement_is_not_sent_again(desk: Desk) -> None:
     """It stands: another one would be a line more in the user's journal."""
     _, first = desk.append(desk.deciding(journals=3))
