@@ -56,6 +56,11 @@ def test_each_alert_says_what_to_do() -> None:
     assert all(summary.endswith(".") for _, _, summary in alerts)
 
 
+def test_an_acceptor_without_a_vote_wakes_somebody() -> None:
+    """The others go on without it, so nobody sees it before the next one fails."""
+    assert "expr: 'broadsheet_metastore_is_member == 0'" in (OPERATIONS / "alerts.yml").read_text()
+
+
 def test_a_metric_has_a_meaning() -> None:
     """A name alone is a guess."""
     assert all(meaning.endswith(".") and len(meaning) > 8 for _, _, meaning in node_metrics())
