@@ -108,7 +108,7 @@ Made from the page of a node that was just started by `make docs`; do not edit.
 
 `GET /metrics` at the HTTP door gives them in Prometheus's text format; it needs no token. The node reads them
 when it is asked. The numbers of its roles are those of `broadsheet status --json`: up to 50 ms old,
-or, where it takes long to make them, 32 times as long as that.
+or, where it takes long to make them, 32 times as long as that, and 5 s at most.
 [Monitoring](../operations/monitoring.md) has a dashboard and alerts that use them.
 
 | metric | type | meaning |

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broadsheet.access.capability import Capability
-from broadsheet.base.time import MILLISECOND, Duration, Instant, after, in_seconds, since
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after, in_seconds, since
 from broadsheet.base.types import NodeId
 from broadsheet.ports import Time
 from broadsheet.runtime.identity import Identity, StatusSource
@@ -30,6 +30,8 @@ caller may ask as often as it likes: without this bound a flood of status reques
 ROLES_TIME_RATIO: Final = 32
 """They are reused for at least so many times the time that it took to make them: with thousands of journals
 on a busy machine that may be more than `ROLES_AGE_MIN`."""
+ROLES_AGE_MAX: Final = Duration(5 * SECOND)
+"""But no longer than this: the process may have been paused while it made them."""
 
 
 class State(Enum):
@@ -82,12 +84,13 @@ class Status:
         self._addresses[door] = address
 
     def read(self) -> StatusReply:
-        """The status now. The roles' part may be as old as `ROLES_AGE_MIN` and `ROLES_TIME_RATIO` say."""
+        """The status now. The roles' part may be up to `ROLES_AGE_MAX` old, and mostly `ROLES_AGE_MIN`."""
         began = self._time.now()
         if not self._roles or began >= self._roles_until:
             self._roles = {each.name: dict(each.read()) for each in self._services.every(StatusSource)}
             now = self._time.now()
-            self._roles_until = after(now, max(ROLES_AGE_MIN, Duration(ROLES_TIME_RATIO * (now - began))))
+            age = min(ROLES_AGE_MAX, max(ROLES_AGE_MIN, ROLES_TIME_RATIO * (now - began)))
+            self._roles_until = after(now, Duration(age))
         return StatusReply(
             node=self._identity.node,
             version=self._identity.version,

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from broadsheet.access.exposure import check_exposure
-from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, Instant, after
 from broadsheet.doors.http.exchange import Exchange, Page
 from broadsheet.doors.status import State, Status
 from broadsheet.errors import ConfigError
@@ -26,8 +26,13 @@ CONNECTIONS_MAX: Final = 256
 """The most connections at a time; fewer if a sixteenth of the process's file limit is less."""
 TURN_READS_MAX: Final = 16
 """How many reads are parsed in one turn of the loop: about a millisecond of work."""
-PAGE_AGE_MAX: Final = Duration(100 * MILLISECOND)
-"""How long a page that takes more than a few microseconds to make is reused."""
+PAGE_AGE_MIN: Final = Duration(100 * MILLISECOND)
+"""How long a page that takes more than a few microseconds to make is reused, at least."""
+PAGE_TIME_RATIO: Final = 32
+"""It is reused for at least so many times the time that it took to make it: `/metrics` counts the open files
+of the process, which takes tens of milliseconds if there are 15,000."""
+PAGE_AGE_MAX: Final = Duration(5 * SECOND)
+"""But no longer than this: the process may have been paused while it made the page."""
 REQUEST_TIMEOUT: Final = Duration(10 * SECOND)
 """The longest life of a connection. A client that is slow or silent is disconnected then."""
 
@@ -56,7 +61,7 @@ class HTTPDoor:
         """
         status, metrics = services.one(Status), services.one(Metrics)
         count_max = min(CONNECTIONS_MAX, max(1, ports.open_files_max // 16))
-        hall = DoorConnections(_Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
+        hall = DoorConnections(Pages(status, metrics, ports.time), ports.timers, count_max=count_max)
         identity = services.one(Identity)
         check_exposure(self.name, config.address, is_insecure=identity.is_insecure)
         try:
@@ -78,30 +83,33 @@ class PageSource(Protocol):
         ...
 
 
-class _Pages:
-    """The pages by path. A costly page is made at most once in `PAGE_AGE_MAX`, whatever is asked."""
+class Pages:
+    """The pages by path. A costly page is made at most once in `PAGE_AGE_MIN`, whatever is asked."""
 
     def __init__(self, status: Status, metrics: Metrics, time: Time) -> None:
         self._time = time
         self._makers: dict[str, tuple[Callable[[], Page], Duration]] = {
-            "/": (lambda: Page(body=_front(status)), PAGE_AGE_MAX),
-            "/metrics": (lambda: Page(body=metrics.page(), content_type=CONTENT_TYPE), PAGE_AGE_MAX),
+            "/": (lambda: Page(body=_front(status)), PAGE_AGE_MIN),
+            "/metrics": (lambda: Page(body=metrics.page(), content_type=CONTENT_TYPE), PAGE_AGE_MIN),
             "/healthz": (lambda: _health(status), Duration(0)),
         }
         self._made: dict[str, tuple[Instant, Page]] = {}
+        """Pages, and until when each is reused."""
 
     def page(self, path: str) -> Page:
         """The page at `path`."""
-        maker, age_max = self._makers.get(path, (None, Duration(0)))
+        maker, age_min = self._makers.get(path, (None, Duration(0)))
         if maker is None:
             return Page(body=b"no such page\n", status=404)
         now = self._time.now()
         made = self._made.get(path)
-        if made is not None and now < made[0] + age_max:
+        if made is not None and now < made[0]:
             return made[1]
         page = maker()
-        if age_max:
-            self._made[path] = self._time.now(), page
+        if age_min:
+            then = self._time.now()
+            age = Duration(min(PAGE_AGE_MAX, max(age_min, PAGE_TIME_RATIO * (then - now))))
+            self._made[path] = after(then, age), page
         return page
 
 
