@@ -219,7 +219,7 @@ async def truncations(history: History) -> None:
 async def branches_in_a_batch(history: History) -> None:
     """A stream is truncated twice in one batch: what the second one cuts is the branch behind the first."""
     await history.start()
-    for n in range(7):
+    for n in range(10):
         history.append(A, noise(n, 4300), generation=3 * n)
         history.append(A, noise(n + 9, 100), generation=3 * n)
         await history.settled()
@@ -230,6 +230,21 @@ async def branches_in_a_batch(history: History) -> None:
         history.append_many(A, noise(n, 1500), noise(n, 40), generation=3 * n + 2)
         await history.settled()
         history.truncate(A, n + 1, 3 * n + 3)
+        await history.settled()
+
+
+async def branches_inside_runs(history: History) -> None:
+    """As above, and the offset of the second truncation lies inside a run of each branch."""
+    await history.start()
+    for n in range(18):
+        history.append_many(A, *[noise(m + n, 700) for m in range(6)], generation=3 * n)
+        await history.settled()
+        history.append(B, noise(n, 400))
+        history.truncate(A, 1, 3 * n + 1)
+        history.append_many(A, *[noise(m + n + 50, 700) for m in range(4)], generation=3 * n + 1)
+        history.truncate(A, 3, 3 * n + 2)
+        await history.settled()
+        history.truncate(A, 0, 3 * n + 3)
         await history.settled()
 
 
@@ -450,6 +465,7 @@ MIXES: dict[str, Callable[[History], Awaitable[None]]] = {
         appends,
         truncations,
         branches_in_a_batch,
+        branches_inside_runs,
         runs,
         runs_and_copies,
         recycling,

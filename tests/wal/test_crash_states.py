@@ -16,6 +16,7 @@ ATOMS_MAX = {
     "appends": 11,
     "truncations": 10,
     "branches_in_a_batch": 11,
+    "branches_inside_runs": 11,
     "runs": 11,
     "runs_and_copies": 10,
     "recycling": 9,
@@ -48,7 +49,7 @@ def test_a_crash_within_recovery_is_recovered_too(mix: str) -> None:
     history = run_mix(mix)
     states = [state for state in crash_states(history.tape, atoms_max=3) if history.judge(state) is None]
     nested = 0
-    for state in states[:: max(1, len(states) // 25)]:
+    for state in states[:: max(1, len(states) // 32)]:
         disk = state.disk()
         first = {s: v.held for s, v in read_image(state.image).items()}
         tape = disk.state.tape = Tape()

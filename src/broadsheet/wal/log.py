@@ -563,9 +563,8 @@ class Log:
         """
         self._check_open()
         state = self.states.get(stream)
-        crc = state.boundary(from_offset) if state is not None else None
-        if crc is None:
-            crc = chain
+        known = state.boundary(from_offset) if state is not None else None
+        crc = chain if known is None else known
         if (
             state is None
             or crc is None
@@ -580,6 +579,8 @@ class Log:
             )
         if state.is_quarantined:
             raise self._lost(stream)
+        if self._last is not None and stream in self._last.touched:
+            self._seal(self._last)  # A torn write would not tell whether this cuts a branch of that batch.
         batch = self._place(stream, 0, is_relief=True)
         self._say(batch, Kind.TRUNCATE, state.packed, RUN.pack(from_offset, generation, 0, 0), seed=crc)
         batch.done.append(done)
@@ -636,9 +637,8 @@ class Log:
             self._forget_callbacks(stream)
             return
         batch = self._place(stream, 0, is_relief=True)
-        self._say(
-            batch, Kind.DROP, state.packed, RUN.pack(state.next, state.generation, 0, 0), seed=state.crc
-        )
+        run = RUN.pack(state.next, state.generation, 0, 0)
+        self._say(batch, Kind.DROP, state.packed, run, seed=state.crc)
         batch.releases.extend(state.reset(0, 0, 0))
         del self.states[stream]
         self._recovered.pop(stream, None)
