@@ -239,7 +239,7 @@ async def test_power_that_fails_while_a_shorter_log_starts_loses_no_suspicion(wh
     """W3: what was left of a last block was not voided.
 
     When the file grew again it was a batch of the new head's lap, and every later start was refused:
-    "segments 0 and 3 both claim lap 4: one is a copy of the other; move the copy away".
+    "segments 0 and 3 both claim lap 4: one is a copy: move it away".
     """
     whole, name, at = await written(laps=laps)
     disk = SimDisk(DiskState.of(cut(whole, name, LEFT[what](at)), ("wal",)))
@@ -291,7 +291,7 @@ async def test_what_is_left_of_a_batch_that_a_full_disk_keeps_from_being_made_vo
     """W6: a disk that copies on write may refuse space to an overwrite, too.
 
     The file grew all the same, what was left was a batch of the new head's lap, and every later start was
-    refused: "segments 0 and 3 both claim lap 4: one is a copy of the other; move the copy away".
+    refused: "segments 0 and 3 both claim lap 4: one is a copy: move it away".
     """
     whole, name, at = await written(laps=3)
     image = cut(whole, name, LEFT[what](at))

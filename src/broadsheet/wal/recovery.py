@@ -33,6 +33,7 @@ from broadsheet.wal.format import (
     frame_bytes,
     read_segment_header,
 )
+from broadsheet.wal.kept_cuts import kept_cuts
 from broadsheet.wal.quick_scan import sound_runs
 from broadsheet.wal.scan import (
     STEP_BYTES,
@@ -137,10 +138,8 @@ class Recovery:
         by_lap: dict[int, Found] = {}
         for segment in found:
             if segment.lap in by_lap:
-                raise ConfigError(
-                    f"segments {by_lap[segment.lap].file} and {segment.file} both claim lap {segment.lap}: "
-                    "one is a copy of the other; move the copy away. Nothing was changed"
-                )
+                files = f"segments {by_lap[segment.lap].file} and {segment.file} both claim lap {segment.lap}"
+                raise ConfigError(f"{files}: one is a copy: move it away. Nothing was changed")
             if segment.lap:
                 by_lap[segment.lap] = segment
         head = by_lap[max(by_lap)]
@@ -162,6 +161,10 @@ class Recovery:
             hit("wal.recovery.end_lost")
             self._gap, self._lacks_streams = self._last.batch + 1, True
             remains = [self._remains(*each) for each in behind if each[0].file in self._shorter]
+        free = [segment.file for segment in found if segment.file not in laps.values()]
+        contents = ((file, self._content(file)) for file in free)
+        for kept in kept_cuts(contents, self._replays, log_id=self._log_id, last=self._last.batch):
+            self._damage.append(Damage(*kept))
         for segment, at in behind:
             self._look_behind(segment, at)
         return Result(
@@ -170,7 +173,7 @@ class Recovery:
             tail_at=tail_at,
             chain=self._chain if self._chain is not None else self._last.chain,
             laps=laps,
-            free=[segment.file for segment in found if segment.file not in laps.values()],
+            free=free,
             damage=self._damage,
             lacks_streams=self._lacks_streams,
             is_cache_lost=self._is_cache_lost,
@@ -288,8 +291,7 @@ class Recovery:
     def _look_behind(self, segment: Found, at: int, *, is_known: bool = False) -> None:
         """Look for frames of the batch after the last one: its records may have been acknowledged.
 
-        Args:
-            is_known: an earlier start has found them, and its rows say so. It may have found the disk full.
+        `is_known`: an earlier start has found them, and its rows say so. It may have found the disk full.
         """
         last = self._last
         assert last is not None
@@ -350,8 +352,7 @@ class Recovery:
     ) -> None:
         """Charge the bytes behind a damaged frame header to the streams that lack entries in this batch.
 
-        Args:
-            found: the frames whose headers are whole.
+        `found`: the frames whose headers are whole.
         """
         if unread is None:
             return
