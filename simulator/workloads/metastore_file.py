@@ -57,8 +57,8 @@ class MetastoreFileWorkload(ServiceWorkload):
         return (NODE,)
 
     def may_die_of(self, error: BaseException) -> bool:
-        """A sick disk."""
-        return isinstance(error, OSError)
+        """A sick disk: its error, or a document that is told as unreadable because of it."""
+        return isinstance(error, OSError) or isinstance(error.__cause__, OSError)
 
     def extra_faults(self, draw: Random, plan: Plan) -> list[Fault]:
         """Crashes of the one node that there is, and a disk whose syncs take long, so that writes overlap."""

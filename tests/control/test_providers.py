@@ -17,7 +17,7 @@ from msgspec import structs
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
-from broadsheet.control.core import document as module
+from broadsheet.control.core import value as module
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
 from broadsheet.control.core.messages import Prepare, Read

@@ -40,7 +40,7 @@ class Moving:
     def _listen_at(self, address: str) -> None:
         native = '[native]\naddress = "127.0.0.1:0"'
         config = CONFIG.replace(native, f'[native]\naddress = "{address}"')
-        config = config.replace("[journals]\n", "[journals]\nopening_wait = 1000000000\n")
+        config = config.replace("[journals]\n", '[journals]\nopening_wait = "1s"\n')
         (self.root / "node.toml").write_text(config)
 
 

@@ -67,8 +67,8 @@ FIXES = [
     (
         "journal_cut_batch_kept_by_a_full_disk",
         "A start looks for a cut batch that an earlier one could not set aside, wherever that one went on.",
-        "broadsheet.wal.recovery:Recovery._look_for_kept",
-        ("if not cut:", "if True:"),
+        "broadsheet.wal.kept_cuts:_is_of_cut",
+        ("expect is not None", "False"),
         Tier.CRASHES,
     ),
     (

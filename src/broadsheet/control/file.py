@@ -23,10 +23,14 @@ from broadsheet.observe.logs import Logger
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, to_the_end
-from broadsheet.wal.segments import read_around
 
 DIRECTORY: Final = "metastore"
 NAME: Final = "metastore/document"
+REMEDY: Final = (
+    "restore this file, and nothing else, from a backup; or move it away, and the metastore begins anew "
+    "without its content"
+)
+"""Of a document that is damaged."""
 FORMAT: Final = 1
 DESCRIPTOR_RETRY: Final = Duration(50 * MILLISECOND)
 """Pause between attempts to sync the directory while no file descriptor is free."""
@@ -119,14 +123,16 @@ def _read(disk: Disk) -> Versioned | None:
         return None
     file = disk.open(NAME)
     try:
-        content = read_around(file, 0, file.size())
+        content = file.read_at(0, file.size())
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        told = f"{NAME}: the disk cannot read it ({error.strerror})"
+        raise Corrupt(f"{told}: start again; if it stays so, {REMEDY}") from error
     finally:
         file.close()
     if len(content) < 4 or int.from_bytes(content[:4], "little") != crc32c(content[4:]):
-        raise Corrupt(
-            f"{NAME}: the checksum is wrong: restore this file, and nothing else, from a backup;"
-            " or move it away, and the metastore begins anew without its content"
-        )
+        raise Corrupt(f"{NAME}: the checksum is wrong: {REMEDY}")
     try:
         found = msgspec.msgpack.decode(content[4:], type=_Content)
     except msgspec.DecodeError as error:
