@@ -75,15 +75,17 @@ class Thread:
             self.step()
 
     def leave(self) -> None:
-        """End the idle thread itself."""
-        self._work = None
+        """End the idle thread itself. When this returns it holds nothing of its world."""
+        self._work = self.result = self.error = None
         self._resumed.release()
+        self._yielded.acquire()
 
     def _run(self) -> None:
         self._threads.idents[_thread.get_ident()] = None
         while True:
             self._resumed.acquire()
             if self._work is None:
+                self._yielded.release()
                 return
             try:
                 self.result = self._work()
