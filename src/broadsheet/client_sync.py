@@ -8,7 +8,16 @@ closed.
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -142,10 +151,11 @@ class SyncJournals:
         *,
         end: int | None = None,
         block: bool = False,
+        is_whole: bool = False,
         patience: float = TIMEOUT_SECONDS,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk]:
         """Read like `Journals.read`. Exhaust or close the iterator to release its stream."""
-        chunks = self._journals.read(name, offset, end=end, block=block, patience=patience)
+        chunks = self._journals.read(name, offset, end=end, block=block, is_whole=is_whole, patience=patience)
         most = 1 if block else CHUNKS_AHEAD  # With `block`, the next chunk may come much later: give each.
         try:
             while some := self._wait(_some(chunks, most)):

@@ -4,9 +4,8 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -100,6 +99,6 @@ def test_an_iterator_may_outlive_its_client(tmp_path: Path) -> None:
             client.journals.append("read/outlives", [b"x" * 300_000] * 20)
             chunks = client.journals.read("read/outlives")
             next(chunks)
-        cast("Generator[Chunk]", chunks).close()
+        chunks.close()
     finally:
         node.kill()

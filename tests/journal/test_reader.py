@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import broadsheet
-from broadsheet.errors import DeadlineExceeded, NotFound, StoreUnhealthy
+from broadsheet.errors import DeadlineExceeded, NotFound, OffsetNotYetAvailable, StoreUnhealthy
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import CONFIG, NodeProcess
 
@@ -125,6 +125,33 @@ async def test_the_patience_of_a_reader_ends_when_it_says(tmp_path: Path, how: s
             assert time.monotonic() - began < 10
     finally:
         os.kill(node.pid or 0, signal.SIGCONT)
+        node.kill()
+
+
+async def test_a_read_of_bytes_that_were_committed_waits_for_a_node_that_lacks_them(tmp_path: Path) -> None:
+    """The Spark source had a second loop for it around the reader's, and the reader a third below."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            await client.journals.append(NAME, b"first")
+            both = len(b"first") + len(b"second")
+
+            whole = client.journals.read(NAME, 0, end=both, is_whole=True)
+            reading = asyncio.create_task(bytes_of(whole, both))
+            await asyncio.sleep(0.2)  # It has met the end below `end`, and asks again.
+            await client.journals.append(NAME, b"second")
+            assert b"".join(chunk.data for chunk in await reading) == b"firstsecond"
+
+            began = time.monotonic()
+            with pytest.raises(OffsetNotYetAvailable, match=f"ends at {both}, below {both + 1}"):
+                async for _ in client.journals.read(NAME, 0, end=both + 1, is_whole=True, patience=1):
+                    pass
+            with pytest.raises(OffsetNotYetAvailable, match="above the committed end"):
+                await anext(client.journals.read(NAME, both + 1, end=both + 2, is_whole=True, patience=1))
+            assert time.monotonic() - began < 10
+    finally:
         node.kill()
 
 

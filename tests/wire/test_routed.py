@@ -185,6 +185,15 @@ async def test_runs_and_streams_are_routed_too() -> None:
         stream.cancel()
 
 
+async def test_a_caller_with_a_loop_of_its_own_opens_in_one_attempt_and_next_time_elsewhere() -> None:
+    """Two loops around one dial repeat it together far more often than each of them means to (ADR 0008)."""
+    async with world() as a, routed(a, addresses=("127.0.0.1:1", a.address)) as r:
+        with pytest.raises(Unreachable):
+            await r.open("test.chat", Echo(), is_repeated=False)
+        stream = await r.open("test.chat", Echo(), is_repeated=False)
+        stream.cancel()
+
+
 async def test_back_off_is_jittered_and_bounded() -> None:
     """Callers that failed together do not come back together."""
     async with world() as a, routed(a) as r:

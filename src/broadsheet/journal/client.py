@@ -345,24 +345,32 @@ class Journals:
         *,
         end: int | None = None,
         block: bool = False,
+        is_whole: bool = False,
         patience: float = TIMEOUT_SECONDS,
     ) -> AsyncGenerator[Chunk]:
         """Read committed bytes of `[offset, end)` in order.
 
         The read ends at the committed end, or with `block` waits there for more, until `end` if that is
         given. After a lost connection it goes on where it broke off, in the same journal: if the journal was
-        deleted and created again meanwhile, it raises `NotFound`.
+        deleted and created again meanwhile, it raises `NotFound`. Nobody needs to repeat a read.
 
         Args:
             offset: None: from the committed end on, as it is when the read begins.
-            patience: seconds for which the node may be unreachable, or owe an answer.
+            is_whole: the caller knows that all of `[offset, end)` was committed. A node whose journal ends
+                below `end`, or which cannot serve it now, is asked again within `patience`.
+            patience: seconds without a byte for which the node may be unreachable or owe an answer. Time
+                that the caller spends between two chunks does not count.
 
         Raises:
-            OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false.
+            OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false; with `is_whole`,
+                the journal still ends below `end` after `patience`.
+            StoreUnhealthy: the journal, or its store, cannot be read now; with `is_whole` after `patience`.
             Trimmed: no fragment has the bytes at `offset`. Corrupt: they are damaged, and not served.
             DeadlineExceeded: nothing came for `patience` seconds.
         """
-        reader = Reader(self._caller, name, offset=offset, end=end, block=block, patience=patience)
+        reader = Reader(
+            self._caller, name, offset=offset, end=end, block=block, is_whole=is_whole, patience=patience
+        )
         return reader.chunks()
 
     async def registers(self, name: str) -> Registers:

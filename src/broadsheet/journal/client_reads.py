@@ -3,8 +3,9 @@
 Offsets are bytes, times seconds. UNPLACED --first message--> PLACED --chunk--> PLACED ... --> ended. The
 first message tells the offset and the create revision. From then on the read goes on at its own offset in
 that journal, however often the connection breaks: if it asked for "the end" again, it would skip bytes that
-were appended meanwhile. A read changes nothing, so every attempt may be repeated, as long as the caller's
-patience allows. Source: journals.20, journals.21.
+were appended meanwhile. A read changes nothing, so every attempt may be repeated. This is the only loop that
+repeats a read: neither what opens its streams nor what consumes its chunks does. Source: journals.20,
+journals.21; ADR 0008.
 """
 
 import asyncio
@@ -17,13 +18,24 @@ import msgspec
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import ByteOffset, JournalName, Revision
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, ShuttingDown, Throttled, Unknown, Unreachable
+from broadsheet.errors import (
+    BroadsheetError,
+    DeadlineExceeded,
+    OffsetNotYetAvailable,
+    ShuttingDown,
+    StoreUnhealthy,
+    Throttled,
+    Unknown,
+    Unreachable,
+)
 from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN
 from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadRequest
 from broadsheet.wire.client import Caller
 
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
 """Errors after which the read tries again: the node is unreachable or busy, the read itself is sound."""
+LACKING: Final = (OffsetNotYetAvailable, StoreUnhealthy)
+"""Errors after which a read of bytes that are known to be committed tries again, too."""
 
 _read_message: Final = msgspec.msgpack.Decoder(ReadMessage)
 
@@ -39,17 +51,21 @@ class Reader:
         offset: int | None,
         end: int | None,
         block: bool,
+        is_whole: bool,
         patience: float,
     ) -> None:
         """Read through `caller`, which reconnects when it must.
 
         Args:
             offset: None: from the committed end on, as the first answer tells it.
+            is_whole: `[offset, end)` is known to be committed, so a node that cannot give it yet is awaited.
             patience: seconds for which the node may be unreachable, or owe an answer.
         """
         self._caller, self._name, self._block, self._patience = caller, name, block, patience
         self._at = None if offset is None else ByteOffset(offset)
         self._end = None if end is None else ByteOffset(end)
+        self._passing = (*AWAY, *LACKING) if is_whole else AWAY
+        self._is_whole = is_whole
         self._create_revision: Revision | None = None
         self._is_connected = False
 
@@ -62,23 +78,35 @@ class Reader:
         """
         loop = asyncio.get_running_loop()
         give_up, backoff = loop.time() + self._patience, Backoff(RETRY_MIN, RETRY_MAX)
+        lacking: BroadsheetError | None = None
         while True:
             try:
                 async with aclosing(self._attempt(give_up)) as attempt:
                     async for chunk in attempt:
                         yield chunk
-                        give_up = loop.time() + self._patience
+                        give_up, lacking = loop.time() + self._patience, None
                         backoff.reset()
-            except TimeoutError as error:
-                raise self._gave_up("it owes an answer") from error
-            except AWAY as error:
-                if self._is_connected:
+                self._require_end()
+            except (TimeoutError, *self._passing) as error:
+                if isinstance(error, LACKING):
+                    lacking = error
+                elif self._block and self._is_connected and not isinstance(error, TimeoutError):
                     give_up = loop.time() + self._patience  # The node was reachable until now.
                 if loop.time() + in_seconds(backoff.pause) >= give_up:
-                    raise self._gave_up(str(error)) from error
+                    if lacking is error:
+                        raise
+                    raise lacking or self._gave_up(str(error) or "it owes an answer") from error
             else:
                 return
             await asyncio.sleep(in_seconds(backoff.next()))
+
+    def _require_end(self) -> None:
+        """Refuse an end of the journal below the end of a span that is known to be committed."""
+        if self._is_whole and self._at is not None and self._end is not None and self._at < self._end:
+            raise OffsetNotYetAvailable(
+                f"journal {self._name} ends at {self._at}, below {self._end}, which was committed before: the"
+                " node has another data directory, or lost bytes"
+            )
 
     async def _attempt(self, give_up: float) -> AsyncGenerator[Chunk]:
         """The chunks of one stream.
@@ -96,7 +124,7 @@ class Reader:
             create_revision=self._create_revision,
         )
         async with asyncio.timeout_at(give_up):
-            stream = await self._caller.open("journal.read", request)
+            stream = await self._caller.open("journal.read", request, is_repeated=False)
         try:
             while True:
                 # A blocking read at the end may wait for ever; the connection notices if the node is gone.

@@ -8,6 +8,7 @@ calls to it. Units: seconds.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
@@ -19,14 +20,12 @@ from broadsheet.errors import (
     ConfigError,
     Corrupt,
     DeadlineExceeded,
-    OffsetNotYetAvailable,
     Refused,
     Retry,
     StoreUnhealthy,
     TooSlow,
     Unknown,
 )
-from broadsheet.journal.messages import Chunk
 from broadsheet.spark.offsets import Position
 from broadsheet.spark.options import Options
 
@@ -95,53 +94,28 @@ def is_passing(error: Exception) -> bool:
     return isinstance(error, Refused) and error.retry is Retry.LATER
 
 
-class RenewableDeadline:
-    """How much longer to wait for one result while the node is away or does not answer."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._backoff = seconds, Backoff(_PAUSE_MIN, _PAUSE_MAX)
-        self.renew()
-
-    def renew(self) -> None:
-        """Restart the time and the pauses, because something arrived."""
-        self._give_up = time.monotonic() + self._seconds
-        self._backoff.reset()
-        self._said: Exception | None = None
-
-    def left(self) -> float:
-        """Seconds until the time is up."""
-        return max(0.0, self._give_up - time.monotonic())
-
-    def after(self, error: Exception) -> None:
-        """Pause before the next attempt, or raise `error`.
-
-        Raises:
-            Exception: the cause of `error` does not pass, or the time is up. If `error` is only
-                `DeadlineExceeded`, the error of an earlier attempt is raised in its place.
-        """
-        if not is_passing(error):
-            raise error
-        if in_seconds(self._backoff.pause) >= self.left():
-            if isinstance(error, DeadlineExceeded) and self._said is not None:
-                raise self._said from error  # The earlier error says more than that the time is up.
-            raise error
-        self._said = error
-        time.sleep(in_seconds(self._backoff.next()))
-
-
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """The result of an idempotent `call`, which is repeated for `patience_s` while the node is away.
 
     Raises:
-        Exception: `call` raised it, and its cause does not pass, or the time is up.
+        Exception: `call` raised it, and its cause does not pass, or the time is up. If the last error is only
+            `DeadlineExceeded`, the error of an earlier attempt is raised in its place.
     """
-    patience = RenewableDeadline(patience_s)
+    give_up, backoff = time.monotonic() + patience_s, Backoff(_PAUSE_MIN, _PAUSE_MAX)
+    said: Exception | None = None
     while True:
         try:
-            with within(patience.left()):
+            with within(max(0.0, give_up - time.monotonic())):
                 return call()
-        except Exception as error:  # noqa: BLE001 - `after` raises it unless its cause passes.
-            patience.after(error)
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            if time.monotonic() + in_seconds(backoff.pause) >= give_up:
+                if isinstance(error, DeadlineExceeded) and said is not None:
+                    raise said from error  # The earlier error says more than that the time is up.
+                raise
+            said = error
+        time.sleep(in_seconds(backoff.next()))
 
 
 def head(journals: SyncJournals, name: str) -> Position:
@@ -169,32 +143,13 @@ def head(journals: SyncJournals, name: str) -> Position:
 
 
 def chunks(target: Target, journal: str, *, begin: int, end: int) -> Iterator[bytes]:
-    """All committed bytes `[begin, end)`. A restart of the node in between is waited for.
-
-    The patience starts anew with each chunk. Time that the caller spends between two chunks does not count.
+    """All bytes of `[begin, end)`, which are known to be committed. A restart of the node is waited for.
 
     Raises:
         OffsetNotYetAvailable: for longer than the patience the node reported an end below `end`.
         Unknown, Refused: the node was away, or refused, for longer than the patience.
     """
-    at, patience = begin, RenewableDeadline(target.patience_s)
-    while at < end:
-        try:
-            with within(patience.left()):
-                reading = target.journals().read(journal, at, end=end, patience=target.patience_s)
-            while (chunk := _next(reading, patience)) is not None:
-                at = chunk.end
-                yield chunk.data
-                patience.renew()
-            if at < end:
-                raise OffsetNotYetAvailable(
-                    f"{journal} ends at {at}, below the committed end {end} that this query saw before: the "
-                    "node has another data directory, or lost bytes"
-                )
-        except Exception as error:  # noqa: BLE001 - `after` raises it unless its cause passes.
-            patience.after(error)
-
-
-def _next(reading: Iterator[Chunk], patience: RenewableDeadline) -> Chunk | None:
-    with within(patience.left()):
-        return next(reading, None)
+    reading = target.journals().read(journal, begin, end=end, is_whole=True, patience=target.patience_s)
+    with closing(reading):
+        for chunk in reading:
+            yield chunk.data

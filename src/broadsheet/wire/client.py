@@ -337,9 +337,18 @@ class Caller(Protocol):
         ...
 
     async def open(
-        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
+        self,
+        method: str,
+        request: msgspec.Struct,
+        *,
+        timeout: Duration | None = None,
+        is_repeated: bool = True,
     ) -> "ClientStream":
-        """Open a STREAM."""
+        """Open a STREAM.
+
+        Args:
+            is_repeated: False: one attempt, because the caller has a loop of its own.
+        """
         ...
 
     async def open_run(
@@ -470,7 +479,12 @@ class ClientConnection(ConnectionProtocol):
         return (decode if is_idempotent else decode_outcome)(answer, reply, method), rest
 
     async def open(
-        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None
+        self,
+        method: str,
+        request: msgspec.Struct,
+        *,
+        timeout: Duration | None = None,
+        is_repeated: bool = True,
     ) -> "ClientStream":
         """Open a STREAM. `timeout` limits its whole duration at the node; None for no limit.
 

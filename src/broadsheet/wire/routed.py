@@ -95,11 +95,21 @@ class Routed:
                 return found
 
     async def open(
-        self, method: str, request: msgspec.Struct, *, timeout: Duration | None = None, route: str = ""
+        self,
+        method: str,
+        request: msgspec.Struct,
+        *,
+        timeout: Duration | None = None,
+        is_repeated: bool = True,
+        route: str = "",
     ) -> ClientStream:
         """Open a STREAM at the node that `route` was last served by.
 
         The node's refusal arrives later, with the reply of the stream. The caller then uses `learn`.
+
+        Args:
+            is_repeated: False: one attempt, because the caller has a loop of its own. After a failure the
+                next one asks another node.
 
         Raises:
             Refused: no node could be reached.
@@ -110,6 +120,9 @@ class Routed:
                 connection = await attempt.connection()
                 return await connection.open(method, request, timeout=timeout)
             except (Refused, Unknown) as error:
+                if not is_repeated:
+                    attempt.turn_away()
+                    raise
                 await attempt.after(error)
 
     async def open_run(
@@ -186,6 +199,10 @@ class _Attempts:
         """Remember which node served the route."""
         self._routed.learn(self._route, self._address)
 
+    def turn_away(self) -> None:
+        """Ask another node next."""
+        self._routed.turn_away_from(self._route, self._address)
+
     async def after(self, error: Refused | Unknown) -> None:
         """Wait for the next attempt, or raise the final error of the call.
 
@@ -208,7 +225,7 @@ class _Attempts:
             if self.left():
                 return
             self._give_up(error)
-        self._routed.turn_away_from(self._route, self._address)
+        self.turn_away()
         self._address = self._routed.address_for(self._route)
         self._backoff = self._backoff or self._routed.backoff()
         if self._backoff.pause >= self.left():
