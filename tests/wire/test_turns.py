@@ -463,6 +463,27 @@ async def test_calls_that_are_alike_and_refused_are_few_in_a_turn(is_allowed: bo
         assert 1 <= most <= 4 * UNITS
 
 
+async def test_large_answers_to_calls_that_are_alike_are_few_in_a_turn() -> None:
+    """They were encoded, and counted, behind the last call: 1,024 of `journal.get` were 276 MB in one turn.
+
+    The loop stood still for 0.3 s, and the caller was disconnected because it had not read all of them.
+    """
+    async with world(LIMITS) as w:
+        large = Echo(name="x" * 100_000)
+        w.server.table[201].handler = lambda _call, _request, _payload: Reply(large)
+        client = await w.client()
+        calls = [asyncio.ensure_future(client.call("test.echo", Echo(), reply=Echo)) for _ in range(400)]
+        (connection,) = w.server.connections.values()
+        most = before = 0
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0)
+            most, before = max(most, connection.written_bytes - before), connection.written_bytes
+
+        assert [(await call)[0] for call in calls] == [large] * 400
+        assert most < 4 << 20, "a share is 256 KiB of answers"
+        await client.close()
+
+
 async def test_a_cancel_behind_many_calls_that_are_alike_is_heard() -> None:
     """It came in the same read as 24 calls or more, was taken for a late one, and the call ran."""
     calls = b"".join([request(f.CALL, number, 203) for number in range(64)])

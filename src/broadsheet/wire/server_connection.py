@@ -622,6 +622,8 @@ CHUNK_MAX: Final = 64
 CHUNK_UNITS: Final = 16
 REFUSAL_UNITS: Final = 4
 """Units for refusing one call of a row."""
+UNSENT_BYTES_MAX: Final = 64 << 10
+"""Replies of a row wait to be rendered together, but no more than about so many bytes at a look."""
 
 
 def serve_calls(connection: "ServerConnection", row: CallsReceived, now: Instant) -> CallsReceived | None:
@@ -664,6 +666,9 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
     """The replies to the last calls, which are not sent yet."""
     for number, begin in enumerate(range(first, first + count * stride, stride)):
         if number == looks_at:
+            if replies and len(replies) * _reply_bytes(replies[-1]) > UNSENT_BYTES_MAX:
+                connection.answer_row(streams[number - len(replies) : number], replies, method)
+                replies = []
             if share is not None:
                 share.units -= CHUNK_UNITS
                 if share.is_over or connection.backpressure.is_held:
@@ -694,6 +699,10 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
         return None
     hit("wire.row_waited")
     return row.part(done)
+
+
+def _reply_bytes(reply: Reply) -> int:
+    return len(f.encode(reply.body)) + f.payload_bytes(reply.payload)
 
 
 def _refuse_row(connection: "ServerConnection", row: CallsReceived, error: Exception) -> CallsReceived | None:
