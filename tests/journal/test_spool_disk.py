@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
-from collections.abc import Coroutine
+import threading
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
+from broadsheet.base.types import Buffer
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.spool_disk import GROWS_AFTER, SpoolDisk, SpoolHandle
 from simulator.disk import SimDisk
@@ -107,6 +109,32 @@ async def test_a_write_that_comes_during_a_sync_is_not_taken_for_synced() -> Non
     assert handle.is_unsynced
     await handle.flush()
     assert not handle.is_unsynced
+
+
+async def test_a_sync_that_ends_during_a_write_does_not_count_for_it() -> None:
+    """The next checkpoint skipped its own sync, and trimmed the log of bytes that a power cut then took.
+
+    An opening writes in a thread, while the loop syncs what may rest.
+    """
+    bench, loop = Bench(), asyncio.get_running_loop()
+    handle = bench.make(1)
+    assert handle._file is not None
+    write, begun, may_go_on = handle._file.write_at, asyncio.Event(), threading.Event()
+
+    def late(at: int, parts: Sequence[Buffer]) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_go_on.wait(10)
+        write(at, parts)
+
+    handle._file.write_at = late  # type: ignore[method-assign]  # It waits in the middle.
+    writing = asyncio.ensure_future(asyncio.to_thread(handle.write_at, 4, (b"late",)))
+    await begun.wait()
+    await handle.flush()
+    may_go_on.set()
+    await writing
+    assert handle.is_unsynced
+    await handle.flush()
+    assert not bench.disk.state.files["s/1"].dirty
 
 
 async def test_without_a_descriptor_a_file_is_refused_until_one_is_free() -> None:

@@ -243,20 +243,26 @@ class SpoolHandle:
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """See `File.write_at`."""
         with _Using(self) as file:
-            self._written += 1
-            file.write_at(at, parts)
+            try:
+                file.write_at(at, parts)
+            finally:
+                self._written += 1  # Not before: a sync that ends meanwhile does not cover it.
 
     def truncate(self, length: int) -> None:
         """See `File.truncate`."""
         with _Using(self) as file:
-            self._written += 1
-            file.truncate(length)
+            try:
+                file.truncate(length)
+            finally:
+                self._written += 1
 
     def allocate(self, length: int) -> None:
         """See `File.allocate`."""
         with _Using(self) as file:
-            self._written += 1
-            file.allocate(length)
+            try:
+                file.allocate(length)
+            finally:
+                self._written += 1
 
     def reserve(self, begin: int, end: int) -> bool:
         """See `File.reserve`. Nothing of it must be synced."""
