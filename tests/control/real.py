@@ -6,7 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from broadsheet.access.authorizer import Authorizer
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import NodeId
+from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.file import FileMetastore
 from broadsheet.control.majority import MajorityMetastore
 from broadsheet.control.role import MetastoreConfig, open_majority
@@ -17,7 +19,11 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.server import Server
 from tests.keyspace.real import crash, ports_of
 
-CONFIG = MetastoreConfig(wal=WALConfig(initial_fill_bytes=1 * MIB))
+CONFIG = MetastoreConfig(
+    wal=WALConfig(initial_fill_bytes=1 * MIB),
+    proposer=ProposerConfig(operation_timeout=Duration(60 * SECOND)),
+)
+"""Patient: a test with five nodes on a busy disk waits for many syncs."""
 
 
 def free_addresses(count: int) -> list[str]:

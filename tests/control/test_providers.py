@@ -212,15 +212,21 @@ async def test_a_wiped_founder_founds_no_second_cluster_with_a_member_that_was_c
 
     async with AsyncExitStack() as stack:
 
-        async def start(name: NodeId, known: dict[NodeId, str], deaf_to: str = "") -> MajorityMetastore:
-            node = one_node(tmp_path, name, known, config=quick, deaf_to=deaf_to)
+        async def start(
+            name: NodeId, known: dict[NodeId, str], config: MetastoreConfig = CONFIG, *, deaf_to: str = ""
+        ) -> MajorityMetastore:
+            node = one_node(tmp_path, name, known, config=config, deaf_to=deaf_to)
             return await stack.enter_async_context(node)
 
-        spare, cut_off = await start(n4, peers), await start(n2, founders, "metastore.accept")
+        spare = await start(n4, peers)
         async with (
             one_node(tmp_path, n1, founders) as founder,
             one_node(tmp_path, n3, founders) as replaced,
         ):
+            async with one_node(tmp_path, n2, founders, deaf_to="metastore.accept") as blank:
+                blank.proposer_host.close()  # A read of half a founding would have it finished, here as well.
+                await founder.read()
+            cut_off = await start(n2, founders, deaf_to="metastore.accept")
             async with asyncio.timeout(30):
                 while cut_off.proposer.known is None:  # noqa: ASYNC110 - a machine has no event to wait for.
                     await asyncio.sleep(0.01)
@@ -232,7 +238,7 @@ async def test_a_wiped_founder_founds_no_second_cluster_with_a_member_that_was_c
         for name in (n1, n3):
             shutil.rmtree(tmp_path / name)
         await start(n3, founders)
-        wiped = await start(n1, founders)
+        wiped = await start(n1, founders, quick)
 
         with pytest.raises(InsufficientReplicas):
             await wiped.read()
