@@ -91,19 +91,13 @@ def bench_host(timers: LoopTimers) -> None:
         Counter(), {Persist: _perform}, time=clock, timers=timers, crash=_crash, story=Story("counter")
     )
 
-    def one_by_one() -> None:
+    def hosted() -> None:
         deliver = host.deliver
         for event in events:
             deliver(event)
 
-    def by_reads() -> None:
-        for at in range(0, EVENTS, 16):
-            host.deliver_all(events[at : at + 16])
-
-    bare = _lowest(alone, EVENTS)
-    for name, work in (("deliver", one_by_one), ("deliver_all of 16", by_reads)):
-        full = _lowest(work, EVENTS)
-        print(f"host {name:18} {full:7.0f} ns/event, of which machine and performer {bare:.0f}")
+    bare, full = _lowest(alone, EVENTS), _lowest(hosted, EVENTS)
+    print(f"host deliver {full:7.0f} ns/event, of which machine and performer {bare:.0f}")
 
 
 async def bench_persist(directory: Path, seconds: float) -> None:

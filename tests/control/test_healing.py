@@ -229,6 +229,7 @@ async def test_a_record_behind_one_that_the_log_refused_is_refused_too(
         def refusing(stream: object, parts: list[bytes], **options: object) -> Offset:
             taken.append(parts[0])
             if len(taken) == 1:
+                metastore.acceptor_host.deliver(second)  # It waits in the inbox before the refusal.
                 raise LogFull("planned")
             return append(stream, parts, **options)  # type: ignore[arg-type]
 
@@ -237,9 +238,8 @@ async def test_a_record_behind_one_that_the_log_refused_is_refused_too(
         assert before.accepted is not None
         sets, basis = before.accepted.value.sets, before.accepted.ballot
         ballots = [Ballot(before.promised.counter + more, NodeId("z"), 1) for more in (1, 2)]
-        metastore.acceptor_host.deliver_all(
-            [Prepare(NodeId("z"), each, own.acceptor, basis, sets) for each in ballots]
-        )
+        first, second = (Prepare(NodeId("z"), each, own.acceptor, basis, sets) for each in ballots)
+        metastore.acceptor_host.deliver(first)
 
         assert len(taken) == 1
         assert own.memory == before

@@ -1,5 +1,7 @@
 """The status and the pages of a node cost a bounded part of its loop, whoever asks and however often."""
 
+from prometheus_client import Gauge
+
 from broadsheet.base.time import MILLISECOND, Duration, Instant, WallTime
 from broadsheet.base.types import NodeId
 from broadsheet.doors.http.door import PAGE_AGE_MAX, PAGE_TIME_RATIO, Pages
@@ -67,7 +69,7 @@ def test_a_page_that_takes_long_to_make_is_reused_for_longer() -> None:
         time.pass_ms(50)
         return 1.0
 
-    metrics.gauge("slow", "Slow to read.", read)
+    Gauge("slow", "Slow to read.", registry=metrics.registry).set_function(read)
     identity = Identity(node=NodeId("n1"), cluster="c1", peers={NodeId("n1"): ""}, version="1")
     pages = Pages(Status(identity, time, Services(), lag=lambda: Duration(0)), metrics, time)
     began = time.at

@@ -61,7 +61,7 @@ class Hunt:
         elif act < 0.94 and (at := node.proposer.deadline()) is not None:
             cluster.now = max(cluster.now, at)
             cluster.tick(node.name)
-        elif node.proposer.queued < 2:
+        elif len(node.proposer._queue) < 2:
             self.ask(node)
 
     def ask(self, node: Node) -> None:

@@ -61,7 +61,8 @@ def answer(number: int) -> Answer:
 def test_effects_are_performed_in_order() -> None:
     """One cumulative `Held` answers all three, first asked first."""
     bench = Bench()
-    bench.host.deliver_all([asked(0), asked(1), asked(2)])
+    for number in range(3):
+        bench.host.deliver(asked(number))
     bench.host.deliver(Held(number=2))
 
     assert bench.performed == [persist(0), persist(1), persist(2), answer(0), answer(1), answer(2)]
@@ -73,18 +74,10 @@ def test_deliver_is_never_reentrant() -> None:
     bench.on_answer = lambda effect: (
         bench.host.deliver(asked(effect.number + 1)) if effect.number < 2 else None
     )
-    bench.host.deliver_all([asked(0)])
+    bench.host.deliver(asked(0))
 
     assert bench.performed == [persist(0), answer(0), persist(1), answer(1), persist(2), answer(2)]
     assert bench.ends == []
-
-
-def test_events_of_one_read_come_before_what_they_cause() -> None:
-    """They were there first."""
-    bench = Bench(is_fast=True)
-    bench.host.deliver_all([asked(0), asked(1)])
-
-    assert bench.performed == [persist(0), persist(1), answer(0), answer(1)]
 
 
 def test_an_illegal_event_changes_nothing_and_is_raised_to_its_deliverer() -> None:
@@ -100,27 +93,12 @@ def test_an_illegal_event_changes_nothing_and_is_raised_to_its_deliverer() -> No
     assert "refused" in bench.host.story.lines()[1]
 
 
-def test_what_legal_events_caused_is_finished_before_an_illegal_one_is_raised() -> None:
-    """One peer's mistake must not hold back, nor reorder, what others are owed; and the timer stays armed."""
-    bench = Bench(is_fast=True)
-    bench.host.deliver(asked(0))
-    bench.is_fast = False
-    bench.host.deliver(asked(1))
-    bench.is_fast = True
-    with pytest.raises(RemoteProtocolError):
-        bench.host.deliver_all([asked(2), asked(9), asked(3)])
-
-    assert bench.performed == [persist(0), answer(0), persist(1), persist(2), answer(1), answer(2)]
-    assert bench.machine.next == 3, "the stream ends at the illegal event"
-    bench.host.deliver(asked(3))
-    assert bench.performed[-2:] == [persist(3), answer(3)]
-
-
 def test_an_illegal_event_leaves_the_timer_armed() -> None:
     """Otherwise a peer could make the machine miss its deadline by talking nonsense."""
     bench = Bench()
+    bench.host.deliver(asked(0))
     with pytest.raises(RemoteProtocolError):
-        bench.host.deliver_all([asked(0), asked(7)])
+        bench.host.deliver(asked(7))
     bench.clock.advance(PATIENCE)
 
     assert bench.performed == [persist(0), Forget(first=0)]
@@ -157,7 +135,7 @@ def test_after_the_end_nothing_is_stepped() -> None:
     """A machine that is wrong must not write more, whatever still arrives."""
     bench = Bench()
     bench.host.deliver(Fenced())
-    bench.host.deliver_all([Fenced(), asked(0)])
+    bench.host.deliver(Fenced())
     bench.host.deliver(asked(0))
     bench.clock.advance(SECOND)
 
@@ -319,22 +297,22 @@ def test_a_closed_host_is_silent() -> None:
     """Late answers of the disk and the network come after shutdown too."""
     bench = Bench(is_fast=True)
     bench.on_answer = lambda _: bench.host.close()
-    bench.host.deliver_all([asked(0), asked(1)])
-    bench.host.deliver(asked(2))
+    bench.host.deliver(asked(0))
+    bench.host.deliver(asked(1))
     bench.host.start()
     bench.host.close()
     bench.clock.advance(SECOND)
 
-    assert bench.performed == [persist(0), persist(1), answer(0)]
+    assert bench.performed == [persist(0), answer(0)]
     assert bench.ends == []
 
 
-def test_a_host_that_is_closed_within_a_read_steps_no_further_event_of_it() -> None:
+def test_a_host_that_is_closed_by_an_effect_steps_nothing_that_its_effects_caused() -> None:
     """Its log and its connections are gone by then."""
     bench = Bench(is_fast=True)
     bench.host.deliver(asked(0))
     bench.on_persist = lambda _: bench.host.close()
-    bench.host.deliver_all([asked(1), asked(2)])
+    bench.host.deliver(asked(1))
 
     assert bench.performed == [persist(0), answer(0), persist(1)]
 

@@ -1,19 +1,17 @@
-"""Labels: sets of (name, value) pairs on journals and in their registers, and selectors over them.
+"""Labels: (name, value) pairs on journals, and selectors over them.
 
-A set is sorted by name, then value, and holds no pair twice; one name may have many values. Names have 2 to
-64 characters of `A-Z a-z 0-9 - _ + / .`, values 0 to 1,024 of these and `= %`. The empty value of a name
-stands alone.
+Names have 2 to 64 characters of `A-Z a-z 0-9 - _ + / .`, values 0 to 1,024 of these and `= %`.
 
-A selector includes and excludes. It rejects a set that has any excluded label; of the rest it takes those
-that have, for each included *name*, one of the values listed with it. The empty value selects any value;
-`name:prefix` selects by the beginning of the value.
+A selector includes and excludes. It rejects whatever has an excluded label; of the rest it takes those
+that have, for each included *name*, one of the values listed with it. A name may have many values. The empty
+value selects any value; `name:prefix` selects by the beginning of the value.
 
 Does not know which labels a journal must have, nor the meta-label `name`: its caller adds that for matching
 (`LabelSelector.takes`). Source: journals.23; access.5.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -25,7 +23,7 @@ NAME_MIN: Final = 2
 NAME_MAX: Final = 64
 VALUE_MAX: Final = 1024
 LABELS_MAX: Final = 256
-"""Pairs of one set, and terms of one selector."""
+"""Labels of one journal, and terms of one selector."""
 SELECTOR_TEXT_MAX: Final = 64 << 10
 
 META_NAME: Final = "name"
@@ -38,71 +36,16 @@ _NAME = re.compile(r"[A-Za-z0-9\-_+/.]+")
 _VALUE = re.compile(r"[A-Za-z0-9\-_+/.=%]*")
 
 
-class Label(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One pair."""
-
-    name: str
-    value: str = ""
-
-
-class LabelSet(msgspec.Struct, frozen=True, array_like=True):
-    """A validated set: build it by `label_set`, or call `check` on what was decoded."""
-
-    labels: tuple[Label, ...] = ()
-    """Sorted, each pair once."""
-
-    def values(self, name: str) -> tuple[str, ...]:
-        """The values of `name`, sorted; none where it is absent."""
-        return tuple(label.value for label in self.labels if label.name == name)
-
-    def names(self) -> tuple[str, ...]:
-        """The names, sorted, each once."""
-        return tuple(dict.fromkeys(label.name for label in self.labels))
-
-    def union(self, other: "LabelSet") -> "LabelSet":
-        """This set, with all values of each name of `other` replaced by `other`'s."""
-        replaced = dict.fromkeys(other.names())
-        kept = (label for label in self.labels if label.name not in replaced)
-        return LabelSet(tuple(sorted((*kept, *other.labels))))
-
-    def subtract(self, other: "LabelSet") -> "LabelSet":
-        """This set without each name whose values are the very same in `other`."""
-        theirs = dict(_grouped(other))
-        equal = {name: theirs.get(name) == values for name, values in _grouped(self)}
-        return LabelSet(tuple(label for label in self.labels if not equal[label.name]))
-
-    def with_meta(self, name: str, value: str) -> "LabelSet":
-        """This set with a label that is not stored, for matching: a journal's name, unlimited in length."""
-        return LabelSet(
-            tuple(sorted((*(each for each in self.labels if each.name != name), Label(name, value))))
-        )
-
-    def check(self) -> None:
-        """Make sure that this is a set as its docstring says.
-
-        Raises:
-            InvalidArgument: it is not; the message says which label and why.
-        """
-        if len(self.labels) > LABELS_MAX:
-            raise InvalidArgument(f"{len(self.labels)} labels are above the limit of {LABELS_MAX}")
-        for label in self.labels:
-            _check_label(label)
-        if list(self.labels) != sorted(dict.fromkeys(self.labels)):
-            raise InvalidArgument("labels are not sorted, or one is there twice")
-        for name, values in _grouped(self):
-            if "" in values and len(values) > 1:
-                raise InvalidArgument(f"label {name!r} has the empty value beside others")
-
-
-def label_set(pairs: Iterable[tuple[str, str]]) -> LabelSet:
-    """A set of `pairs`, sorted, each once.
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Make sure that each label is well-formed, and that there are not too many.
 
     Raises:
-        InvalidArgument: a name or value is malformed, or a limit is exceeded; the message says which.
+        InvalidArgument: the message says which label, and why.
     """
-    made = LabelSet(tuple(sorted(dict.fromkeys(Label(name, value) for name, value in pairs))))
-    made.check()
-    return made
+    if len(labels) > LABELS_MAX:
+        raise InvalidArgument(f"{len(labels)} labels are above the limit of {LABELS_MAX}")
+    for name, value in labels.items():
+        _check_label(name, value)
 
 
 class Term(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -124,12 +67,8 @@ class LabelSelector(msgspec.Struct, frozen=True, array_like=True):
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
 
-    def matches(self, labels: LabelSet) -> bool:
-        """Whether it takes a set, meta-labels included."""
-        return self.takes(dict(_grouped(labels)))
-
     def takes(self, values: Mapping[str, Sequence[str]]) -> bool:
-        """Whether it takes the labels with these values by name, which nobody checks again."""
+        """Whether it takes labels with these values of each name, which nobody checks again."""
         if any(_has(values, term) for term in self.exclude):
             return False
         found: dict[str, bool] = {}
@@ -221,7 +160,7 @@ def _terms(found: re.Match[str]) -> tuple[list[Term], bool]:
         name, is_prefix = META_NAME, True
     terms = [Term(name, is_prefix, value) for value in values[: LABELS_MAX + 1]]  # With more it is refused.
     for term in terms:
-        _check_label(Label(term.name, term.value))
+        _check_label(term.name, term.value)
     return terms, not (found["absent"] or operator in ("!=", "notin"))
 
 
@@ -230,13 +169,7 @@ def _has(values: Mapping[str, Sequence[str]], term: Term) -> bool:
     return found is not None and any(term.matches(value) for value in found)
 
 
-def _grouped(labels: LabelSet) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name, group in groupby(labels.labels, key=lambda label: label.name):
-        yield name, tuple(label.value for label in group)
-
-
-def _check_label(label: Label) -> None:
-    name, value = label.name, label.value
+def _check_label(name: str, value: str) -> None:
     if not NAME_MIN <= len(name) <= NAME_MAX or not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"label name {name[:80]!a} is not {NAME_MIN} to {NAME_MAX} characters of A-Z a-z 0-9 - _ + / ."

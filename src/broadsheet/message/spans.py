@@ -32,8 +32,6 @@ class Sequenced(NamedTuple):
     """Positions of the committed messages that hold data, in commit order."""
     after: ProducerIndex
     """The index after the last frame."""
-    duplicate_count: int
-    """How many messages have a clock at or below one that was seen before."""
 
 
 class _Runs(NamedTuple):
@@ -73,7 +71,7 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
         SpanForgotten: an acknowledgement above `start` is for a span that was given up.
     """
     if not len(frames.begin):
-        return Sequenced(np.empty(0, np.int64), index, 0)
+        return Sequenced(np.empty(0, np.int64), index)
     runs = _runs_of(index, frames)
     end = frames.end[runs.order]
     is_ack = frames.flags[runs.order] == Flag.ACK
@@ -93,9 +91,8 @@ def sequence(index: ProducerIndex, frames: Frames, start: int = 0) -> Sequenced:
     bare = np.flatnonzero((frames.clock == 0) & (frames.end > start))
     rows, at = np.concatenate((rows, bare)), np.concatenate((at, frames.end[bare]))
     rows = rows[np.lexsort((frames.begin[rows], at))]
-    duplicates = (runs.is_continue & ~is_new).sum() + (~runs.is_continue & ~is_ack & ~outside).sum()
     after = _index_after(index, frames, runs, is_new, forgotten)
-    return Sequenced(rows[frames.has_data[rows]], after, int(duplicates))
+    return Sequenced(rows[frames.has_data[rows]], after)
 
 
 def _runs_of(index: ProducerIndex, frames: Frames) -> _Runs:

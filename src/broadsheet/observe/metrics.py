@@ -5,7 +5,6 @@ A domain declares all its metrics in one place at the top of its service, with u
 count.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
@@ -22,10 +21,6 @@ class Metrics:
         info = Gauge("broadsheet_build_info", "Always 1.", ["version", "node"], registry=self.registry)
         info.labels(version=version, node=node).set(1)
         ProcessCollector(registry=self.registry)
-
-    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Declare a gauge that `read` answers at each scrape."""
-        Gauge(name, help_text, registry=self.registry).set_function(read)
 
     def page(self) -> bytes:
         """All metrics, in Prometheus's text format."""

@@ -81,20 +81,6 @@ class Host(Generic[E, F]):
             return
         self._run((event,))
 
-    def deliver_all(self, events: Iterable[E]) -> None:
-        """Step the machine with the events of one read of one stream, all at one instant.
-
-        Raises:
-            ProtocolError: an event is illegal. The events before it were stepped. It and the events after it
-                were not, because their stream will be dropped.
-        """
-        if self._is_closed:
-            return
-        if self._is_delivering:
-            self._inbox.extend(events)
-            return
-        self._run(events)
-
     def start(self) -> None:
         """Arm the timer for the machine's first deadline."""
         if not self._is_closed:

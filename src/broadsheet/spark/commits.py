@@ -41,7 +41,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.records import BatchPlan, Fence, Record, SinkRegisters, records_from, standing_of
+from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters
 from broadsheet.spark.connection import Target, is_passing, patiently
 
 
@@ -99,20 +99,6 @@ class CommitJournal:
     def create_revision(self) -> int:
         """Which journal of that name this is."""
         return patiently(lambda: self.journals.get(self.name), self.target.patience_s).create_revision
-
-    def standing(self) -> SinkRegisters:
-        """The registers, after the effect of every append that was acknowledged before this call."""
-        registers = patiently(lambda: self.journals.registers(self.name), self.target.patience_s)
-        return standing_of(registers.values, journal=self.name)
-
-    def record(self, now: SinkRegisters) -> Record:
-        """The newest commit record.
-
-        Raises:
-            Corrupt: the registers name another record than the journal holds.
-        """
-        content = patiently(lambda: self._content(now.at), self.target.patience_s)
-        return records_from(content, now, journal=self.name)[0]
 
     def _performed(self, fence: Fence, asked: Asked) -> SinkRegisters | BatchPlan | None:
         """Run one operation of the driver to its end."""

@@ -49,7 +49,7 @@ class Schedule:
         elif act == "tick" and (at := node.proposer.deadline()) is not None:
             cluster.now = max(cluster.now, min(at, type(at)(cluster.now + 50_000_000)))
             cluster.tick(node.name)
-        elif act in ("read", "change", "replace") and node.proposer.queued < 3:
+        elif act in ("read", "change", "replace") and len(node.proposer._queue) < 3:
             self.ask(act, node, n)
 
     def ask(self, act: str, node: Node, n: int) -> None:
@@ -116,7 +116,7 @@ def test_any_founding_ends_in_one_cluster(seed: int) -> None:
         elif act < 0.87 and (at := node.proposer.deadline()) is not None:
             cluster.now = max(cluster.now, at)
             cluster.tick(node.name)
-        elif node.proposer.queued < 3:
+        elif len(node.proposer._queue) < 3:
             cluster.read(node.name)
     cluster.settle()
 

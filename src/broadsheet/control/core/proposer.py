@@ -117,11 +117,6 @@ class ProposerMachine:
         self._patience = ProposerTiming(config, random)
         self._wake: Instant | None = None
 
-    @property
-    def queued(self) -> int:
-        """Operations that are not answered yet."""
-        return len(self._queue)
-
     def address(self, node: NodeId) -> str:
         """The address of an acceptor's node, by the value that is proposed or known; empty if it has none."""
         known = None if self.known is None else self.known.value

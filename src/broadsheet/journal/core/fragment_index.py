@@ -61,12 +61,8 @@ class Index:
         """`fragments`, and all of each conflict."""
         return [*self._cover, *(each for found in self._conflicts.values() for each in found)]
 
-    def conflicts(self) -> list[tuple[Fragment, ...]]:
-        """Each group of fragments of one range with different sums."""
-        return [tuple(found) for found in self._conflicts.values()]
-
     def first_conflict(self) -> tuple[Fragment, ...]:
-        """The first group of `conflicts`; empty if there is none."""
+        """The first group of fragments of one range with different sums; empty if there is none."""
         return tuple(next(iter(self._conflicts.values()), ()))
 
     def add(self, fragment: Fragment) -> None:

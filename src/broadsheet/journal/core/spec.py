@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from broadsheet.base.labels import LABELS_MAX, LEGACY_PREFIX, META_NAME, label_set
+from broadsheet.base.labels import LABELS_MAX, LEGACY_PREFIX, META_NAME, check_labels
 from broadsheet.base.names import PARTIAL_SEGMENT, journal_name
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
@@ -90,7 +90,7 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
     for reserved in (META_NAME, LEGACY_PREFIX):
         if reserved in spec.labels:
             raise InvalidArgument(f"label {reserved!r} is reserved: in selectors it means the journal's name")
-    label_set(spec.labels.items())
+    check_labels(spec.labels)
     durability = spec.labels.get(DURABILITY_LABEL, "fsynced")
     if durability != "fsynced":
         raise InvalidArgument(

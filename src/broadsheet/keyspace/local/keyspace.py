@@ -141,11 +141,6 @@ class LocalKeyspace:
         log.on_quarantine(STREAM, lambda _: self._heal())
 
     @property
-    def story(self) -> Story:
-        """The store's last steps."""
-        return self._host.story
-
-    @property
     def key_count(self) -> int:
         """How many keys the map holds."""
         return len(self._store.shown)
