@@ -67,8 +67,8 @@ from broadsheet.wire.run import Run
 
 LIST_MAX: Final = 200
 """Journals of one page, so that a page costs the loop less than a millisecond."""
-FRAGMENTS_MAX: Final = 4_000
-"""Fragments of one page, which must fit into a frame."""
+FRAGMENTS_MAX: Final = 200
+"""Fragments of one page. 4,000 take 3 ms and more of the loop, and dozens of calls begin in a turn."""
 POINTS_MAX: Final = 16_384
 """Index points of one page, which must fit into a frame."""
 READ_HEAD_BYTES: Final = 128
