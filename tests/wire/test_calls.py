@@ -332,6 +332,55 @@ async def test_a_call_that_is_given_up_when_its_turn_has_come_leaves_the_turn_to
         await client.close()
 
 
+async def test_a_call_that_waits_is_not_passed_by_the_next_calls_of_another_task() -> None:
+    """Whoever hears an answer and calls again took the stream of the one that was just woken, for ever."""
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+
+        async def busy() -> None:
+            await client.call("test.wait", Echo(), reply=Echo)
+            for _ in range(3):
+                await client.call("test.task", Echo(), reply=Echo)
+
+        begun = asyncio.create_task(busy())
+        await until(lambda: w.server.accounts.used_bytes)
+        lone = asyncio.create_task(client.call("test.task", Echo(number=2), reply=Echo))
+        await until(lambda: bool(client._waiting))
+        w.methods.gate.set()
+        await begun
+
+        assert lone.done()
+        await client.close()
+
+
+async def test_a_call_whose_turn_is_taken_back_is_still_the_first() -> None:
+    """The socket took no more between its being woken and its going on: it went behind all others."""
+    async with world(WireLimits(streams_max=1)) as w:
+        client = await w.client()
+        answered: list[int] = []
+
+        async def call(number: int) -> None:
+            await client.call("test.task", Echo(number=number), reply=Echo)
+            answered.append(number)
+
+        async def first() -> None:
+            await client.call("test.wait", Echo(), reply=Echo)
+            client.pause_writing()
+
+        begun = asyncio.create_task(first())
+        await until(lambda: w.server.accounts.used_bytes)
+        others = [asyncio.create_task(call(number)) for number in (2, 3)]
+        await until(lambda: len(client._waiting._waiters) == 2)
+        w.methods.gate.set()
+        await begun
+        await until(lambda: len(client._waiting._waiters) == 2)
+        client.resume_writing()
+        await asyncio.gather(*others)
+
+        assert answered == [2, 3]
+        await client.close()
+
+
 async def test_a_call_that_comes_while_the_node_ends_is_refused_and_not_begun() -> None:
     """Its tasks have ended, its connections not yet: no assertion may come of it, and no forgotten task."""
     async with world() as w:

@@ -70,10 +70,12 @@ class StreamSlots:
     def __init__(self, connection: "ClientConnection") -> None:
         self._connection = connection
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._woken: dict[asyncio.Future[None], None] = {}
+        """Those whose turn has come, and whose tasks have not gone on yet. A newcomer waits behind them."""
 
     def __bool__(self) -> bool:
         """Whether a request waits."""
-        return bool(self._waiters)
+        return bool(self._waiters or self._woken)
 
     async def turn(self, began: Instant, timeout: Duration) -> None:
         """Wait until a stream may be opened and the socket takes more.
@@ -83,23 +85,28 @@ class StreamSlots:
         """
         connection = self._connection
         address, ports = connection.address, connection.ports
-        while not connection.may_begin():
+        has_waited = False
+        while not connection.may_begin() or (self and not has_waited):
             connection.raise_if_unusable()
             if len(self._waiters) >= WAITING_MAX:
                 raise Unreachable(f"{WAITING_MAX} requests wait for a stream to {address} already")
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            # One that was woken, and found the room taken, is still the first.
+            (self._waiters.appendleft if has_waited else self._waiters.append)(waiter)
+            has_waited = True
             left = Duration(max(0, timeout - (ports.time.now() - began)))
             timer = ports.timers.call_after(left, partial(self._give_up, waiter))
             try:
                 await waiter
             except BaseException:
+                self._woken.pop(waiter, None)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
                 self.wake()  # If this request was woken and leaves, the slot must go to the next one.
                 raise
             finally:
                 timer.cancel()
+            del self._woken[waiter]
 
     def wake(self) -> None:
         """Let the first request go on if there is room; let all go on if the connection is not usable."""
@@ -107,9 +114,15 @@ class StreamSlots:
         while self._waiters and (is_done_for or self._connection.may_begin()):
             waiter = self._waiters.popleft()
             if not waiter.done():
+                self._woken[waiter] = None
                 waiter.set_result(None)
                 if not is_done_for:
                     return
+
+    def check(self) -> None:
+        """Assert that no request waits although it has room; true between two turns of the loop."""
+        if self._waiters and not self._woken and self._connection.may_begin():
+            raise AssertionError("a request waits, and a stream may be opened")
 
     def _give_up(self, waiter: "asyncio.Future[None]") -> None:
         if not waiter.done():
@@ -545,8 +558,7 @@ class ClientConnection(ConnectionProtocol):
         if not self.is_usable or self.is_lost:
             return
         self.base.check()
-        if self._waiting and self.may_begin():
-            raise AssertionError("a request waits, and a stream may be opened")
+        self._waiting.check()
         for run in self._runs.values():
             run.check()
         for stream in self.base.streams:
