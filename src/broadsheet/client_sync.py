@@ -141,7 +141,7 @@ class SyncJournals:
                     self._wait(upload.send())
             commit = self._wait(upload.finish())
         finally:
-            self._wait(_cancel(upload))
+            self._begin(_cancel(upload))  # Not waited for: the caller's time may be up.
         return commit
 
     def read(

@@ -4,14 +4,16 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import broadsheet
 from broadsheet.client_sync import SyncJournals, within
-from broadsheet.journal.client import Journals
+from broadsheet.errors import InvalidArgument
+from broadsheet.journal.client import INLINE_BYTES_MAX, Journals
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import NodeProcess
 
@@ -100,5 +102,27 @@ def test_an_iterator_may_outlive_its_client(tmp_path: Path) -> None:
             chunks = client.journals.read("read/outlives")
             next(chunks)
         chunks.close()
+    finally:
+        node.kill()
+
+
+def test_an_append_that_fails_when_the_time_is_up_tells_its_own_error(tmp_path: Path) -> None:
+    """The client waited for the end of its upload, which hid the error, and left the upload open."""
+    node = NodeProcess(tmp_path)
+
+    def pieces() -> Generator[Any]:
+        yield bytes(INLINE_BYTES_MAX + 1)
+        with within(0):
+            yield "no bytes"
+
+    content = pieces()
+    try:
+        assert asyncio.run(node.start())
+        with broadsheet.connect_sync(node.address) as client:
+            client.journals.create("append/late")
+            with pytest.raises(InvalidArgument, match="content of type str"):
+                client.journals.append("append/late", content)
+            content.close()
+            assert client.journals.end("append/late") == 0
     finally:
         node.kill()

@@ -1,5 +1,7 @@
 """What the sink writes is what a publisher would have written one message at a time."""
 
+from typing import Any
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -67,6 +69,23 @@ def test_a_map_becomes_an_object() -> None:
         b'{"m":{"k":1,"l":null},"n":[{"7":8}]}',
         b'{"m":null,"n":[]}',
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "pairs"),
+    [
+        (pa.string(), [("k", 1), ("k", 2)]),
+        (pa.bool_(), [(True, 1)]),
+        (pa.list_(pa.int8()), [([1], 1)]),
+        (pa.struct({"a": pa.int8()}), [({"a": 1}, 1)]),
+    ],
+)
+def test_a_map_that_is_no_object_is_refused_by_name(key: pa.DataType, pairs: list[Any]) -> None:
+    """The query ended with a bare KeyError or TypeError, which names neither the map nor what to do."""
+    column = pa.array([pairs], pa.map_(key, pa.int64()))
+
+    with pytest.raises(InvalidArgument, match="map does not become a JSON object"):
+        bodies(pa.record_batch({"m": column}), frozenset())
 
 
 def test_the_instants_of_a_map_are_in_utc() -> None:

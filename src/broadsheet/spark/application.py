@@ -13,7 +13,7 @@ from broadsheet.client_sync import connect_sync
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.records import Fence
 from broadsheet.spark.commits import CommitJournal
-from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently
+from broadsheet.spark.connection import PATIENCE_S, Target, head, patiently, token_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -36,15 +36,16 @@ def start(
         writer: `df.writeStream` with trigger, checkpoint location and routing, and without a format.
         commit_journal: the journal that records the query's batches. No other query may use it. `start`
             creates it if it does not exist.
+        token: by default `BROADSHEET_TOKEN` of the environment.
         patience_s: how long the node may be away before the query fails.
 
     Raises:
         Fenced: another run of the query started while this one did.
         ConfigError: the commit journal holds data that no query wrote.
     """
-    target = Target(address, token, patience_s)
+    target = Target(address, token_of(token), patience_s)
     fence = Fence(os.urandom(_FENCE_BYTES).hex())
-    client = patiently(lambda: connect_sync(address, token or None), patience_s)
+    client = patiently(lambda: connect_sync(address, target.token or None), patience_s)
     try:
         CommitJournal(target, commit_journal, client.journals).begin(fence)
     finally:
@@ -72,13 +73,14 @@ def read_stream_options(
     """Options of `readStream.format("broadsheet")`, with the starting point pinned to bytes.
 
     Args:
+        token: by default `BROADSHEET_TOKEN` of the environment.
         latest: begin at the present ends of the journals. Keep the result beside the checkpoint: if Spark
             is killed in its first batch, it asks for the starting point again and must get the same one.
         patience_s: how long to wait for the node, and for a journal that is being opened.
     """
     options = {"address": address, "token": token, "journals": ",".join(journals)}
     if latest:
-        client = patiently(lambda: connect_sync(address, token or None), patience_s)
+        client = patiently(lambda: connect_sync(address, token_of(token) or None), patience_s)
         try:
             heads = {name: patiently(partial(head, client.journals, name), patience_s) for name in journals}
         finally:

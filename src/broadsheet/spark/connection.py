@@ -51,6 +51,11 @@ TARGET_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 """The options that name a node."""
 
 
+def token_of(given: str) -> str:
+    """The token `given`, or that of the environment if it is empty."""
+    return given or os.environ.get("BROADSHEET_TOKEN", "")
+
+
 class Target(NamedTuple):
     """The node that the options name. It is small, because Spark pickles it into each task."""
 
@@ -71,8 +76,7 @@ class Target(NamedTuple):
                 "option 'address' is missing, and so is BROADSHEET_ADDRESS of the environment: set one to "
                 "host:port of a node's native door"
             )
-        token = options.text("token") or os.environ.get("BROADSHEET_TOKEN", "")
-        return Target(address, token, options.seconds("patience", PATIENCE_S))
+        return Target(address, token_of(options.text("token")), options.seconds("patience", PATIENCE_S))
 
     def journals(self) -> SyncJournals:
         """The journals of the node, through this process's client, which is made on first use."""

@@ -25,7 +25,8 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
     """The bodies of a batch's rows, as large binary.
 
     Raises:
-        ConfigError: `value` is neither text nor bytes. InvalidArgument: it is null in a row.
+        ConfigError: `value` is neither text nor bytes. InvalidArgument: it is null in a row, or a map has
+            keys that a JSON object cannot have.
     """
     if VALUE in batch.schema.names:
         column = batch.column(VALUE)
@@ -45,8 +46,14 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
         raise ConfigError(
             "no column is left for the body: select another one beside those that choose the journal"
         )
-    rows = in_utc(kept).to_pylist(maps_as_pydicts="strict")
-    return pa.array([msgspec.json.encode(row) for row in rows], pa.large_binary())
+    try:
+        rows = in_utc(kept).to_pylist(maps_as_pydicts="strict")
+        return pa.array([msgspec.json.encode(row) for row in rows], pa.large_binary())
+    except (KeyError, TypeError) as error:
+        raise InvalidArgument(
+            f"a map does not become a JSON object: {error.args[0]}. Keys of a map must differ, and be text, "
+            f"numbers, bytes or times: cast the column, or make the body yourself as column '{VALUE}'"
+        ) from error
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
