@@ -10,6 +10,7 @@ from broadsheet.errors import InvalidArgument
 from broadsheet.ports import Transport
 from broadsheet.runtime.network import (
     ACCEPTS_MAX,
+    FINISHED_MAX,
     KEEPALIVE_IDLE_S,
     SILENT_MAX,
     SPOKEN_MAX,
@@ -274,6 +275,34 @@ async def test_the_last_of_many_does_not_wait_for_all_that_came_before() -> None
                 await asyncio.sleep(0)
         await listener.close()
     await all_lost(asking, 601)
+
+
+async def test_who_waits_for_an_answer_waits_behind_nobody_who_has_finished() -> None:
+    """Requests that a client left filled door and kernel: a request for health waited for 0.1 s, and 0.2 s.
+
+    Whoever said that it sends no more is served later, and the oldest are closed if they are too many.
+    """
+    Counted.made = Counted.lost = 0
+    Asked.made_before.clear()
+    listener = await TCPNetwork().listen("127.0.0.1:0", Asked)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    left = [socket.create_connection(address) for _ in range(600)]
+    for sock in left:
+        sock.sendall(b"x")
+        sock.shutdown(socket.SHUT_WR)
+    with socket.create_connection(address) as last:
+        last.sendall(b"health")
+        async with asyncio.timeout(10):
+            while not Asked.made_before:
+                await asyncio.sleep(0)
+                assert len(listener._finished) <= FINISHED_MAX + ACCEPTS_MAX
+            while listener._finished or listener._taking:  # noqa: ASYNC110 - the other side of a socket.
+                await asyncio.sleep(0)
+        await listener.close()
+    await all_lost(left, Counted.made)
+
+    assert Asked.made_before[0] < 150
+    assert Counted.made > FINISHED_MAX
 
 
 class Placed(Counted):

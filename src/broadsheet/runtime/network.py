@@ -5,9 +5,11 @@ host that sends no reset. The wire bounds times, numbers and sizes.
 """
 
 import asyncio
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Final, cast
 
@@ -24,11 +26,14 @@ SILENT_TAKES_MAX: Final = 4
 SPOKEN_MAX: Final = 256
 """Accepted connections that have sent something and wait for a protocol. Above this, no more are accepted for
 a while."""
+FINISHED_MAX: Final = 256
+"""Accepted connections that have sent something and say that they send no more. Above this, the oldest one is
+closed."""
 SILENT_MAX: Final = 256
 """Accepted connections that have sent nothing. Above this, the source with the most of them loses its oldest
 one."""
 OPEN_FILES_RATIO: Final = 16
-"""Either kind has at most this part of the descriptors that the process may have."""
+"""Each kind has at most this part of the descriptors that the process may have."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Pause before the next accept, if no descriptor is free."""
 KEEPALIVE_IDLE_S: Final = 30
@@ -78,6 +83,8 @@ class TCPListener:
     that have sent something are taken first: in every protocol here the client speaks first. Otherwise a
     request could wait behind a thousand silent connections. Of those, the oldest and the newest are taken
     alternately: a client that connects faster than we take would make everybody wait as long as the oldest.
+    Those that say that they send no more come last. Most of them were left by their clients, and one client
+    may leave 10,000 in a second: a client that waits for its answer would wait behind all of these.
     """
 
     def __init__(
@@ -91,12 +98,15 @@ class TCPListener:
         self._sock, self._factory, self._address = sock, factory, address
         waiting_max = max(1, open_files_max // OPEN_FILES_RATIO)
         self._spoken_max, self._silent_max = min(SPOKEN_MAX, waiting_max), min(SILENT_MAX, waiting_max)
+        self._finished_max = min(FINISHED_MAX, waiting_max)
         self._loop = asyncio.get_running_loop()
         self._taking: dict[asyncio.Task[None], None] = {}
         self._silent: dict[socket.socket, str] = {}
         """Accepted connections that have sent nothing and have no protocol yet, in order, and their hosts."""
         self._spoken: dict[socket.socket, None] = {}
         """Those that have sent something, and have no protocol yet."""
+        self._finished: dict[socket.socket, None] = {}
+        """Those that have sent something and send no more, and have no protocol yet."""
         self._is_armed = self._is_full = False
         """`_is_full`: too many that have sent something wait, and no more are accepted."""
         self._is_closed = False
@@ -113,10 +123,10 @@ class TCPListener:
             return
         self._is_closed = True
         self._loop.remove_reader(self._sock.fileno())
-        for sock in (*self._silent, *self._spoken):
-            sock.close()
-        self._silent.clear()
-        self._spoken.clear()
+        for waiting in (self._silent, self._spoken, self._finished):
+            for sock in waiting:
+                sock.close()
+            waiting.clear()
         await asyncio.gather(*self._taking, return_exceptions=True)
         await asyncio.sleep(0)  # uvloop lets go of the descriptor in a later turn.
         self._sock.close()
@@ -140,16 +150,20 @@ class TCPListener:
         """Make protocols for a few waiting connections, and leave the others to the next turn."""
         self._is_armed = False
         for sock in list(self._silent):
-            has_spoken = _has_spoken(sock)
-            if has_spoken is None:
+            heard = _heard(sock)
+            if heard is not Heard.NOTHING:
                 del self._silent[sock]
-                sock.close()
-            elif has_spoken:
-                del self._silent[sock]
-                self._spoken[sock] = None
+                self._sort(sock, heard)
         chosen = self._next_spoken()
+        while self._finished and len(chosen) < TAKES_MAX:
+            sock = next(iter(self._finished))
+            del self._finished[sock]
+            if _heard(sock) is Heard.ALL:
+                chosen.append(sock)
+            else:
+                sock.close()  # It was reset while it waited.
         room = TAKES_MAX - len(chosen)
-        is_crowded = bool(self._spoken) or len(self._silent) > room
+        is_crowded = bool(self._spoken or self._finished) or len(self._silent) > room
         for sock in list(self._silent)[: min(room, SILENT_TAKES_MAX) if is_crowded else room]:
             del self._silent[sock]
             chosen.append(sock)
@@ -158,9 +172,18 @@ class TCPListener:
             self._taking[task] = None
             task.add_done_callback(self._taking.pop)
         self._thin()
-        if (self._silent or self._spoken) and not self._is_closed:
+        if (self._silent or self._spoken or self._finished) and not self._is_closed:
             self._is_armed = True
             self._loop.call_soon(self._take_some)
+
+    def _sort(self, sock: socket.socket, heard: "Heard") -> None:
+        """Have a connection wait with those from which the same was heard; close it if its client left."""
+        if heard is Heard.SOMETHING:
+            self._spoken[sock] = None
+        elif heard is Heard.ALL:
+            self._finished[sock] = None
+        else:
+            sock.close()
 
     def _next_spoken(self) -> list[socket.socket]:
         """The oldest and the newest of those that have sent something, alternately."""
@@ -168,14 +191,19 @@ class TCPListener:
         while self._spoken and len(chosen) < TAKES_MAX:
             sock = next(reversed(self._spoken) if len(chosen) % 2 else iter(self._spoken))
             del self._spoken[sock]
-            if _has_spoken(sock):
+            heard = _heard(sock)
+            if heard is Heard.SOMETHING:
                 chosen.append(sock)
             else:
-                sock.close()  # It was reset while it waited.
+                self._sort(sock, heard)  # Its client has finished or left while it waited.
         return chosen
 
     def _thin(self) -> None:
-        """Close silent connections that are too many, then stop or go on accepting."""
+        """Close silent and finished connections that are too many, then stop or go on accepting."""
+        while len(self._finished) > self._finished_max:
+            sock = next(iter(self._finished))
+            del self._finished[sock]
+            sock.close()
         excess = len(self._silent) - self._silent_max
         if excess > 0:
             by_source: dict[str, deque[socket.socket]] = {}
@@ -203,14 +231,29 @@ class TCPListener:
             sock.close()  # The connection was lost meanwhile.
 
 
-def _has_spoken(sock: socket.socket) -> bool | None:
-    """Whether bytes have come; None if the client closed the connection before it sent any."""
+class Heard(Enum):
+    """What has come from an accepted connection."""
+
+    NOTHING = "nothing"
+    SOMETHING = "something"
+    """Bytes, and more may come."""
+    ALL = "all"
+    """Bytes, and the client says that it sends no more; it may have closed the connection."""
+    GONE = "gone"
+    """The client closed the connection before it sent any, or reset it."""
+
+
+def _heard(sock: socket.socket) -> Heard:
     try:
-        return True if sock.recv(1, socket.MSG_PEEK) else None
+        if not sock.recv(1, socket.MSG_PEEK):
+            return Heard.GONE
     except BlockingIOError:
-        return False
+        return Heard.NOTHING
     except OSError:
-        return None
+        return Heard.GONE
+    ended = select.poll()
+    ended.register(sock, select.POLLRDHUP)
+    return Heard.ALL if ended.poll(0) else Heard.SOMETHING
 
 
 def _prepare(sock: socket.socket) -> None:
