@@ -324,6 +324,9 @@ class SimFile:
         delay = SYNC_NS + disk_state.draws.below(SYNC_NS) + disk_state.health.slow_ns
         await self._disk.later(delay, lambda: self._sync(sequence))
 
+    async def write_back(self, begin: int, end: int) -> None:
+        """Changes nothing: a power cut leaves any of the bytes that are not synced, hinted at or not."""
+
     async def uncache(self, begin: int, end: int) -> None:
         """There is no cache that could be told from the disk while no power is cut."""
 

@@ -128,6 +128,13 @@ class File(Protocol):
         """`sync`, off the loop."""
         ...
 
+    async def write_back(self, begin: int, end: int) -> None:
+        """Hint, off the loop, that a sync of [begin, end) will follow: the disk may begin with it.
+
+        Nothing is durable by it. What fails of it is raised by the sync.
+        """
+        ...
+
     async def uncache(self, begin: int, end: int) -> None:
         """Hint, off the loop, that the synced bytes of [begin, end) need not stay in memory."""
         ...

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from broadsheet.base.marks import count
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
+from broadsheet.journal import housekeeping
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.opening import IDENTITY_STREAM
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
@@ -113,6 +116,62 @@ async def test_what_is_synced_and_far_behind_the_end_of_a_spool_need_not_stay_in
             assert end == synced - CACHED_BYTES, "only what was synced, and the last bytes stay"
             given_back = end
     assert given_back >= 2 * CACHED_BYTES
+
+
+async def test_the_disk_is_asked_to_begin_with_a_spool_long_before_a_checkpoint_syncs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ADR 0194: a sync of 32 MiB at once held all appends for 23 ms: the log waited behind it."""
+    asked: list[tuple[int, int]] = []
+
+    async def write_back(file: SimFile, begin: int, end: int) -> None:
+        assert file.name.endswith(".spool")
+        assert end <= file.size(), "there is something to write"
+        asked.append((begin, end))
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(SimFile, "write_back", write_back)
+    monkeypatch.setattr(housekeeping, "WRITE_BACK_BYTES", 2000)
+    history, crashes = History(), list[BaseException]()
+    async with running(history.disk, Down(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=100_000)))
+        await node.broker.replica(NAME)
+        for _ in range(60):
+            await history.append(node, 700)
+        await _idle()
+        _, content = await node.content()
+    assert content == history.content
+    assert not crashes
+
+    assert [end for _, end in asked[:-1]] == [begin for begin, _ in asked[1:]], "each byte once, in order"
+    assert asked[0][0] == 0
+    assert asked[-1][1] == 60 * 700 // 2000 * 2000
+    assert len(asked) >= 10, "a few at a time"
+    assert all(end % 2000 == 0 for _, end in asked), "the page that grows is left out"
+
+
+async def test_the_identity_of_a_node_is_written_anew_and_no_segment_is_read_to_copy_it() -> None:
+    """ADR 0194: 43 bytes pinned a segment, and all of its 64 MiB were read to copy them."""
+    disk, shelf, crashes = SimDisk(), Down(None, {}), list[BaseException]()
+    copied = count("wal.copied_forward")
+    history = History()
+    history.disk = disk
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1_000_000)))
+        replica = await node.broker.replica(NAME)
+        await _idle()
+        log, incarnation = replica.context.log, replica.context.incarnation
+        for _ in range(120):
+            await history.append(node, 5500)  # A checkpoint each; 650 KB through segments of 48 KiB.
+            await _idle()
+        assert log.next_offset(IDENTITY_STREAM) >= 3, "its record was written several times"
+    assert count("wal.copied_forward") == copied
+    for cut in (disk, _after_power_cut(disk)):
+        async with running(cut, shelf, seed=2, crashes=crashes, is_last=False) as node:
+            again, content = await node.content()
+            assert again.context.incarnation == incarnation
+            assert content == history.content
+    assert not crashes
 
 
 async def _submitted(node: Running, content: bytes, condition: Condition) -> Status:

@@ -122,14 +122,18 @@ def test_allocate_zero_fills_and_never_shrinks(implementation: Implementation, t
 
 
 @over(DISKS)
-def test_what_memory_need_not_hold_is_read_as_before(implementation: Implementation, tmp_path: Path) -> None:
-    """It is a hint: synced or not, no byte changes."""
+def test_what_is_written_early_or_need_not_stay_in_memory_is_read_as_before(
+    implementation: Implementation, tmp_path: Path
+) -> None:
+    """These are hints: synced or not, no byte changes."""
 
     async def story(disk: Disk) -> None:
         file = disk.open("spool", create=True)
         file.write_at(0, (b"synced" * 10_000,))
         await file.flush()
         file.write_at(60_000, (b"not yet" * 10_000,))
+        await file.write_back(50_000, 70_000)
+        await file.write_back(100_000, 200_000)  # It ends behind the file.
         await file.uncache(0, 100_000)
 
         assert file.read_at(0, 130_000) == b"synced" * 10_000 + b"not yet" * 10_000

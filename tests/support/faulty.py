@@ -210,6 +210,10 @@ class FaultyFile:
                 raise OSError(fault.error, "planned", self.name)
         await self._inner.flush()
 
+    async def write_back(self, begin: int, end: int) -> None:
+        """As `File.write_back`."""
+        await self._inner.write_back(begin, end)
+
     async def uncache(self, begin: int, end: int) -> None:
         """As `File.uncache`."""
         await self._inner.uncache(begin, end)

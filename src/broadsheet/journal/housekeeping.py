@@ -17,6 +17,7 @@ from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
+from broadsheet.journal.config import MIB
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
@@ -33,6 +34,8 @@ from broadsheet.wal.record import StreamQuarantined
 
 RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint is tried again after the log had no room for it."""
+WRITE_BACK_BYTES: Final = MIB
+"""The disk is asked to begin writing a spool at multiples of this (ADR 0194)."""
 REMOVED_SHARE: Final = 64
 """A checkpoint names every closed fragment. So while many are being uploaded, none is made after each upload,
 but only when the stored ones are more than such a part of those that are left, or when an upload failed."""
@@ -51,12 +54,12 @@ class Housekeeping:
         """
         self._replica, self._context = replica, replica.context
         self._uploading = uploading
-        self._is_uploading = self._is_checkpointing = self._is_indexing = False
+        self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
         self._stored: list[str] = []  # Files whose content is stored; the log may still need them.
         self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
-        replica.on_persisted = self.consider_checkpoint
+        replica.on_persisted = self._on_persisted
         replica.on_advance = self._on_advance
         self._timer: Timer | None = None
         self._listing: asyncio.Task[None] | None = None
@@ -157,6 +160,23 @@ class Housekeeping:
             return  # The store does not answer, or no descriptor is free. The next append or roll retries.
         finally:
             self._is_indexing = False
+
+    def _on_persisted(self) -> None:
+        """Have the disk begin with what the spool has grown by; then see whether a checkpoint is due."""
+        spool = self._replica.spool
+        if spool.length - spool.hinted_bytes >= WRITE_BACK_BYTES and not self._is_writing_back:
+            self._is_writing_back = True
+            self._spawn(self._write_back(spool), f"write_back.{self._replica.name}")
+        self.consider_checkpoint()
+
+    async def _write_back(self, spool: SpoolFile) -> None:
+        try:
+            begin, end = spool.hinted_bytes, spool.length - spool.length % WRITE_BACK_BYTES
+            if end > begin and not self._replica.is_closed:
+                spool.hinted_bytes = end  # The page that grows now is left out: a write would wait for it.
+                await spool.file.write_back(begin, end)
+        finally:
+            self._is_writing_back = False
 
     def consider_checkpoint(self) -> None:
         """Make a checkpoint if the log of this journal has grown by `checkpoint_bytes`."""

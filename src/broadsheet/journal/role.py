@@ -1,7 +1,7 @@
 """Role: the journals of a node, from its log to its methods.
 
 It needs the Keyspace and the node's Identity from earlier roles; it offers the Broker, its methods and a
-status source. The log's stream 0 holds the incarnation of this node's journal data, written once.
+status source. The log's stream 0 holds the incarnation of this node's journal data.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND
 from broadsheet.base.types import Generation, Incarnation
-from broadsheet.errors import Corrupt
+from broadsheet.errors import Corrupt, StoreUnhealthy, Throttled
 from broadsheet.journal.broker import Broker
 from broadsheet.journal.config import JournalsConfig
 from broadsheet.journal.context import Context
@@ -29,6 +29,7 @@ from broadsheet.runtime.identity import Identity, StatusSource
 from broadsheet.runtime.role import ClosingNotice, Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
+from broadsheet.wal.record import StreamQuarantined
 from broadsheet.wire.method import Method
 
 GAUGES: Final = {
@@ -71,9 +72,11 @@ class JournalsRole:
             crash=ports.crash,
         )
         keyspace: Keyspace = services.one(Keyspace)  # type: ignore[type-abstract]  # Offered under its port.
+        incarnation = await _incarnation(log, ports, keyspace)
+        log.on_flush_request(IDENTITY_STREAM, lambda _: _renew_identity(log, incarnation))
         context = Context(
             node=identity.node,
-            incarnation=await _incarnation(log, ports, keyspace),
+            incarnation=incarnation,
             config=config,
             disk=ports.disk,
             log=log,
@@ -131,6 +134,21 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
     await written
     log.forget(IDENTITY_STREAM)
     return incarnation
+
+
+def _renew_identity(log: Log, incarnation: Incarnation) -> None:
+    """Write the identity record anew, because it pins the oldest segment; then let go of the old one.
+
+    Otherwise a whole segment would be read to copy its 43 bytes, again and again (ADR 0194).
+    """
+    begin = log.next_offset(IDENTITY_STREAM)
+    with contextlib.suppress(StoreUnhealthy, Throttled, StreamQuarantined):  # It is asked for again.
+        log.append(
+            IDENTITY_STREAM,
+            [encode_identity(DataIdentity(incarnation))],
+            done=lambda: log.trim(IDENTITY_STREAM, begin),
+            relief=True,
+        )
 
 
 def _incarnation_of_keys(keyspace: Keyspace) -> Incarnation | None:

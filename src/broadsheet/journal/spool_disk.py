@@ -10,7 +10,7 @@ held only for short looks and while a file is closed. Source: ADR 0142.
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -293,14 +293,22 @@ class SpoolHandle:
                 await file.flush()
                 self._synced = max(self._synced, written)
 
+    async def write_back(self, begin: int, end: int) -> None:
+        """Like `File.write_back`, but does nothing if the file rests: then it is synced."""
+        await self._hint(lambda file: file.write_back(begin, end))
+
     async def uncache(self, begin: int, end: int) -> None:
         """Like `File.uncache`, but does nothing if the file rests."""
+        await self._hint(lambda file: file.uncache(begin, end))
+
+    async def _hint(self, give: Callable[[File], Awaitable[None]]) -> None:
+        """Give a hint about the file if it is open; it need not be opened for one."""
         with self._pool.lock:
             self._use_count += 1
             file = self._file
         try:
             if file is not None:
-                await file.uncache(begin, end)
+                await give(file)
         finally:
             with self._pool.lock:
                 self._use_count -= 1

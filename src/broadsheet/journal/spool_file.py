@@ -73,6 +73,8 @@ class SpoolFile:
         self.begin = self.end = begin
         self.first_append = 0
         self.is_dir_synced = False
+        self.hinted_bytes = 0
+        """How many first bytes the disk was asked to begin writing (ADR 0194)."""
         self.uncached_bytes = 0
         """How many first bytes were freed from the page cache."""
         self.damage = ""

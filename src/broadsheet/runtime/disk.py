@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broadsheet.base.types import Buffer
-from broadsheet.runtime.blocks import reserve_blocks
+from broadsheet.runtime.blocks import begin_writing, reserve_blocks
 from broadsheet.runtime.directory_tree import FILE_MODE, Tree
 from broadsheet.runtime.syncs import Inode, Syncs
 from broadsheet.runtime.workers import Workers
@@ -99,6 +99,10 @@ class LocalFile:
     async def flush(self) -> None:
         """`sync`, on the pool."""
         await self._away(self._pool, self.sync)
+
+    async def write_back(self, begin: int, end: int) -> None:
+        """Have the kernel begin to write [begin, end) to the disk, on the pool."""
+        await self._away(self._pool, lambda: begin_writing(self._fd, begin, end))
 
     async def uncache(self, begin: int, end: int) -> None:
         """Give the pages of [begin, end) that are clean back to the kernel, on the pool."""
