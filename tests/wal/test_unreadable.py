@@ -253,3 +253,31 @@ async def test_a_want_of_descriptors_while_damage_is_set_aside_ends_no_node() ->
     assert bench.crashes == []
     assert not any(image_of(disk)[name][at + 4096 : at + 5000]), "what is left of a batch is void"
     await abandon(bench)
+
+
+async def test_a_last_batch_that_can_be_read_again_is_not_written_over(
+    bad: dict[tuple[str, int], None],
+) -> None:
+    """A start on a full disk could not read it, and its boot batch has the same number, in another segment.
+
+    The next start could. It took the end of the segment with the boot batch for the end of the one before it:
+    its own boot batch stood on acknowledged records, and a read of the others did not end.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    for n in range(3):
+        await bench.commit(A, b"record-%d" % n)
+    await bench.commit(B, bytes(BLOCK_BYTES), b"in a block that can be read")
+    await abandon(bench)
+    disk.state.quota_bytes = disk.state.used()
+    name = f"{DIRECTORY}/segment-00000000.wal"
+    bad[name, bytes(disk.state.files[name].view).rindex(b"WBat") // BLOCK_BYTES] = None
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=TINY, seed=seed)
+        async with asyncio.timeout(5):
+            told = await bench.found(A)
+        assert [each.payload for each in told.records][:3] == [b"record-%d" % n for n in range(3)]
+        assert not told.is_quarantined
+        await abandon(bench)
+        bad.clear()

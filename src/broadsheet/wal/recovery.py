@@ -81,7 +81,7 @@ class Result(NamedTuple):
     verdicts: dict[int, Verdict]
     last: BatchHeader
     tail_at: int
-    """Where the next batch may begin in the head segment."""
+    """Where the next batch may begin: behind `last`, also if no batch of a later segment counts."""
     chain: int
     """The physical chain at that place."""
     laps: dict[int, int]
@@ -170,7 +170,7 @@ class Recovery:
         return Result(
             verdicts=self._verdicts(laps),
             last=self._last,
-            tail_at=tail_at,
+            tail_at=aligned(self._last.at + self._last.length),
             chain=self._chain if self._chain is not None else self._last.chain,
             laps=laps,
             free=free,
