@@ -334,7 +334,7 @@ class _Histories:
         self, node: Running, name: JournalName, it: _Disk, shown: dict[JournalName, bytes]
     ) -> str | None:
         replica = await node.broker.replica(name)
-        told = replica.reason or replica.damage or replica.trouble
+        told = replica.stop_reason or replica.damage or replica.log_fault
         if told or name in it.promised.accepted:
             if not it.damage.what:
                 return f"{name} takes no appends, and nothing was damaged: {told}"
@@ -380,7 +380,7 @@ class _Histories:
             replica = await node.broker.replica(name)
             if (wrong := await self._spans(replica, it.promised)) is not None:
                 return wrong
-            if not (replica.reason or replica.damage):
+            if not (replica.stop_reason or replica.damage):
                 break
             accept = partial(node.broker.accept_loss, name, None, head=None, is_head_only=False)
             told = await accept(may_act=False)
@@ -389,8 +389,8 @@ class _Histories:
                 it.shelf.tape.mark(("accepted", name, told.head))
             await accept(may_act=True)
         replica = await node.broker.replica(name)
-        if replica.reason or replica.damage:
-            return f"{name}: its loss was accepted, and it says: {replica.reason or replica.damage}"
+        if replica.stop_reason or replica.damage:
+            return f"{name}: its loss was accepted, and it says: {replica.stop_reason or replica.damage}"
         run = UnaryAppend(MORE)
         replica.deliver(Submitted(run=run, count=1, length=len(MORE)))
         status = await status_of(run.answered)
@@ -632,8 +632,8 @@ class _Life:
                 await asyncio.sleep(0.1)
         replica, content = await self.running.content_of(name)
         found = self.model.parse(name, content)
-        if replica.reason or isinstance(found, str):
-            raise Violation(f"{name} after a crash: {replica.reason or found}")
+        if replica.stop_reason or isinstance(found, str):
+            raise Violation(f"{name} after a crash: {replica.stop_reason or found}")
         promised = Promised(self.histories.marks())
         if (judged := self.model.judge(name, found, promised)) is not None:
             raise Violation(f"{name} after a crash: {judged}")

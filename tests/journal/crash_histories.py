@@ -169,8 +169,8 @@ class History:
 
     async def _look(self, node: Running, acknowledged: int) -> str | None:
         replica, content = await node.content()
-        if replica.reason:
-            return f"it takes no appends: {replica.reason}"
+        if replica.stop_reason:
+            return f"it takes no appends: {replica.stop_reason}"
         if len(content) != replica.end or content != self.content[: len(content)]:
             return f"{len(content)} bytes are shown of {replica.end}, and they are not what was appended"
         if replica.end < acknowledged:

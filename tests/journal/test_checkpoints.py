@@ -71,7 +71,7 @@ async def test_a_spool_that_rolls_while_it_is_flushed_is_flushed_again(
     async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
         replica, content = await node.content()
 
-    assert replica.reason == ""
+    assert replica.stop_reason == ""
     assert content == history.content
     assert not crashes
 

@@ -44,7 +44,7 @@ async def test_a_journal_whose_store_takes_nothing_refuses_appends_before_a_chec
         taken = await fill(node, 2 * CLOSED_MIN)
         replica = await node.broker.replica(NAME)
         assert (taken, len(replica.closed)) == (CLOSED_MIN + 1, CLOSED_MIN)
-        assert "closed_fragments_max" in replica.refused_for
+        assert "closed_fragments_max" in replica.shortage
         assert await append(node, OTHER, b"other") is Status.OK
     async with running(disk, shelf, seed=2, crashes=crashes) as node:
         assert await append(node, NAME, CONTENT) is Status.STORE_UNHEALTHY

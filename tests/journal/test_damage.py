@@ -128,10 +128,10 @@ async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
                 found = await shown(node, NAME)
             except Corrupt:
                 found = b""
-                assert replica.reason, f"{what}: a damaged journal takes appends"
+                assert replica.stop_reason, f"{what}: a damaged journal takes appends"
             assert CONTENT.startswith(found), f"{what}: wrong bytes are shown"
-            if replica.reason:
-                assert "`broadsheet journals " in replica.reason, f"{what}: {replica.reason}"
+            if replica.stop_reason:
+                assert "`broadsheet journals " in replica.stop_reason, f"{what}: {replica.stop_reason}"
                 assert await append(node, NAME, b"x") is Status.INDEX_HAS_GREATER_OFFSET
                 states.append("quarantined")
             elif found == CONTENT:
@@ -141,7 +141,7 @@ async def judge(disk: SimDisk, what: str, *, is_vouched: bool = True) -> str:
                 assert ".lost" in node.broker.status(NAME).reason, f"{what}: nobody is told"
                 states.append("set aside")
             other = await append(node, OTHER, b"on")
-            is_told = "`broadsheet journals " in (await node.broker.replica(OTHER)).reason
+            is_told = "`broadsheet journals " in (await node.broker.replica(OTHER)).stop_reason
             assert (other is Status.OK) != is_told, f"{what}: the other journal's append was {other}"
             assert not is_told or states[-1] == "repaired", f"{what}: one bit stops two journals"
         assert not crashes, f"{what}: {crashes}"
@@ -267,10 +267,10 @@ async def test_a_power_cut_during_a_repair_leaves_what_another_start_repairs_or_
         async with running(state.disk(), Shelf(None, {}), seed=number, crashes=crashes) as node:
             replica, found = await node.broker.replica(NAME), await shown(node, NAME)
         assert (CONTENT + b"and more").startswith(found)
-        assert replica.reason or found.startswith(CONTENT), f"step {state.position}: in silence"
+        assert replica.stop_reason or found.startswith(CONTENT), f"step {state.position}: in silence"
         if "acknowledged" in state.marks:
             assert found == CONTENT + b"and more", f"step {state.position}: an acknowledged append is gone"
-        end = "told" if replica.reason else "repaired"
+        end = "told" if replica.stop_reason else "repaired"
         states[end] = states.get(end, 0) + 1
     assert states["repaired"] > 20, states
     assert not crashes
@@ -332,7 +332,7 @@ async def test_a_damaged_checkpoint_behind_an_append_that_came_while_it_was_made
         await _idle()
     flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # The checkpoint does not decode.
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=config) as node:
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         assert await shown(node, NAME) == b"".join(parts)
     assert not crashes
 
@@ -345,7 +345,7 @@ async def test_a_damaged_identity_record_is_written_anew_from_the_newest_epoch_k
         async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
             assert await shown(node, NAME) == CONTENT
             assert await append(node, OTHER, b"on") is Status.OK
-            assert (await node.broker.replica(NAME)).reason == ""
+            assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 
@@ -365,7 +365,7 @@ async def test_what_a_repair_proved_outlives_a_power_cut() -> None:
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Shelf(None, {}), seed=3, crashes=crashes, config=ROOMY) as node:
         assert await shown(node, NAME) == CONTENT
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 
@@ -421,7 +421,7 @@ async def test_damage_that_the_log_finds_while_the_store_lists_is_not_taken_for_
         assert log.is_quarantined(stream), "as when it is copied forward"
         shelf.go.set()
         replica = await node.broker.replica(NAME)
-        assert "accept-loss" in replica.reason
+        assert "accept-loss" in replica.stop_reason
         assert await append(node, NAME, b"x" * 40) is Status.INDEX_HAS_GREATER_OFFSET
     assert CONTENT in kept(disk)
     assert not crashes
@@ -494,9 +494,9 @@ async def test_an_append_that_stands_before_an_older_checkpoint_does_not_vanish(
             replica = await node.broker.replica(NAME)
             if what in ("its content", "its frame", "its frame's offset"):
                 assert await shown(node, NAME) == b"".join(parts), "the sum of its record proves it"
-                assert not replica.reason
+                assert not replica.stop_reason
             else:
-                assert "accept-loss" in replica.reason
+                assert "accept-loss" in replica.stop_reason
                 assert await append(node, NAME, b"x") is Status.INDEX_HAS_GREATER_OFFSET
         assert b"".join(parts) in kept(disk)
     assert not crashes

@@ -61,14 +61,14 @@ async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> N
         assert status is Status.STORE_UNHEALTHY
         assert node.broker.status(NAME).state == "damaged"
         assert await shown(node, NAME) == b"a" * 2100
-        await _until(lambda: not replica.trouble, "the journal is healed")
+        await _until(lambda: not replica.log_fault, "the journal is healed")
         assert not log.is_quarantined(replica.stream)
         assert await append(node, NAME, b"and on") is Status.OK
         assert node.broker.status(NAME).state == "open"
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=2, crashes=crashes) as node:
         assert await shown(node, NAME) == b"a" * 2100 + b"and on"
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 
@@ -97,7 +97,10 @@ async def test_a_journal_that_is_deleted_while_it_heals_does_not_end_the_node(
 
 
 async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_stays_stopped() -> None:
-    """W6, W7: nothing is sound enough to be written anew; a restart knows it from the seal."""
+    """W6, W7: nothing is sound enough to be written anew; a restart knows it from the seal.
+
+    It was refused as full until then, which a client tries again, and as stopped after the restart.
+    """
     disk, crashes = SimDisk(), list[BaseException]()
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, is_last=False) as node:
         await lives(node)
@@ -107,13 +110,14 @@ async def test_a_journal_that_lost_its_log_and_its_spool_serves_the_rest_and_sta
         node.broker._context.log.quarantine(replica.stream)
 
         await append(node, NAME, b"refused")
-        await _until(lambda: replica.reason, "the journal is sealed")
+        await _until(lambda: replica.stop_reason, "the journal is sealed")
         assert "accept-loss" in node.broker.status(NAME).reason
-        assert await append(node, NAME, b"refused") is Status.STORE_UNHEALTHY
+        assert await append(node, NAME, b"refused") is Status.INDEX_HAS_GREATER_OFFSET
         with pytest.raises(Corrupt):
             await shown(node, NAME)
     async with running(disk, Down(None, {}), seed=2, crashes=crashes) as node:
-        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
+        assert await append(node, NAME, b"refused") is Status.INDEX_HAS_GREATER_OFFSET
     assert not crashes
 
 
@@ -138,13 +142,13 @@ async def test_a_log_that_is_full_while_it_begins_anew_is_not_taken_for_healed(
         node.broker._context.log.quarantine(replica.stream)
         await until(lambda: refused > 0)
         assert await append(node, NAME, b"refused") is Status.STORE_UNHEALTHY
-        await until(lambda: not replica.trouble)
+        await until(lambda: not replica.log_fault)
         assert refused == 3
         assert await append(node, NAME, b"and on") is Status.OK
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:
         assert await shown(node, NAME) == b"a" * 2100 + b"and on"
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 
@@ -165,8 +169,8 @@ async def test_healing_waits_for_space_and_descriptors(op: str, error: int, name
         replica = await node.broker.replica(NAME)
         faulty.plan(Fault(op, error=error, name=name, times=2))
         node.broker._context.log.quarantine(replica.stream)
-        await until(lambda: replica.trouble)
-        await until(lambda: not replica.trouble)
+        await until(lambda: replica.log_fault)
+        await until(lambda: not replica.log_fault)
         assert await append(node, NAME, b"on") is Status.OK
         assert faulty.faults.faults_hit == {op: 2}
         assert await shown(node, NAME) == b"a" * 2100 + b"on"
@@ -182,11 +186,11 @@ async def test_one_acceptance_is_enough_for_a_spool_that_healing_found_damaged()
         spool = replica.closed[0]
         disk.state.change(disk.state.files[spool.name], Write(5, b"X"))
         node.broker._context.log.quarantine(replica.stream)
-        await _until(lambda: replica.reason, "the journal is sealed")
+        await _until(lambda: replica.stop_reason, "the journal is sealed")
 
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
         assert (told.lost[0].begin, told.lost[0].end) == (spool.begin, spool.end)
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         assert await append(node, NAME, b"on") is Status.OK
     assert not crashes
 

@@ -91,6 +91,6 @@ async def test_a_stream_behind_an_append_has_the_name_of_its_spool_file_synced()
         assert await status_of(stream.answered) is Status.OK
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, store, seed=2, crashes=crashes, config=ROOMY) as node:
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         assert await shown(node, NAME) == b"small" + LARGE
     assert not crashes

@@ -108,8 +108,8 @@ async def test_any_flipped_bit_of_an_idle_journals_checkpoint_is_repaired(
         shelf = (Shelf if is_stored else Down)(None, dict(life.objects))
         async with running(disk, shelf, seed=3, crashes=crashes, config=ROOMY) as node:
             replica = await node.broker.replica(NAME)
-            if replica.reason:
-                stopped.append((at - begin, replica.reason))
+            if replica.stop_reason:
+                stopped.append((at - begin, replica.stop_reason))
                 continue
             found = await shown(node, NAME)
             assert found == life.content, f"byte {at - begin}: {len(found)} of {len(life.content)}"

@@ -239,7 +239,7 @@ async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.Mon
             assert await status_of(run.answered) is Status.OK
             await _idle()
         indexing = await node.broker.indexing(NAME)
-        assert "more than 3 producers" in indexing.trouble
+        assert "more than 3 producers" in indexing.end_reason
         status = node.broker.status(replica.name)
         assert (status.state, node.broker.stopped_count) == ("open", 0)
         assert "its producer index has ended" in status.reason, "committed readers are slow from here on"
@@ -281,7 +281,7 @@ async def test_an_index_at_rest_gives_its_producers_back_and_reads_them_again() 
             assert memory.held_count == (6 if room == 1000 else 3)
             stored[room] = {name: shelf.objects[name] for name in _indexes(shelf)}
             for name in names:
-                assert not (await node.broker.indexing(name)).trouble
+                assert not (await node.broker.indexing(name)).end_reason
                 await node.broker.delete(name, node.broker.info(name).create_revision)
             memory.check()
             assert memory.held_count == 0, "a deleted journal holds nothing"

@@ -64,7 +64,7 @@ async def test_a_lost_log_leaves_the_spool_files_as_they_are() -> None:
     lose(disk, "journals/log")
     for seed in (2, 3):
         async with running(disk, shelf, seed=seed, crashes=crashes, is_last=False) as node:
-            assert "log is not the one" in (await node.broker.replica(NAME)).reason
+            assert "log is not the one" in (await node.broker.replica(NAME)).stop_reason
         assert spools(disk) == before
     assert not crashes
 
@@ -83,7 +83,7 @@ async def test_a_quarantined_log_leaves_behind_its_gap_what_the_spool_file_has()
     at = bytes(inode.view).index(b"third" * 10) - 24  # The whole sum: nothing proves what the file has.
     disk.state.change(inode, Write(at, b"X" * 20))
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
-        assert "lost records" in (await node.broker.replica(NAME)).reason
+        assert "lost records" in (await node.broker.replica(NAME)).stop_reason
     assert list(spools(disk).values()) == [before]
     assert not crashes
 
@@ -170,7 +170,7 @@ async def test_a_store_that_gives_back_something_else_does_not_make_the_good_cop
             await asyncio.sleep(0)
         replica, content = await node.content()
         assert content == b"x" * 2000 + b"more"
-        assert [spool.trouble != "" for spool in replica.closed] == [True]
+        assert [spool.bad_copy != "" for spool in replica.closed] == [True]
         assert "not its own" in node.broker.status(NAME).reason
         assert shelf.asked == 1, "it is not asked without end"
     assert not crashes
@@ -222,7 +222,7 @@ async def test_a_damaged_spool_file_is_not_removed_for_a_name_in_the_store() -> 
             await append(node, b"a" * 700)
         replica = await node.broker.replica(NAME)
         for _ in range(TURNS_MAX):
-            if replica.closed[0].trouble:
+            if replica.closed[0].bad_copy:
                 break
             await asyncio.sleep(0)
         name = replica.closed[0].name
@@ -288,7 +288,7 @@ async def test_what_is_stored_behind_a_spool_that_is_kept_contradicts_nothing() 
             await asyncio.sleep(0)
         assert ([each.begin for each in replica.closed], replica.index.begin) == ([0], 1400)
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         await append(node, b"and on")
         assert (await node.content())[1] == b"a" * 5600 + b"and on"
     assert not crashes

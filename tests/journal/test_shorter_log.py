@@ -77,10 +77,10 @@ def disk_of(image: Image) -> SimDisk:
 async def is_open(node: Running, name: JournalName) -> bool:
     """Whether it takes appends; where it does not, it says so, and names what an operator may do."""
     replica = await node.broker.replica(name)
-    if replica.reason:
-        assert "`broadsheet journals " in replica.reason
+    if replica.stop_reason:
+        assert "`broadsheet journals " in replica.stop_reason
         assert await append(node, name, b"x") is Status.INDEX_HAS_GREATER_OFFSET
-    return not replica.reason
+    return not replica.stop_reason
 
 
 @pytest.mark.parametrize("what", DAMAGES)
@@ -117,7 +117,7 @@ async def test_a_journal_that_the_lost_part_of_the_log_did_not_touch_stays_open(
     for seed in (2, 3):
         async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
             for name in (NAME, OTHER, IDLE):
-                assert await is_open(node, name), (await node.broker.replica(name)).reason
+                assert await is_open(node, name), (await node.broker.replica(name)).stop_reason
                 assert await append(node, name, b"on") is Status.OK
             assert (await shown(node, NAME)).startswith(CONTENT)
     assert not crashes

@@ -169,18 +169,20 @@ async def test_nothing_is_stored_beside_what_is_unknown_or_contradicts_it(*, is_
         assert shelf.objects == stored
         await neither_is_served(node)
     async with running(disk, shelf, seed=3, crashes=crashes, is_last=False) as node:
-        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         await asyncio.sleep(0.1)
         assert shelf.objects == stored, "a restart does not change its mind"
         await neither_is_served(node)
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=False, is_head_only=False)
         assert any("store has other bytes" in each.why for each in told.lost), told
-        assert (await node.broker.replica(NAME)).reason, "a look changed something"
+        assert (await node.broker.replica(NAME)).stop_reason, "a look changed something"
         with pytest.raises(InvalidArgument, match="more than its head"):
             await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=True)
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", told.head), "above all that a file or the store names"
+        assert (replica.stop_reason, replica.end) == ("", told.head), (
+            "above all that a file or the store names"
+        )
         end = ByteOffset(7000)
         found = [chunk.data async for chunk in read(replica, ByteOffset(0), end, block=False)]
         assert b"".join(found) == FIRST + b"?" * 5000, "the store's bytes are the journal's now"
@@ -291,7 +293,7 @@ async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_k
     config = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
         accept = node.broker.accept_loss
-        assert "reset-head" in (await node.broker.replica(NAME)).reason
+        assert "reset-head" in (await node.broker.replica(NAME)).stop_reason
         for may_act in (False, True):
             with pytest.raises(StoreUnhealthy, match=r"may know a greater offset.* nothing changed"):
                 await accept(NAME, None, head=None, may_act=may_act, is_head_only=True)
@@ -426,14 +428,14 @@ async def test_an_older_copy_is_noticed_by_the_producer_index_that_is_stored() -
         named = max(await indexing.points())
         assert named == 4 * len(lines)
     async with running(older, shelf, seed=3, crashes=crashes) as node:
-        reason = (await node.broker.replica(NAME)).reason
+        reason = (await node.broker.replica(NAME)).stop_reason
         assert f"producer index in the fragment store knows offset {named}" in reason, "from its opening on"
         assert node.broker.status(NAME).state == "behind-index"
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=True)
         assert told.head == named
         await append(node, lines)
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", named + len(lines))
+        assert (replica.stop_reason, replica.end) == ("", named + len(lines))
     assert not crashes
 
 

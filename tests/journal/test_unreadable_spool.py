@@ -161,7 +161,7 @@ async def test_a_journal_opens_with_a_seal_that_cannot_be_read(bad: Bad) -> None
         disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
         node.broker._context.log.quarantine(replica.stream)
         await append(node, NAME, b"refused")
-        await until(lambda: replica.reason)
+        await until(lambda: replica.stop_reason)
         spoil(bad, disk, f"{replica.directory}/{SEAL_NAME}")
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:
         await asyncio.wait_for(node.broker.replica(NAME), 5)
@@ -193,7 +193,7 @@ async def test_a_repair_does_not_write_over_a_sector_that_it_could_not_read(
     spoil(bad, disk, name, 2)
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
         replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
-        assert "accept-loss" in replica.reason
+        assert "accept-loss" in replica.stop_reason
         if is_below_checkpoint:
             with pytest.raises(Corrupt, match=r"does not have the content of \[0, 16384\)"):
                 await shown(node, NAME)
@@ -230,7 +230,7 @@ async def test_a_sector_that_cannot_be_read_is_written_whole_if_the_log_has_its_
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
         replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
         assert await shown(node, NAME) == b"".join(parts)
-        assert (replica.reason, replica.spool.file.size(), bad) == ("", 7_500, {})
+        assert (replica.stop_reason, replica.spool.file.size(), bad) == ("", 7_500, {})
     assert not crashes
 
 
@@ -269,7 +269,7 @@ async def test_a_sector_of_which_the_log_has_a_part_is_told_as_damage(bad: Bad) 
     spoil(bad, disk, name)
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
         replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
-        assert "does not have the content of [0, 12)" in replica.reason
+        assert "does not have the content of [0, 12)" in replica.stop_reason
         assert bytes(disk.state.files[name].view) == b"beforebehind"
         await accept(node)
     assert not crashes
@@ -294,7 +294,7 @@ async def test_the_readable_sectors_around_an_unreadable_one_are_written_again(b
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
         replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
         assert await shown(node, NAME) == b"".join(parts)
-        assert (replica.reason, bad) == ("", {})
+        assert (replica.stop_reason, bad) == ("", {})
     assert not crashes
 
 

@@ -20,11 +20,11 @@ from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec, registers_key
-from broadsheet.journal.loss_acceptance import TOLD_MAX, told_of
+from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, spans_of
 from broadsheet.journal.messages import LossReply
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
-from broadsheet.journal.seal_files import CLAIMS_TOLD_MAX, SEAL_NAME
+from broadsheet.journal.seal_files import LOST_CLAIMS_MAX, SEAL_NAME
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
@@ -64,7 +64,7 @@ async def test_a_refusal_names_its_journal_once_and_no_status_by_its_constant() 
     async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
         await node.broker.create(JournalSpec(name=NAME))
         replica = await node.broker.replica(NAME)
-        replica.reason = f"journal {NAME}: the fragment store knows offset 5"
+        replica.stop_reason = f"journal {NAME}: the fragment store knows offset 5"
         for status in (Status.INDEX_HAS_GREATER_OFFSET, Status.SHUTTING_DOWN, Status.NOT_FOUND):
             told = refusal(status, replica, 0)
             assert (told.count(f"journal {NAME}: "), status.name in told) == (1, False)
@@ -96,7 +96,7 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
             len(CONTENT),
             [(LAST, len(CONTENT))],
         )
-        assert (await node.broker.replica(NAME)).reason, "a look changed something"
+        assert (await node.broker.replica(NAME)).stop_reason, "a look changed something"
         with pytest.raises(InvalidArgument, match="accept-loss"):
             await accept(node, may_act=True, is_head_only=True)
         with pytest.raises(InvalidArgument, match="is below"):
@@ -104,7 +104,7 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
 
         assert (await accept(node, may_act=True)).is_done
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", len(CONTENT))
+        assert (replica.stop_reason, replica.end) == ("", len(CONTENT))
         assert await append(node, NAME, b"and on") is Status.OK
         with pytest.raises(InvalidArgument, match="no loss to accept"):
             await accept(node, may_act=True)
@@ -112,7 +112,7 @@ async def test_a_loss_that_is_accepted_leaves_a_journal_that_goes_on_above_it() 
     assert PARTS[-1] in kept(disk), "what nothing proves is kept aside"
     async with running(disk, Shelf(None, {}), seed=6, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
+        assert (replica.stop_reason, replica.end) == ("", len(CONTENT) + 6)
         assert replica.spool.read(ByteOffset(len(CONTENT)), 6) == b"and on"
         assert replica.closed == [] or replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
     assert not crashes
@@ -149,7 +149,7 @@ async def test_a_seal_that_is_gone_still_stops_its_journal(how: str) -> None:
         flip(disk, f"{directory}/{SEAL_NAME}", 20)
     for seed in (6, 7):  # The second start finds what the first one left.
         async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
-            assert "accept-loss" in (await node.broker.replica(NAME)).reason
+            assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
             assert await shown(node, NAME) == CONTENT[:LAST]
             assert await append(node, NAME, b"no") is Status.INDEX_HAS_GREATER_OFFSET
     assert PARTS[-1] in kept(disk), "nothing is cut off"
@@ -159,7 +159,7 @@ async def test_a_seal_that_is_gone_still_stops_its_journal(how: str) -> None:
         await _idle()
     async with running(disk, Shelf(None, {}), seed=9, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", len(CONTENT) + 6)
+        assert (replica.stop_reason, replica.end) == ("", len(CONTENT) + 6)
     assert PARTS[-1] in kept(disk), "what nothing proves is kept aside"
     assert not crashes
 
@@ -236,18 +236,22 @@ async def test_what_is_lost_of_many_records_fits_into_a_reply() -> None:
         flip(disk, *place_of(disk, b"record 000003", suffix))
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, config=config) as node:
         told = await accept(node, may_act=True)
-        assert len(told.lost) <= CLAIMS_TOLD_MAX + 3
+        assert len(told.lost) <= LOST_CLAIMS_MAX + 3
         assert told.head == max(each.end for each in told.lost) == count * len(b"record 000003")
     assert not crashes
 
 
 def test_a_reply_tells_the_rest_of_what_is_lost_as_one_span() -> None:
     """Ten thousand damaged files are lost as well."""
-    lost = [Lost(ByteOffset(n), ByteOffset(n + 1), "it is damaged") for n in range(TOLD_MAX + 5)]
-    told = told_of(lost)
-    assert len(told) == TOLD_MAX + 1
-    assert (told[-1].begin, told[-1].end, told[-1].why) == (TOLD_MAX, TOLD_MAX + 5, "5 more spans in it")
-    assert told_of(lost[:2]) == told[:2]
+    lost = [Lost(ByteOffset(n), ByteOffset(n + 1), "it is damaged") for n in range(LOST_SPANS_MAX + 5)]
+    told = spans_of(lost)
+    assert len(told) == LOST_SPANS_MAX + 1
+    assert (told[-1].begin, told[-1].end, told[-1].why) == (
+        LOST_SPANS_MAX,
+        LOST_SPANS_MAX + 5,
+        "5 more spans in it",
+    )
+    assert spans_of(lost[:2]) == told[:2]
 
 
 async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
@@ -262,7 +266,7 @@ async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
         await _idle()  # It is durable, and the log trimmed.
     flip(disk, *place_of(disk, CONTENT, ".spool"))
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
-        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         told = await accept(node, may_act=True)
         assert [(e.begin, e.end) for e in told.lost] == [(0, len(CONTENT))], "each byte once"
         assert await append(node, NAME, b"on") is Status.OK
@@ -277,7 +281,7 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
     for name in [name for name in disk.state.files if name.startswith("journals/log/")]:
         disk.state.remove(name)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
-        assert "reset-head" in (await node.broker.replica(NAME)).reason
+        assert "reset-head" in (await node.broker.replica(NAME)).stop_reason
         told = await accept(node, may_act=True, is_head_only=True)
         assert told.head == len(CONTENT)
         assert await append(node, NAME, b"on") is Status.OK
@@ -285,7 +289,7 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
     assert CONTENT in kept(disk)
     async with running(cut, Shelf(None, {}), seed=3, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.end) == ("", len(CONTENT) + 2)
+        assert (replica.stop_reason, replica.end) == ("", len(CONTENT) + 2)
         assert await shown(node, NAME) == b"on"
     assert not crashes
 
@@ -361,7 +365,7 @@ async def test_a_loss_that_the_disk_has_no_room_to_accept_is_refused_and_accepte
     disk, crashes = await quarantined(), list[BaseException]()
     faulty = FaultyDisk(disk)
     async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, faulty=faulty) as node:
-        assert (await node.broker.replica(NAME)).reason
+        assert (await node.broker.replica(NAME)).stop_reason
         for fault in (
             Fault("write_at", error=errno.ENOSPC, name="*.lost", times=1),
             Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1),
@@ -369,7 +373,7 @@ async def test_a_loss_that_the_disk_has_no_room_to_accept_is_refused_and_accepte
             faulty.plan(fault)
             with pytest.raises(StoreUnhealthy, match=r"No space left.*accept-loss"):
                 await accept(node, may_act=True)
-            assert "accept-loss" in (await node.broker.replica(NAME)).reason
+            assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
             assert (await node.broker.replica(NAME)).end == LAST
         assert (await accept(node, may_act=True)).is_done
         assert await append(node, NAME, b"and on") is Status.OK
@@ -395,7 +399,7 @@ async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_asid
     assert PARTS[1] in kept(disk)
     faulty = FaultyDisk(disk)
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes, faulty=faulty) as node:
-        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=1))
         with pytest.raises(StoreUnhealthy, match="accept-loss"):
             await accept(node, may_act=True)
@@ -410,15 +414,15 @@ async def test_a_loss_that_is_told_to_be_refused_is_not_accepted(passed: int) ->
     disk, crashes = await quarantined(), list[BaseException]()
     faulty = FaultyDisk(disk)
     async with running(disk, Shelf(None, {}), seed=5, crashes=crashes, faulty=faulty) as node:
-        assert (await node.broker.replica(NAME)).reason
+        assert (await node.broker.replica(NAME)).stop_reason
         faulty.plan(Fault("sync_dir", error=errno.EMFILE, name="journals/spool/*", after=passed, times=1))
         try:
             is_done = (await accept(node, may_act=True)).is_done
         except StoreUnhealthy:
-            assert (await node.broker.replica(NAME)).reason, "it is accepted"
+            assert (await node.broker.replica(NAME)).stop_reason, "it is accepted"
             is_done = (await accept(node, may_act=True)).is_done
         except Unknown:
-            is_done = not (await node.broker.replica(NAME)).reason
+            is_done = not (await node.broker.replica(NAME)).stop_reason
         assert is_done
         assert await append(node, NAME, b"and on") is Status.OK
     assert not crashes
@@ -434,12 +438,12 @@ async def test_a_loss_is_not_told_to_be_refused_where_only_its_epoch_key_was_not
         raise StoreUnhealthy("the map is full")
 
     async with running(disk, Shelf(None, {}), seed=5, crashes=crashes) as node:
-        assert (await node.broker.replica(NAME)).reason
+        assert (await node.broker.replica(NAME)).stop_reason
         with monkeypatch.context() as patch:
             patch.setattr(node.keyspace, "transact", full)
             with pytest.raises(Unknown, match="is accepted"):
                 await accept(node, may_act=True)
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         assert await append(node, NAME, b"and on") is Status.OK
     assert not crashes
 
@@ -454,13 +458,13 @@ async def test_what_is_sound_outlives_a_power_cut_after_a_loss_was_accepted() ->
         await _idle()
     wipe_sum(disk, PARTS[-1])
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, is_last=False) as node:
-        assert (await node.broker.replica(NAME)).reason
+        assert (await node.broker.replica(NAME)).stop_reason
         assert (await accept(node, may_act=True)).is_done
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
         cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
     async with running(cut, Down(None, {}), seed=3, crashes=crashes) as node:
         replica = await node.broker.replica(NAME)
-        assert (replica.reason, replica.begin, replica.end) == ("", 0, len(CONTENT))
+        assert (replica.stop_reason, replica.begin, replica.end) == ("", 0, len(CONTENT))
         assert replica.closed[0].read(ByteOffset(0), LAST) == CONTENT[:LAST]
     assert not crashes
 
@@ -488,7 +492,7 @@ async def test_what_is_acknowledged_while_a_loss_is_accepted_stays() -> None:
         found = (await shown(node, NAME)).removeprefix(CONTENT).split(b",")[:-1]
         assert len(acknowledged) > 90
         assert [n for n in acknowledged if b"%03d" % n not in found] == []
-        assert (await node.broker.replica(NAME)).reason == ""
+        assert (await node.broker.replica(NAME)).stop_reason == ""
     assert not crashes
 
 
@@ -567,7 +571,7 @@ async def test_files_that_only_a_damaged_checkpoint_names_are_told_before_they_a
         await _idle()
     flip(disk, *place_of(disk, b"\xaefragment_begin", ".wal"), bit=64)  # Its checkpoint does not decode.
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=config) as node:
-        assert "accept-loss" in (await node.broker.replica(NAME)).reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
         left = await node.broker.replica(NAME)
         served = [chunk async for chunk in read(left, left.begin, None, block=False)]

@@ -41,7 +41,7 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
-from broadsheet.journal.loss_acceptance import TOLD_MAX, Loss, give_up, look, told_of
+from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, give_up, look, spans_of
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
@@ -80,7 +80,7 @@ class Slot:
         self.attempt = asyncio.Lock()
         """Held while the journal is being opened, so that a deletion waits for the end of that."""
         self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
-        self.trouble = ""  # Why the journal is not open yet.
+        self.opening_error = ""  # Why the journal is not open yet.
 
 
 class Broker:
@@ -129,7 +129,7 @@ class Broker:
     @property
     def stopped_count(self) -> int:
         """How many journals refuse appends or have damaged content; `status` tells the reason."""
-        return sum(any((e.reason, e.trouble, e.damage, e.index.first_conflict())) for e in self.replicas)
+        return sum(each.has_stopped for each in self.replicas)
 
     @property
     def is_full(self) -> bool:
@@ -208,7 +208,7 @@ class Broker:
         """Wait for work that may still create a file of the journal, then remove its content and keys."""
         if slot is not None:
             if slot.housekeeping is not None:
-                await slot.housekeeping.settle()
+                await slot.housekeeping.finish()
             async with slot.attempt:
                 pass
         await finish_delete(self._context, marked)
@@ -227,7 +227,7 @@ class Broker:
         async def carry() -> None:
             error: BroadsheetError | None = None
             try:
-                told = await work
+                outcome = await work
             except BroadsheetError as refused:
                 error = refused
             except asyncio.CancelledError:
@@ -239,7 +239,7 @@ class Broker:
             if error is not None:
                 result.set_exception(error)
             else:
-                result.set_result(told)
+                result.set_result(outcome)
 
         self._context.scope.spawn(carry(), name=name)
         return await result
@@ -296,7 +296,7 @@ class Broker:
         except TimeoutError:
             raise StoreUnhealthy(
                 f"journal {name} is being opened for {patience // MILLISECOND} ms and more:"
-                f" {slot.trouble or 'its turn has not come'}; nothing was done; try again later"
+                f" {slot.opening_error or 'its turn has not come'}; nothing was done; try again later"
             ) from None
         except asyncio.CancelledError:
             if not slot.opened.cancelled():
@@ -334,21 +334,18 @@ class Broker:
         slot = self._slots.get(info.name)
         replica = slot.replica if slot is not None else None
         if replica is None:
-            return JournalStatus(
-                name=info.name,
-                state="opening",
-                create_revision=info.create_revision,
-                reason=slot.trouble if slot is not None else "",
-            )
+            why = slot.opening_error if slot is not None else ""
+            return JournalStatus(info.name, "opening", create_revision=info.create_revision, reason=why)
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        trouble = next((told for each in replica.closed if (told := each.trouble or each.refused)), "")
-        reason = replica.reason or replica.damage or trouble or disagreement(replica.index.first_conflict())
+        unstored = next((found for each in replica.closed if (found := each.bad_copy or each.unstored)), "")
+        conflict = disagreement(replica.index.first_conflict())
+        reason = replica.stop_reason or replica.damage or unstored or conflict
         if pipeline.state is State.OPEN and pipeline.is_full:
-            state, reason = "full", "; ".join(each for each in (replica.fullness, trouble) if each)
+            state, reason = "full", "; ".join(each for each in (replica.fullness, unstored) if each)
         if not replica.is_listed:
             reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
-        if replica.trouble:
-            state, reason = "damaged", replica.trouble
+        if replica.log_fault:
+            state, reason = "damaged", replica.log_fault
         registers = pipeline.committed_registers
         return JournalStatus(
             name=info.name,
@@ -382,7 +379,7 @@ class Broker:
             NotFound, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision)
-        if not (replica.reason or replica.damage) and replica.log_registers is not None:
+        if not (replica.stop_reason or replica.damage) and replica.log_registers is not None:
             raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.fault]
@@ -392,7 +389,7 @@ class Broker:
             text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
             raise StoreUnhealthy(text) from error
         looking = partial(look, replica, self._keys(info), head=head, doubted=doubted)
-        reason, loss = replica.reason or replica.damage, await context.disk.run(looking)
+        reason, loss = replica.stop_reason or replica.damage, await context.disk.run(looking)
         if is_head_only and loss.is_damaged:
             raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
         if may_act:
@@ -401,9 +398,9 @@ class Broker:
             journal=info.name,
             reason=reason,
             head=loss.head,
-            lost=told_of(loss.lost),
+            lost=spans_of(loss.lost),
             are_registers_lost=loss.are_registers_lost,
-            kept_aside=[*loss.kept_aside[:TOLD_MAX]],
+            kept_aside=[*loss.kept_aside[:LOST_SPANS_MAX]],
             is_done=may_act,
         )
 
@@ -425,7 +422,7 @@ class Broker:
         try:
             async with slot.attempt:  # A deletion waits for the lock.
                 if slot.housekeeping is not None:
-                    await slot.housekeeping.settle(context.config.removal_wait)
+                    await slot.housekeeping.finish(context.config.removal_wait)
                     slot.housekeeping = None
                 keys = self._keys(replica.info)
                 # Look again: a journal that lost only its registers accepted appends until it was closed.
@@ -467,7 +464,7 @@ class Broker:
                 if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
                     self._context.spools.relieve()
                     backoff.reset()  # Descriptors are free again as soon as other files are synced.
-                slot.trouble = str(error)
+                slot.opening_error = str(error)
                 await asyncio.sleep(in_seconds(backoff.next()))
                 continue
             for attempt in slot.settled:

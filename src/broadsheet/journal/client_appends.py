@@ -132,13 +132,13 @@ class Appending:
         )
         timeout = Duration(max(1, int(within * SECOND)))
         try:
-            told, _ = await self.caller.call(
+            reply, _ = await self.caller.call(
                 "journal.settle", asked, reply=SettleReply, timeout=timeout, is_idempotent=True
             )
-            if told.commit is not None:
-                return told.commit
+            if reply.commit is not None:
+                return reply.commit
             offset = condition.offset
-            is_certain = told.known_from == 0 or (offset is not None and told.known_from <= offset)
+            is_certain = reply.known_from == 0 or (offset is not None and reply.known_from <= offset)
             if not is_certain and offset is not None and pieces is not None:
                 is_certain = await self._stand_others(journal, offset, b"".join(pieces))
         except (Refused, Corrupt, ProtocolError) as error:

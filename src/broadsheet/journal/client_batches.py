@@ -131,20 +131,20 @@ class Batches:
         finally:
             self._user_count -= 1
             self._look_idle()
-        told = [answer for answer in answers if isinstance(answer, Acknowledged)]
+        acknowledged = [answer for answer in answers if isinstance(answer, Acknowledged)]
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
         if not failed:
-            pairs = zip(frames, told, strict=True)
+            pairs = zip(frames, acknowledged, strict=True)
             return [commit for frame, each in pairs for commit in _commits(frame, each.begin)]
         if any(isinstance(error, Unknown | ShuttingDown | NotFound) for error in failed):
             old, self._stream = self._stream, None
             if old is not None:
                 self._drop(old)
-        if not told and not any(isinstance(error, Unknown) for error in failed):
+        if not acknowledged and not any(isinstance(error, Unknown) for error in failed):
             raise failed[0]
         raise Unknown(
-            f"journal {self._journal}: {len(told)} of {len(frames)} frames are appended, and the others are"
-            f" not, or may be: {failed[0]}"
+            f"journal {self._journal}: {len(acknowledged)} of {len(frames)} frames are appended, and the"
+            f" others are not, or may be: {failed[0]}"
         ) from failed[0]
 
     async def _submit_all(
@@ -185,10 +185,10 @@ class Batches:
         async with self._opening:
             if self._stream is None or self._stream.has_ended:
                 request = RunRequest(journal=self._journal)
-                told, self._stream = await self._caller.open_run(
+                opened, self._stream = await self._caller.open_run(
                     "journal.append_run", request, reply=RunReply
                 )
-                self._frame_bytes_max = min(FRAME_BYTES_MAX, told.run_bytes_max)
+                self._frame_bytes_max = min(FRAME_BYTES_MAX, opened.run_bytes_max)
             return self._stream
 
     async def _send(self) -> None:

@@ -3,7 +3,7 @@
 Offsets are bytes. The first three are restartable procedures, and so are the first listing of the store and
 the healing of the log; of each at most one is under way for an open journal. The pipeline hears two things
 from here: `RollAsked`, at a multiple of `flush_interval`, and `FellBehind`, if the store knows what the
-journal lacks (`Replica.fall_behind`). The log is trimmed only below the records that a checkpoint covers, and
+journal lacks (`Replica.stop`). The log is trimmed only below the records that a checkpoint covers, and
 a spool file is removed only after its fragment was read back from the store (journals.14, J10). A fragment is
 uploaded only up to the committed end (journals.8). Source: journals.8, journals.14.
 """
@@ -69,14 +69,14 @@ class Housekeeping:
         log.on_flush_request(replica.stream, lambda _stream: self.checkpoint())
         log.on_quarantine(replica.stream, lambda _stream: self.heal())
 
-    async def settle(self, within: Duration | None = None) -> None:
+    async def finish(self, within: Duration | None = None) -> None:
         """Return once all background work of a closed replica has ended.
 
         Args:
             within: after this time work that still waits for the store is cancelled. That is safe: if the
                 store accepts such a fragment later, the fragment still has the content of its name.
         """
-        assert self._replica.is_closed, "a live replica never settles"
+        assert self._replica.is_closed, "a live replica has more work to come"
         if self._timer is not None:
             self._timer.cancel()
         if self._listing is not None:
@@ -98,7 +98,7 @@ class Housekeeping:
 
     def start(self) -> None:
         """Begin with the work that an earlier opening left: a long log, closed spools."""
-        if not self._replica.reason:
+        if not self._replica.stop_reason:
             self.consider_checkpoint()  # A short log needs none: the next start can read it again.
             self._flush_later()
         if not self._replica.is_listed:
@@ -210,7 +210,7 @@ class Housekeeping:
         replica = self._replica
         is_owned = any(upload.is_placing for upload in replica.streamed_appends.values())
         is_busy = self._is_checkpointing or self.healing.is_active
-        if is_busy or replica.is_closed or is_owned or replica.reason:
+        if is_busy or replica.is_closed or is_owned or replica.stop_reason:
             return
         self._is_checkpointing = True
         replica.log_bytes = 0
@@ -312,7 +312,7 @@ class Housekeeping:
         if not self._replica.may_upload:
             return None
         for spool in self._replica.closed:
-            if spool.end <= self._replica.end and not spool.fault and not spool.trouble:
+            if spool.end <= self._replica.end and not spool.fault and not spool.bad_copy:
                 return spool
         return None
 
@@ -340,22 +340,22 @@ class Housekeeping:
         try:
             fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)
         except OSError as error:
-            spool.refused = not_stored(spool.begin, spool.end, error)
+            spool.unstored = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
             if await mend(replica, spool.begin, spool.end):
                 return False  # The log had the content: try again.
             if spool.fault:
                 return True  # The status tells it, and the file's other blocks are served.
-            spool.refused = not_stored(spool.begin, spool.end, error)
+            spool.unstored = not_stored(spool.begin, spool.end, error)
             return False  # No descriptor or no space was free: the log may still have the content.
         try:
             await replica.store.read_back(replica.name, fragment)
         except OSError as error:
-            spool.refused = not_stored(spool.begin, spool.end, error)
+            spool.unstored = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
-            spool.trouble = str(error)  # The store's copy is bad; the spool is sound, and goes on serving.
+            spool.bad_copy = str(error)  # The store's copy is bad; the spool is sound, and goes on serving.
             return True
         if replica.is_closed:
             return True

@@ -40,11 +40,11 @@ class Healing:
 
     def begin(self) -> bool:
         """Refuse content from now on; returns whether the caller must call `attempt` until it is over."""
-        if self.is_active or self._replica.is_closed or self._replica.reason:
+        if self.is_active or self._replica.is_closed or self._replica.stop_reason:
             return False
         hit("journal.healing")
         self.is_active = True
-        self._replica.trouble = "the log lost an old record of it; it is being written anew: try again soon"
+        self._replica.log_fault = "the log lost an old record of it; it is being written anew: try again soon"
         return True
 
     async def attempt(self) -> bool:
@@ -68,7 +68,7 @@ class Healing:
         if not context.log.is_quarantined(replica.stream):
             if self._seal is not None and not await self._begun(self._seal, is_sealed=True):
                 return False  # The stream was reset, and its checkpoint is not in it yet.
-            replica.trouble = ""
+            replica.log_fault = ""
             return True
         if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
             return False  # Appends that were adopted before the damage was found will be durable soon.
@@ -92,7 +92,8 @@ class Healing:
         await context.disk.run(lambda: write_seal(context.disk, replica.directory, seal))
         for spool, damage in damaged:
             spool.damage = damage  # `accept-loss` moves damaged files aside.
-        replica.reason = replica.trouble = seal.reason
+        replica.log_fault = seal.reason
+        replica.stop(seal.reason)
         return True
 
     async def _begun(self, seal: Seal, *, is_sealed: bool) -> bool:
@@ -105,7 +106,7 @@ class Healing:
             await begin_log(context, replica.stream, replica.directory, seal=seal, is_sealed=True)
         except BroadsheetError:
             return False
-        self._seal, replica.trouble = None, ""
+        self._seal, replica.log_fault = None, ""
         return True
 
     def _sealed(self, checkpoint: Checkpoint, damaged: Sequence[tuple[SpoolFile, str]]) -> Seal:

@@ -50,7 +50,7 @@ class Loss(msgspec.Struct, frozen=True):
     """Files that were moved aside, beside the spools."""
 
 
-TOLD_MAX: Final = 1_000
+LOST_SPANS_MAX: Final = 1_000
 """Spans, and files, that a reply tells one by one: more may not fit into a frame."""
 OTHER_BYTES: Final = "the fragment store has other bytes there, which are served: this file is moved aside"
 
@@ -89,8 +89,8 @@ def look(
     lost = list(seal.lost if seal is not None else ())
     lost += [Lost(each.begin, each.end, each.fault, each.digest()) for each in here if each.fault]
     lost += [Lost(each.begin, each.end, OTHER_BYTES, each.digest()) for each in other]
-    if replica.trouble and not seal:
-        lost.append(Lost(replica.begin, replica.end, replica.trouble))
+    if replica.log_fault and not seal:
+        lost.append(Lost(replica.begin, replica.end, replica.log_fault))
     reached = max([replica.index.end, *(each.end for each in sound)])
     named = [(replica.index.end, "the fragment store has it"), (replica.end, "it was the committed end")]
     named.append((replica.named_end, "the producer index in the fragment store names it"))
@@ -110,15 +110,15 @@ def look(
         if each.begin <= reached:
             reached = max(reached, each.end)  # This span is in the report already.
     checkpoint = _checkpoint(replica, sound, chosen)
-    untold = [each for each in _moved(replica, files, checkpoint, lost) if each.begin < reached]
+    unlisted = [each for each in _moved(replica, files, checkpoint, lost) if each.begin < reached]
     if reached < chosen:
         lost.append(Lost(reached, chosen, f"no file or fragment has it, but {chosen} is known: {why}"))
     registers = replica.log_registers
     return Loss(
         head=chosen,
-        lost=tuple(dict.fromkeys((*lost, *untold))),
+        lost=tuple(dict.fromkeys((*lost, *unlisted))),
         checkpoint=checkpoint,
-        is_damaged=len(sound) < len(here) or bool(untold) or bool(seal is not None and seal.reason),
+        is_damaged=len(sound) < len(here) or bool(unlisted) or bool(seal is not None and seal.reason),
         are_registers_lost=registers is None,
         kept_aside=tuple(lost_files(disk, directory)),
     )
@@ -150,11 +150,11 @@ def _moved(
 
     If the record that named a closed file is damaged, the file may be whole, but nothing proves it.
     """
-    kept, told = _kept(checkpoint), {each.begin: each.end for each in lost}
+    kept, listed = _kept(checkpoint), {each.begin: each.end for each in lost}
     for name, begin, size in files:
         at, end = max(begin, kept.get(begin, begin)), ByteOffset(begin + size)
         stored = replica.index.covering(at)
-        if at < end and told.get(at, at) < end and (stored is None or stored.end < end):
+        if at < end and listed.get(at, at) < end and (stored is None or stored.end < end):
             yield Lost(at, end, f"no sound record of the log names {name} there, and it is moved aside")
 
 
@@ -164,14 +164,14 @@ def _kept(checkpoint: Checkpoint) -> dict[ByteOffset, ByteOffset]:
     return {**kept, checkpoint.fragment_begin: checkpoint.end}
 
 
-def told_of(lost: Sequence[Lost]) -> list[LostSpan]:
-    """The lost spans of a reply; above `TOLD_MAX` spans, one span around all others takes their place."""
-    rest = lost[TOLD_MAX:]
-    told = [LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in lost[:TOLD_MAX]]
-    if rest:
-        begin, end = min(each.begin for each in rest), max(each.end for each in rest)
-        told.append(LostSpan(begin, end, f"{len(rest)} more spans in it"))
-    return told
+def spans_of(lost: Sequence[Lost]) -> list[LostSpan]:
+    """The lost spans of a reply; above `LOST_SPANS_MAX`, one around all others takes their place."""
+    others = lost[LOST_SPANS_MAX:]
+    spans = [LostSpan(e.begin, e.end, e.why, e.sum.hex(), e.first_append) for e in lost[:LOST_SPANS_MAX]]
+    if others:
+        begin, end = min(each.begin for each in others), max(each.end for each in others)
+        spans.append(LostSpan(begin, end, f"{len(others)} more spans in it"))
+    return spans
 
 
 def give_up(replica: Replica, loss: Loss) -> None:

@@ -138,9 +138,9 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         attempts=Attempts.nothing_known() if reason else plan.attempts,
         spool=spool,
         closed=closed,
-        index=index,
+        stored=index,
         store=store,
-        reason=reason,
+        stop_reason=reason,
         awaited=None if listed is not None else _awaited(plan, spools),
         doubted=contradicted.spools,
         notice=unproven(directory, aside),
@@ -230,14 +230,14 @@ async def contradiction(
         try:
             if is_within and await _digest(shared, fragment) == fragment.sum:
                 continue
-            told = (
+            text = (
                 f"journal {name}: the fragment store has {fragment.name}, which is not what the spool files"
                 " have there: was an older copy of the data directory put back? Nothing is overwritten:"
                 f" put the newer copy back, or go on with the store's: {accept_loss(name)}"
             )
         except Corrupt as error:
-            told = str(error)
-        reason = reason or told
+            text = str(error)
+        reason = reason or text
         doubted |= dict.fromkeys(each.begin for each in shared)
     return Contradiction(reason, doubted)
 

@@ -27,7 +27,6 @@ from broadsheet.errors import (
 from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
-from broadsheet.journal.remedies import reset_head
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
@@ -77,26 +76,26 @@ class Indexing:
         self._indexed = self._reached = ByteOffset(0)
         """The last frame boundary, and the end of the bytes, that were processed."""
         self._sum = 0
-        self._rest = b""
+        self._unfinished = b""
         self._turn = asyncio.Lock()
-        self.trouble = ""
+        self.end_reason = ""
         """Why the indexing has ended."""
 
     def give_back(self) -> bool:
         """Forget the producers; False while the index is at work. The next index point reads them again."""
         if self._turn.locked():
             return False
-        self._index, self._rest = None, b""
+        self._index, self._unfinished = None, b""
         return True
 
     def close(self) -> None:
         """Hold no memory any more: the journal is closed, and no task of it is left."""
         self._replica.context.index_memory.release(self)
-        self._index, self._rest = None, b""
+        self._index, self._unfinished = None, b""
 
     def is_behind(self) -> bool:
         """Whether an index point may be made."""
-        return self._framing is not None and not self.trouble and self._next_target() is not None
+        return self._framing is not None and not self.end_reason and self._next_target() is not None
 
     async def catch_up(self) -> None:
         """Make every index that the committed bytes allow.
@@ -110,7 +109,7 @@ class Indexing:
             async with self._turn:
                 await self._catch_up()
         except (Corrupt, Trimmed) as error:
-            self.trouble = str(error)
+            self.end_reason = str(error)
             self._replica.notice = self._replica.notice or f"its producer index has ended: {error}"
 
     async def _catch_up(self) -> None:
@@ -128,7 +127,7 @@ class Indexing:
         Raises:
             OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
-        if self._framing is not None and not self._is_loaded and not self.trouble:
+        if self._framing is not None and not self._is_loaded and not self.end_reason:
             await self._carried()
         return list(self._points)
 
@@ -220,7 +219,7 @@ class Indexing:
             if match is not None:
                 self._points[ByteOffset(int(match.group(1), 16))] = name
         self._points = dict(sorted(self._points.items()))
-        self._judge(max(self._points, default=ByteOffset(0)))
+        self._replica.on_named(max(self._points, default=ByteOffset(0)))
         await self._begin()
         self._is_loaded = True
 
@@ -243,8 +242,8 @@ class Indexing:
             raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
         self._hold(begun(self._framing), b"")
 
-    def _hold(self, index: ProducerIndex, rest: bytes) -> None:
-        """Make `index` the newest one; `rest` is the begin of a frame behind it.
+    def _hold(self, index: ProducerIndex, unfinished: bytes) -> None:
+        """Make `index` the newest one; `unfinished` is the begin of a frame above it.
 
         Raises:
             Corrupt: it has too many producers. Throttled: the indexes of other journals have the memory.
@@ -267,19 +266,8 @@ class Indexing:
                 f"journal {name}: its index has {count} producers, and journals.index_producers_max,"
                 f" {memory.producers_max}, are held by indexes that are at work: try again later"
             )
-        self._index, self._rest = index, rest
-        self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(rest))
-
-    def _judge(self, named: ByteOffset) -> None:
-        """Stop appends if a stored index is above the head: its offset was committed once (J11)."""
-        replica = self._replica
-        replica.named_end = max(replica.named_end, named)
-        if named > replica.opened_head:
-            replica.fall_behind(
-                f"journal {replica.name}: its producer index names offset {named}, but the head at the start"
-                f" was {replica.opened_head}: put the newer data directory back, or"
-                f" {reset_head(replica.name)}"
-            )
+        self._index, self._unfinished = index, unfinished
+        self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(unfinished))
 
     async def _stored(self, name: str) -> bytes:
         """An undamaged index as it is stored.
@@ -315,23 +303,23 @@ class Indexing:
         """Process the bytes below `target`, and store the index at the last frame boundary among them."""
         replica, index = self._replica, self._index
         assert index is not None
-        at = ByteOffset(index.offset + len(self._rest))
+        at = ByteOffset(index.offset + len(self._unfinished))
         while at < target:
             try:
                 chunk = await read_chunk(replica, at, target)
             except Trimmed:
-                self._rest = b""
+                self._unfinished = b""
                 await self._store(behind_hole(index, next_begin(replica, at)))
                 return
             at = chunk.end
-            content, before = self._rest + chunk.data, index
+            content, before = self._unfinished + chunk.data, index
             index = await replica.context.disk.run(partial(update, before, content))
-            rest = content[index.offset - before.offset :]
-            if len(rest) > FRAME_BYTES_MAX:
+            unfinished = content[index.offset - before.offset :]
+            if len(unfinished) > FRAME_BYTES_MAX:
                 raise Corrupt(
                     f"journal {replica.name}: no frame ends within {FRAME_BYTES_MAX} bytes of {index.offset}"
                 )
-            self._hold(index, rest)
+            self._hold(index, unfinished)
         if index.offset not in self._points and index.offset:
             await self._store(index)
 
@@ -347,4 +335,4 @@ class Indexing:
         passed("journal.index.after_write")
         self._sum = total
         self._points[index.offset] = name
-        self._hold(index, self._rest)
+        self._hold(index, self._unfinished)

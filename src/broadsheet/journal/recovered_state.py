@@ -162,8 +162,8 @@ def _in_order(found: Recovered, before: Sequence[bytes]) -> list[bytes]:
 
 def _attempts(plan: RecoveryPlan, claims: Claims) -> Attempts:
     """The attempts that remaining records tell about the repaired content; others may be missing."""
-    told = [*plan.attempts.remembered(), *(each for claim in claims.claims for each in claim.attempts)]
-    by_begin = {each.begin: each for each in told if each.begin < each.end <= plan.end}
+    remembered = [*plan.attempts.remembered(), *(each for claim in claims.claims for each in claim.attempts)]
+    by_begin = {each.begin: each for each in remembered if each.begin < each.end <= plan.end}
     attempts = Attempts([by_begin[begin] for begin in sorted(by_begin)], known_from=plan.attempts.known_from)
     attempts.lose(plan.end)
     return attempts

@@ -36,25 +36,25 @@ class Refusing(Protocol):
 
     name: JournalName
     context: Context
-    reason: str
-    trouble: str
+    stop_reason: str
+    log_fault: str
     fullness: str
-    refused_for: str
+    shortage: str
 
 
 def refusal(status: Status, journal: Refusing, begin: int) -> str:
     """The error text of a refusal, in which `begin` is the head that the append met."""
     fullness = (
-        journal.trouble
+        journal.log_fault
         or journal.fullness
-        or journal.refused_for
+        or journal.shortage
         or "the disk had no space left for it, or the process no open file: free some"
     )
     limits = journal.context.config.limits
     named = f"journal {journal.name}: "
-    told = _MESSAGES.get(status, status.name).format(
+    text = _MESSAGES.get(status, status.name).format(
         begin=begin,
-        reason=journal.reason,
+        reason=journal.stop_reason,
         remedy=accept_loss(journal.name),
         fullness=fullness,
         bytes_max=limits.append_bytes_max,
@@ -63,4 +63,4 @@ def refusal(status: Status, journal: Refusing, begin: int) -> str:
         rate=limits.flow_bytes_per_second_min,
         stall=limits.flow_stall // SECOND,
     )
-    return told if told.startswith(named) else named + told  # Reasons that a status tells name the journal.
+    return text if text.startswith(named) else named + text  # Reasons that a status tells name the journal.

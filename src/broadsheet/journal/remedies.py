@@ -30,7 +30,7 @@ def require_place(count: int, most: int) -> None:
         raise TooManyClosed(most)
 
 
-def want_of(error: Exception) -> str:
+def shortage_of(error: Exception) -> str:
     """Why there was no room for an append, with the remedy."""
     if isinstance(error, TooManyClosed):
         return str(error.strerror)

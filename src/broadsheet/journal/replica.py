@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer, ByteOffset, Epoch, LogStreamId, Token
@@ -51,7 +51,7 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.refusal_messages import refusal
-from broadsheet.journal.remedies import accept_loss, require_place, reset_head, want_of
+from broadsheet.journal.remedies import accept_loss, require_place, reset_head, shortage_of
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
@@ -68,50 +68,36 @@ NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses disk space or another open file. Nothing changed, and everything written is sound."""
 
 
-class OpenedReplica:
+class OpenedReplica(NamedTuple):
     """The result of an opening, from which a replica starts."""
 
-    def __init__(
-        self,
-        *,
-        info: JournalInfo,
-        stream: LogStreamId,
-        directory: str,
-        epoch: Epoch,
-        head: ByteOffset,
-        registers: RegisterState | None,
-        attempts: Attempts,
-        spool: SpoolFile,
-        closed: list[SpoolFile],
-        index: Index,
-        store: FragmentStore,
-        reason: str,
-        awaited: list[Fragment] | None = None,
-        doubted: Mapping[ByteOffset, None] = NONE_DOUBTED,
-        log_bytes: int = 0,
-        notice: str = "",
-        named_end: ByteOffset = ByteOffset(0),
-    ) -> None:
-        """Keep the fields.
-
-        Args:
-            directory: of the spool files.
-            attempts: of the last conditional appends.
-            closed: spools that are not yet known to be stored, by offset.
-            reason: why no content may be appended; empty if it may.
-            awaited: None if the store has listed its fragments. Otherwise `index` is empty, and these are the
-                spans that the store must have, because no spool file has them.
-            doubted: begins of the spool files that contradict stored fragments.
-            log_bytes: content in the log since the last checkpoint.
-            notice: what an operator should look at although the journal takes appends; empty if nothing.
-            named_end: the greatest offset of a stored producer index, as far as the store has told it.
-        """
-        self.info, self.stream, self.directory, self.epoch = info, stream, directory, epoch
-        self.head, self.registers, self.spool, self.closed = head, registers, spool, closed
-        self.attempts = attempts
-        self.index, self.store, self.reason, self.awaited = index, store, reason, awaited
-        self.doubted, self.log_bytes, self.notice = doubted, log_bytes, notice
-        self.named_end = named_end
+    info: JournalInfo
+    stream: LogStreamId
+    directory: str
+    """Of the spool files."""
+    epoch: Epoch
+    head: ByteOffset
+    registers: RegisterState | None
+    attempts: Attempts
+    """Of the last conditional appends."""
+    spool: SpoolFile
+    closed: list[SpoolFile]
+    """Spools that are not yet known to be stored, by offset."""
+    stored: Index
+    """The fragments in the store."""
+    store: FragmentStore
+    stop_reason: str
+    """Why no content may be appended until an operator acts; empty if it may."""
+    awaited: list[Fragment] | None = None
+    """None if the store has listed its fragments. If not, the spans that only the store can have."""
+    doubted: Mapping[ByteOffset, None] = NONE_DOUBTED
+    """Begins of the spool files that contradict stored fragments."""
+    log_bytes: int = 0
+    """Content in the log since the last checkpoint."""
+    notice: str = ""
+    """What an operator should look at although the journal takes appends; empty if nothing."""
+    named_end: ByteOffset = ByteOffset(0)
+    """The greatest offset of a stored producer index, as far as the store has told it."""
 
 
 class Replica:
@@ -123,7 +109,7 @@ class Replica:
         self.info, self.name = opened.info, opened.info.name
         self.stream, self.directory, self.epoch = opened.stream, opened.directory, opened.epoch
         self.spool, self.closed = opened.spool, opened.closed
-        self.index, self.store, self.reason = opened.index, opened.store, opened.reason
+        self.index, self.store, self.stop_reason = opened.stored, opened.store, opened.stop_reason
         self._awaited, self.opened_head, self.notice = opened.awaited, opened.head, opened.notice
         self.listing_wanted, self.listed = asyncio.Event(), asyncio.Event()
         """A reader wants what only the store tells; the store has told it, or the replica is closed."""
@@ -137,9 +123,9 @@ class Replica:
         self.on_persisted: Callable[[], None] = lambda: None
         self.on_advance: Callable[[], None] = lambda: None
         self.on_log_damaged: Callable[[], None] = lambda: None
-        self.trouble = ""  # Why nothing may be written to the log: it is being healed, or is sealed.
+        self.log_fault = ""  # Why nothing may be written to the log: it is being healed, or is sealed.
         self.fullness = ""  # Why appends are refused on a full disk, with the remedy.
-        self.refused_for = ""  # Why the last append was refused that found no space or no descriptor.
+        self.shortage = ""  # Why the last append was refused that found no space or no descriptor.
         self._awaiting = Awaiting(self.context, perform=self._try, refuse=self._refuse_for_want)
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._woken: dict[asyncio.Future[None], None] = {}  # Those that go on in one of the next turns.
@@ -150,7 +136,7 @@ class Replica:
             fragment_length=opened.info.spec.fragment.length,
             registers=opened.registers,
             attempts=opened.attempts,
-            is_behind=bool(opened.reason),
+            is_behind=bool(opened.stop_reason),
             limits=context.config.limits,
         )
         self.host: Host[Input, Output] = Host(
@@ -178,6 +164,11 @@ class Replica:
         return self.pipeline.committed_end
 
     @property
+    def has_stopped(self) -> bool:
+        """Whether it refuses content, or some of its own is damaged."""
+        return any((self.stop_reason, self.log_fault, self.damage, self.index.first_conflict()))
+
+    @property
     def damage(self) -> str:
         """The damage of the first damaged spool file; empty if none is known."""
         return next((each.fault for each in (*self.closed, self.spool) if each.fault), "")
@@ -199,11 +190,7 @@ class Replica:
         return self.is_listed and self._may_upload
 
     def require_listed(self) -> None:
-        """Refuse a call that depends on the stored fragments while they are not known.
-
-        Raises:
-            OSError: the store has not answered since the start.
-        """
+        """Raise OSError if the store has not answered since the start: its fragments are not known."""
         if not self.is_listed:
             raise OSError(errno.EAGAIN, "the fragment store has not answered since the start")
 
@@ -237,14 +224,24 @@ class Replica:
                 f"journal {self.name}: neither a spool file nor the fragment store has"
                 f" [{missing[0].begin}, {missing[0].end}): {contradiction or accept_loss(self.name)}"
             )
-        self.fall_behind(reason)
+        self.stop(reason)
         self._may_upload = not reason
 
-    def fall_behind(self, reason: str) -> None:
-        """Accept no more content, if there is a `reason`: a greater offset than the opened head is known."""
-        if reason and not self.reason:
-            self.reason, self._may_upload = reason, False
+    def stop(self, reason: str) -> None:
+        """Take no more content until an operator acts, if there is a `reason`. Reads and uploads go on."""
+        if reason and not self.stop_reason:
+            self.stop_reason = reason
             self.deliver(FellBehind())
+
+    def on_named(self, offset: ByteOffset) -> None:
+        """A stored producer index names `offset`. One above the opened head was committed once (J11)."""
+        self.named_end = max(self.named_end, offset)
+        if offset > self.opened_head and not self.stop_reason:
+            self._may_upload = False  # The newer data directory may have stored other bytes (J10).
+            self.stop(
+                f"journal {self.name}: its producer index names offset {offset}, but the head at the start"
+                f" was {self.opened_head}: put the newer data directory back, or {reset_head(self.name)}"
+            )
 
     def deliver(self, event: Input) -> None:
         """Deliver an event to the pipeline."""
@@ -299,7 +296,7 @@ class Replica:
 
     def _refuse_for_want(self, effect: Persist | Grant | Roll, why: str) -> None:
         """Refuse an effect that waited too long for a descriptor. Nothing of it was written."""
-        self.refused_for = why
+        self.shortage = why
         if isinstance(effect, Persist):
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
         elif isinstance(effect, Grant):
@@ -317,7 +314,7 @@ class Replica:
 
     def _write(self, effect: Persist) -> bool:
         """Stage the content in the spool and log its record; False: no descriptor is free now."""
-        if self.trouble:
+        if self.log_fault:
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
             return True
         saved: Saved | None = None
@@ -371,7 +368,7 @@ class Replica:
         if isinstance(error, OSError) and error.errno not in NO_SPACE:
             self.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return True
-        self.refused_for = want_of(error)
+        self.shortage = shortage_of(error)
         status = error.status if isinstance(error, Throttled | TooLarge) else Status.STORE_UNHEALTHY
         self._refuse(effect, saved, status)
         return True
@@ -478,7 +475,7 @@ class Replica:
         """Give the tail to a stream; False: no descriptor is free now."""
         upload = self.streamed_appends.get(effect.stream)
         try:
-            if upload is None or self.trouble:
+            if upload is None or self.log_fault:
                 raise OSError(errno.ENOSPC, "refused, or gone")
             spool = self._spool_from(effect.fragment_begin)
         except OSError as error:
@@ -487,7 +484,7 @@ class Replica:
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
                 return True
-            self.refused_for = want_of(error) if upload is not None else self.refused_for
+            self.shortage = shortage_of(error) if upload is not None else self.shortage
             status = Status.STORE_UNHEALTHY if upload is not None else Status.CANCELLED
             self.host.deliver(StreamFailed(stream=effect.stream, status=status))
             return True

@@ -23,7 +23,7 @@ SEAL_NAME: Final = "seal"
 LOST_SUFFIX: Final = ".lost"
 PIECE_BYTES: Final = 1 << 20
 SEAL_BYTES_MAX: Final = 16 << 20
-CLAIMS_TOLD_MAX: Final = 64
+LOST_CLAIMS_MAX: Final = 64
 """Records whose sums an operator is shown. The log may have a hundred thousand: neither a seal nor a reply
 has room for each."""
 
@@ -196,10 +196,10 @@ def lost_of(
         length_max: of one append; it bounds the claims, because a damaged record may name any span.
     """
     most = plan.end + length_max * max(1, len(claims.claims))
-    told = {claim.end: claim.sum for claim in claims.claims if plan.end < claim.end <= most}
+    sums = {claim.end: claim.sum for claim in claims.claims if plan.end < claim.end <= most}
     lost = [
-        Lost(plan.end, end, "a record of the log that is damaged or unproven names it", told[end])
-        for end in sorted(told)[-CLAIMS_TOLD_MAX:]  # They begin at one place: the furthest say it all.
+        Lost(plan.end, end, "a record of the log that is damaged or unproven names it", sums[end])
+        for end in sorted(sums)[-LOST_CLAIMS_MAX:]  # They begin at one place: the furthest say it all.
     ]
     if reach > plan.end:
         lost.append(Lost(plan.end, reach, "a record of the log that does not decode may have reached it"))

@@ -279,8 +279,8 @@ class Service:
     async def append_run(self, call: Call, request: RunRequest) -> RunOpened:
         """Open a stream of appends that arrive in runs; their one condition may be an offset."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
-        told = RunReply(journal=replica.info, run_bytes_max=self._config.run_bytes_max)
-        return RunOpened(body=told, sink=AppendRunSink(replica))
+        reply = RunReply(journal=replica.info, run_bytes_max=self._config.run_bytes_max)
+        return RunOpened(body=reply, sink=AppendRunSink(replica))
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""
@@ -299,8 +299,10 @@ class Service:
 
         try:
             async for chunk in read(replica, at, request.end, block=request.block, room=room):
-                told = ReadMessage(offset=chunk.offset, committed_end=replica.end, create_revision=revision)
-                await stream.send(told, (chunk.data,))
+                message = ReadMessage(
+                    offset=chunk.offset, committed_end=replica.end, create_revision=revision
+                )
+                await stream.send(message, (chunk.data,))
                 at = chunk.end
         except OSError as error:
             raise _store_down(request.journal, error) from error

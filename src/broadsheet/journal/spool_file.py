@@ -83,9 +83,9 @@ class SpoolFile:
         """Why some of its blocks cannot be served; empty if none is known to be damaged."""
         self.given_up: dict[ByteOffset, None] = {}
         """The begins of those blocks."""
-        self.trouble = ""
+        self.bad_copy = ""
         """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
-        self.refused = ""
+        self.unstored = ""
         """Why the store did not take it the last time; empty if it was not asked."""
         self._sha: Hash = sha1(usedforsecurity=False)
         self._block_crcs: list[int] = []
@@ -193,9 +193,9 @@ class SpoolFile:
         for block in range(first, last):
             at = (block - first) * BLOCK_BYTES
             if crc32c(view[at : at + BLOCK_BYTES]) != self._crc(block):
-                told = f"block {block} of [{self.begin}, {self.end}) fails its checksum"
+                what = f"block {block} of [{self.begin}, {self.end}) fails its checksum"
                 way_out = f": {self.unreadable}" if self.unreadable else ""
-                raise Corrupt(f"spool file {self.name}: {told}; its bytes are not served{way_out}")
+                raise Corrupt(f"spool file {self.name}: {what}; its bytes are not served{way_out}")
         skip = start - first * BLOCK_BYTES
         return found[skip : skip + length] if skip or len(found) != length else found
 

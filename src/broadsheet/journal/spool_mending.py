@@ -63,8 +63,8 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
         await spool.file.flush()
     spool.given_up |= given_up
     if given_up and not spool.unreadable:
-        told = f"{spool.name} is damaged at {min(given_up)}, and the log does not have its content any more"
-        spool.unreadable = f"journal {replica.name}: {told}: {accept_loss(replica.name)}"
+        what = f"{spool.name} is damaged at {min(given_up)}, and the log does not have its content any more"
+        spool.unreadable = f"journal {replica.name}: {what}: {accept_loss(replica.name)}"
     return len(wanted) == len(damaged) and not given_up
 
 

@@ -24,8 +24,8 @@ from broadsheet.journal.core.spool_claims import (
     Claim,
     Claims,
     agrees,
-    ends_told,
     is_put,
+    possible_ends,
     tells,
     tells_begin,
     tells_no_other_registers,
@@ -145,9 +145,9 @@ def _claimed_by_bytes(
     the sum in the record's head counts, for an end that the head names, or would name without one damaged
     bit.
     """
-    told = ends_told(last)
+    ends = possible_ends(last)
     for each in found:
-        for end, digest in _sums(disk, directory, each, [*told, each.end]):
+        for end, digest in _sums(disk, directory, each, [*ends, each.end]):
             if tells(last, digest) if end == each.end else tells_sum(last, digest):
                 yield Claim(each.begin, end, digest, first_append=0, registers_version=0)
 

@@ -112,9 +112,9 @@ def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
     return (Remembered(record.attempt, record.begin, record.end),) if record.attempt else ()
 
 
-def agrees(found: bytes, told: bytes) -> bool:
+def agrees(found: bytes, named: bytes) -> bool:
     """Whether the sum that was found equals the one in a record, except for a few damaged bits."""
-    return bits_wrong(found, told) <= WRONG_BITS_MAX and EMPTY_SUM not in (found, told)
+    return bits_wrong(found, named) <= WRONG_BITS_MAX and EMPTY_SUM not in (found, named)
 
 
 def bits_wrong(one: bytes, other: bytes) -> int:
@@ -172,13 +172,13 @@ def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) ->
     return reached
 
 
-def ends_told(record: bytes) -> list[ByteOffset]:
+def possible_ends(record: bytes) -> list[ByteOffset]:
     """The possible ends of a proposal whose head may have one damaged bit; a sum must prove the right one."""
     if (head := head_of(record)) is None:
         return []
-    told = [head.end, *(head.end ^ 1 << bit for bit in range(64))]
-    told += [head.begin + head.content_bytes, head.begin + head.content_bytes - ATTEMPT_BYTES]
-    return [ByteOffset(end) for end in dict.fromkeys(told)]
+    ends = [head.end, *(head.end ^ 1 << bit for bit in range(64))]
+    ends += [head.begin + head.content_bytes, head.begin + head.content_bytes - ATTEMPT_BYTES]
+    return [ByteOffset(end) for end in dict.fromkeys(ends)]
 
 
 def tells_sum(record: bytes, digest: bytes) -> bool:
@@ -204,8 +204,8 @@ def tells_no_other_registers(record: bytes, known: RegisterState | None) -> bool
     if known is None:
         return False
     fields = (("values", known.values), ("version", known.version), ("at", known.at))
-    told = sum(_pair(name, value) in record for name, value in fields)
-    return told >= len(fields) - 1
+    matching = sum(_pair(name, value) in record for name, value in fields)
+    return matching >= len(fields) - 1
 
 
 def is_put(claim: Claim, known: RegisterState | None) -> bool:
