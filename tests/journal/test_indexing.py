@@ -201,6 +201,37 @@ async def test_a_deletion_waits_for_an_index_that_a_reader_asked_for() -> None:
     assert not crashes
 
 
+class Counting(Shelf):
+    """A store that counts how often an index is read."""
+
+    reads = 0
+
+    async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        self.reads += name.endswith(".index")
+        await asyncio.sleep(0)
+        return await super().get(name, begin, end)
+
+
+async def test_readers_that_ask_for_an_index_at_the_same_time_share_one_read() -> None:
+    """It is read whole: 1,000 calls for one of 26 MB kept the store from everybody else for 7 s."""
+    crashes: list[BaseException] = []
+    shelf = Counting(None, {})
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 4)
+        indexing = await node.broker.indexing(NAME)
+        await indexing.points()
+        shelf.reads = 0
+        found = await asyncio.gather(*[indexing.at(ByteOffset(4 * len(LINE))) for _ in range(50)])
+        assert [reply.offset for reply, _ in found] == [3 * len(LINE)] * 50
+        assert shelf.reads == 1
+
+        _damage(shelf, _indexes(shelf)[2])
+        found = await asyncio.gather(*[indexing.at(ByteOffset(4 * len(LINE))) for _ in range(5)])
+        assert [reply.offset for reply, _ in found] == [2 * len(LINE)] * 5, "it was not kept"
+    assert not crashes
+
+
 async def test_index_points_are_told_in_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

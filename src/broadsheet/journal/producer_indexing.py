@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
@@ -24,6 +24,7 @@ from broadsheet.errors import (
     Throttled,
     Trimmed,
 )
+from broadsheet.journal.block_cache import Flights
 from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import ProducerIndexReply
@@ -38,6 +39,13 @@ from broadsheet.runtime.failpoints import passed
 PRODUCERS_MAX: Final = 1_000_000
 """Producers of one journal that are remembered, some 400 bytes each. Above, its index ends there."""
 _NAME: Final = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{8})\.index")
+
+
+class FirstPart(NamedTuple):
+    """The first bytes of a stored index that is undamaged, and how many bytes it has in all."""
+
+    size: int
+    content: bytes
 
 
 def framing_of(spec: JournalSpec) -> Framing | None:
@@ -78,6 +86,7 @@ class Indexing:
         self._sum = 0
         self._unfinished = b""
         self._turn = asyncio.Lock()
+        self._flights = Flights()
         self.end_reason = ""
         """Why the indexing has ended."""
 
@@ -177,14 +186,14 @@ class Indexing:
         while below:
             point = below.pop()
             try:
-                stored = await self._stored(self._points[point])
+                found = await self._flights.join(point, partial(self._first_part, self._points[point]))
             except Corrupt as error:
                 hit("journal.index_passed_over")
                 damage = f" ({error})"
                 continue
             previous = below[-1] if below else None
-            part = stored[: replica.context.config.read_bytes_max]
-            return ProducerIndexReply(offset=point, previous=previous, size=len(stored)), part
+            assert isinstance(found, FirstPart), "parts are joined under the point"
+            return ProducerIndexReply(offset=point, previous=previous, size=found.size), found.content
         replica.require_listed()
         if replica.begin > 0:
             raise Corrupt(
@@ -192,6 +201,15 @@ class Indexing:
                 f" before {replica.begin} are gone: read uncommitted, or from an index point on"
             )
         return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
+
+    async def _first_part(self, name: str) -> "FirstPart":
+        """The first part of the index `name`, which is read whole. Callers at the same time share one read.
+
+        Raises:
+            Corrupt: it is missing or damaged.
+        """
+        stored = await self._stored(name)
+        return FirstPart(len(stored), stored[: self._replica.context.config.read_bytes_max])
 
     async def _part(self, point: ByteOffset, skip: int) -> tuple[ProducerIndexReply, bytes]:
         """The part of the index at `point` after `skip` bytes, at most `read_bytes_max` long.
