@@ -184,6 +184,30 @@ async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: in
         await other.scope.close()
 
 
+async def test_a_seal_that_a_failed_sync_left_is_durable_before_the_log_begins_anew() -> None:
+    """W6: the next start took it from the page cache, and a power cut meanwhile left neither seal nor log."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    shown, generation = keyspace.range(""), keyspace._log.generation(STREAM)
+    chunks = snapshot(keyspace.revision, keyspace._store.shown.frozen(), chunk_bytes=256)
+    await life.scope.close()
+    with pytest.raises(OSError, match="planned"):
+        write_seal(FaultyDisk(disk, [Fault("sync_dir", errno.EIO, "keyspace")]), Seal(generation, [*chunks]))
+    left: list[dict[str, bytes]] = []
+    state = disk.state
+    other = Life(SimDisk(state, reach=lambda _: left.append(state.image())), 2)
+    assert (await other.start()).range("") == shown
+    await other.scope.close()
+
+    for image in left:
+        cut = Life(SimDisk(DiskState.of(image, tuple(state.directories))), 3)
+        assert (await cut.start()).range("") == shown
+        await cut.scope.close()
+
+
 class CutBehindTheSeal(SimDisk):
     """The power fails as soon as the removal of the seal is durable; `left` is what the disk then has."""
 

@@ -129,12 +129,14 @@ def test_what_cannot_be_opened_is_refused_untouched(tmp_path: Path, content: byt
     assert (tmp_path / FORMAT_FILE).read_bytes() == content
 
 
-def test_a_format_file_that_the_disk_cannot_read_is_damaged(tmp_path: Path) -> None:
-    """The start named neither the file nor a way out: `Input/output error; make room`."""
+def test_a_format_file_that_the_disk_cannot_read_is_read_again_before_it_is_restored(tmp_path: Path) -> None:
+    """One read that failed is not yet damage: a backup would replace a sound file."""
     take(tmp_path).release()
     disk = FaultyDisk(LocalDisk(tmp_path), [Fault("read_at", errno.EIO, FORMAT_FILE)])
 
-    with pytest.raises(ConfigError, match=r"broadsheet\.json is damaged.* Restore this file from a backup"):
+    with pytest.raises(
+        ConfigError, match=r"cannot read broadsheet\.json .*\. Start again; if it stays so, restore this file"
+    ):
         claim(disk, root=str(tmp_path), node="n1", version="0.1")
 
 

@@ -206,4 +206,7 @@ async def test_an_object_with_a_sector_that_cannot_be_read_is_damaged_and_the_st
     assert not await objects.put_if_absent("a/bad", (b"x" * 5_000,)), "its bytes are not written over"
     with pytest.raises(Corrupt):
         await objects.get("a/bad")
+    monkeypatch.setattr(LocalFile, "size", lambda self: self.read_at(0, 1) and 0)
+    with pytest.raises(Corrupt, match="the disk cannot read"):
+        await objects.get("a/bad")  # Not even its length.
     objects.close()

@@ -173,7 +173,10 @@ def _form(disk: Disk, root: str) -> Format:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        content = b""  # The disk cannot read it: it is damaged.
+        raise ConfigError(
+            f"data directory {root}: the disk cannot read {FORMAT_FILE} ({error.strerror}). Start again; if "
+            "it stays so, restore this file from a backup, and nothing else"
+        ) from error
     finally:
         file.close()
     try:

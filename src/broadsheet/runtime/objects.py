@@ -197,7 +197,7 @@ class LocalObjects:
             file.close()
 
     def _get(self, name: str, begin: int, end: int | None) -> bytes:
-        file = self._disk.open(name)
+        file, stop = self._disk.open(name), end
         try:
             stop = file.size() if end is None else min(end, file.size())
             return file.read_at(begin, stop - begin) if begin < stop else b""

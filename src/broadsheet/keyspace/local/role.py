@@ -23,7 +23,7 @@ from broadsheet.keyspace.local.seal_file import (
     REVISION_LEAP,
     Seal,
     begin_log,
-    read_seal,
+    read_seal_durably,
     write_aside,
     write_seal,
 )
@@ -82,7 +82,7 @@ async def open_keyspace(
         crash=ports.crash,
     )
     found = log.recovered(STREAM)
-    seal = await ports.disk.run(lambda: read_seal(ports.disk))
+    seal = await ports.disk.run(lambda: read_seal_durably(ports.disk))
     next_offset = found.next_offset
     if seal is None:
         payloads: list[bytes] = []

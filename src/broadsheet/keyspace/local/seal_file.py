@@ -7,6 +7,7 @@ transaction is answered. Source: W6, W7; ADR 0122.
 """
 
 import asyncio
+import errno
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.ports import Disk
 from broadsheet.wal.log import Log
-from broadsheet.wal.segments import read_around
+from broadsheet.wal.segments import NO_SPACE
 
 DIRECTORY: Final = "keyspace"
 SEAL_NAME: Final = f"{DIRECTORY}/seal"
@@ -56,7 +57,14 @@ def read_seal(disk: Disk) -> Seal | None:
         return None
     file = disk.open(SEAL_NAME)
     try:
-        content = read_around(file, 0, file.size())
+        content = file.read_at(0, file.size())
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        text = f"{SEAL_NAME}: the disk cannot read it ({error.strerror})"
+        raise Corrupt(
+            f"{text}: start again; if it stays so, restore keyspace/ from a backup, or {REMEDY}"
+        ) from error
     finally:
         file.close()
     body, crc = content[:-CRC_BYTES], content[-CRC_BYTES:]
@@ -68,6 +76,22 @@ def read_seal(disk: Disk) -> Seal | None:
     except msgspec.DecodeError as error:
         raise ConfigError(f"{SEAL_NAME} does not decode: {error}: start the release that wrote it") from error
     raise ConfigError(f"{SEAL_NAME} has format {body[:1]!r}: start the newer release that wrote it")
+
+
+def read_seal_durably(disk: Disk) -> Seal | None:
+    """Like `read_seal`, and write the seal again: a failed sync may have left it in the page cache only.
+
+    The log is begun anew over it, and a power cut meanwhile would leave neither. A full disk leaves it as it
+    is.
+    """
+    seal = read_seal(disk)
+    if seal is not None:
+        try:
+            write_seal(disk, seal)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+    return seal
 
 
 def write_seal(disk: Disk, seal: Seal) -> None:
