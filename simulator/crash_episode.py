@@ -15,7 +15,8 @@ from broadsheet.base.types import NodeId
 from simulator.clock import NodeClock
 from simulator.coverage import Coverage
 from simulator.disk import SimDisk
-from simulator.disk_state import DiskState
+from simulator.disk_state import DiskState, Tape
+from simulator.entropy import Draws, stream
 from simulator.episode import Result, judged
 from simulator.loop import make_loop
 from simulator.moments import Gone
@@ -169,3 +170,18 @@ def _counted(_kind: str, counts: dict[str, int]) -> Callable[[str], None]:
         counts[name] = counts.get(name, 0) + 1
 
     return count
+
+
+class CrashHistories:
+    """One seed's epochs on one simulated disk: what all workloads of this tier begin with."""
+
+    def __init__(self, run: CrashEpisode) -> None:
+        seed, name = run.plan.seed, run.workload.name
+        self.run, self.knobs, self.clock = run, run.plan.knobs, run.clock
+        self.random = stream(seed, name, "operations")
+        self.judging = stream(seed, name, "judging")
+        self.disk_state = DiskState(Draws(seed, "medium", 0))
+        self.tape = Tape()
+        self.boots = 0
+        self.before: tuple[object, ...] = ()
+        """What was promised of the disk that the epoch begins with."""

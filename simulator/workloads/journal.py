@@ -40,7 +40,7 @@ from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
 from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
+from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
@@ -155,22 +155,14 @@ class _Disk(NamedTuple):
     """No write of it was torn."""
 
 
-class _Histories:
+class _Histories(CrashHistories):
     """One seed's epochs."""
 
     def __init__(self, run: CrashEpisode) -> None:
-        self.run, self.knobs = run, run.plan.knobs
-        self.random = stream(run.plan.seed, "journal", "operations")
-        self.judging = stream(run.plan.seed, "journal", "judging")
+        super().__init__(run)
         self.model = JournalModel()
-        self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
-        self.tape = Tape()
         self.names = [JournalName(f"sim/j{n}") for n in range(self.knobs["journals"])]
         self.shelf = Shelf(None, {})
-        self.clock = run.clock
-        self.boots = 0
-        self.before: tuple[object, ...] = ()
-        """What was promised of the disk that the epoch begins with."""
         self.watched: list[int] = []
         """Steps of the tape behind which a cut is worth a look."""
         self.read_at: list[int] = []

@@ -29,7 +29,7 @@ from broadsheet.runtime.role import Ports
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import KIB
 from simulator.clock import NodeClock, SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
+from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
@@ -106,19 +106,12 @@ class _Disk(NamedTuple):
     """Where they may, the number of the first transaction that was asked for after the damage."""
 
 
-class KeyspaceHistories:
+class KeyspaceHistories(CrashHistories):
     """One seed's epochs."""
 
     def __init__(self, run: CrashEpisode) -> None:
-        self.run, self.knobs = run, run.plan.knobs
-        self.random = stream(run.plan.seed, "keyspace", "operations")
-        self.judging = stream(run.plan.seed, "keyspace", "judging")
+        super().__init__(run)
         self.asked: list[_Asked] = []
-        self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
-        self.tape = Tape()
-        self.clock = run.clock
-        self.boots = 0
-        self.before: tuple[object, ...] = ()
         self.writing: list[int] = []
         """Steps of the tape at which a snapshot was being written."""
 

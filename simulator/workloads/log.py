@@ -29,10 +29,10 @@ from broadsheet.wal.format import RowFlag
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import LogFull, StreamQuarantined
 from simulator.clock import SimTime, SimTimers
-from simulator.crash_episode import NODE, CrashEpisode, CrashWorkload
+from simulator.crash_episode import NODE, CrashEpisode, CrashHistories, CrashWorkload
 from simulator.crashstates import CrashState, crash_states, record_on
 from simulator.disk import SimDisk
-from simulator.disk_state import SECTOR, DiskState, Tape
+from simulator.disk_state import SECTOR, DiskState
 from simulator.entropy import Draws, stream
 from simulator.logdamage import damaged
 from simulator.logimage import DIRECTORY, Kept, kept_of, read_image
@@ -87,12 +87,12 @@ class LogWorkload(CrashWorkload):
         _Histories(run).play()
 
 
-class _Histories:
+class _Histories(CrashHistories):
     """One seed's epochs."""
 
     def __init__(self, run: CrashEpisode) -> None:
-        self.run = run
-        self.knobs = knobs = run.plan.knobs
+        super().__init__(run)
+        knobs = self.knobs
         self.config = WALConfig(
             segment_bytes=knobs["segment_kib"] * KIB,
             segments_initial=3,
@@ -102,11 +102,8 @@ class _Histories:
             batch_bytes_max=knobs["batch_bytes"],
             vouch_delay=Duration(knobs["vouch_ms"] * MILLISECOND),
         )
-        self.random = stream(run.plan.seed, "log", "operations")
         self.early = stream(run.plan.seed, "log", "early")
         self.model = LogModel()
-        self.disk_state = DiskState(Draws(run.plan.seed, "medium", 0))
-        self.tape = Tape()
         self.trims: dict[int, Trims] = {}
         self.names = [LogStreamId(n + 1) for n in range(knobs["streams"])]
         self.serial = 0

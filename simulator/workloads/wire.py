@@ -13,7 +13,7 @@ Source: C1, C2, C6; access.4-6.
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -50,10 +50,11 @@ from simulator.workloads.wire_checks import (
 from simulator.workloads.wire_crowd import Crowd, CrowdServing, Keeper, patient
 from simulator.workloads.wire_long import Long, tail
 from simulator.workloads.wire_pressure import Pressure, Slots, lingering
-from simulator.workloads.wire_requests import Asked, Deeds, Told, is_early
+from simulator.workloads.wire_requests import Asked, ClientSide, Deeds, Told, is_early
 from simulator.workloads.wire_slow import Slow
 from simulator.world import Life, World
 
+S = TypeVar("S", bound=ClientSide)
 NODES: Final = (NodeId("n1"), NodeId("n2"))
 TIMEOUT: Final = Duration(800 * MILLISECOND)
 LIMITS: Final = WireLimits(
@@ -416,15 +417,14 @@ class _Client:
         self.random = context.random("operations")
         self.pool = Pool(context.ports, context.scope, limits=_limits(self.knobs), token=self._token)
         self.routed = Routed(self.pool, [context.address_of(node) for node in NODES], policy=POLICY)
-        self.crowd = Crowd(context, run, self.routed, deeds, self.random)
-        self.long = Long(
-            context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
-        )
-        self.pressure = Pressure(context, run, self.routed, deeds, self.random)
-        self.borders = Borders(
-            context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
-        )
-        self.slow = Slow(context, run, self.routed, limits=LIMITS, token=self._token)
+
+        def side(kind: type[S]) -> S:
+            return kind(
+                context, run, self.routed, deeds, random=self.random, limits=LIMITS, token=self._token
+            )
+
+        self.crowd, self.long, self.pressure = side(Crowd), side(Long), side(Pressure)
+        self.borders, self.slow = side(Borders), side(Slow)
         self.serial = 0
         self._tokens: dict[tuple[Capability, str], str] = {}
         self.aside: list[asyncio.Future[None]] = []

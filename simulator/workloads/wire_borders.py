@@ -10,7 +10,6 @@ Source: C2; wire.7-9; ADR 0152.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -18,17 +17,13 @@ import msgspec
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.errors import BroadsheetError, DeadlineExceeded
-from broadsheet.ports import Random
 from broadsheet.wire.client import ClientConnection, dial
-from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Call, Empty, Reply, WireStream
-from broadsheet.wire.routed import Routed
-from simulator.services import ServiceContext
 from simulator.streams import End
 from simulator.workload import Episode, Violation
 from simulator.workloads.wire_checks import demand
 from simulator.workloads.wire_crowd import Done, patient
-from simulator.workloads.wire_requests import Asked, Deeds, Told
+from simulator.workloads.wire_requests import Asked, ClientSide, Deeds, Told
 
 OPEN_TIMEOUT: Final = Duration(900 * MILLISECOND)
 BRIEF_NS_MAX: Final = 2_000_000
@@ -91,22 +86,8 @@ class QuitServing:
         raise asyncio.CancelledError
 
 
-class Borders:
+class Borders(ClientSide):
     """The client's side."""
-
-    def __init__(
-        self,
-        context: ServiceContext,
-        run: Episode,
-        routed: Routed,
-        deeds: Deeds,
-        *,
-        random: Random,
-        limits: WireLimits,
-        token: Callable[..., str],
-    ) -> None:
-        self._context, self._run, self._routed, self._deeds = context, run, routed, deeds
-        self._random, self._limits, self._token = random, limits, token
 
     async def hasty(self, asked: Asked) -> None:
         """Open a RUN stream and finish it at once: it ends when its handler has accepted it."""
@@ -296,10 +277,3 @@ class Borders:
         await self._ask(connection, name, b"small", pause_ms)
         took = (self._run.world.now - began) / SECOND
         demand(took < SOON_SECONDS, f"{name}, a small call whose caller has room, took {took} s")
-
-    async def _dial(self) -> ClientConnection | None:
-        address = self._routed.address_for("")
-        try:
-            return await dial(self._context.ports, address, token=self._token(), limits=self._limits)
-        except BroadsheetError:
-            return None

@@ -6,9 +6,11 @@ anything, no window is in use, and nothing waits. A connection that is not read 
 Source: wire.4-9; ADRs 0151, 0152, 0154.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from broadsheet.base.time import Duration, in_seconds
 from broadsheet.runtime.turn import Rank
 from broadsheet.wire import frame as f
 from broadsheet.wire.account import SHARE_OF_CONTROL, Account, Accounts, Holding, Owned
@@ -224,6 +226,15 @@ def check_run(run: ClientRunStream) -> None:
         run.has_ended or run.unanswered_bytes == size,
         f"{size} bytes of runs are on their way, and {run.unanswered_bytes} of the window are used",
     )
+
+
+async def close_run(run: ClientRunStream, timeout: Duration) -> None:
+    """Check it as nobody submits any more, and close it, if that is done in time."""
+    check_run(run)
+    closing = asyncio.ensure_future(run.close())
+    await asyncio.wait([closing], timeout=in_seconds(timeout))
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
 
 
 def check_client(pool: Pool) -> None:

@@ -20,13 +20,10 @@ import msgspec
 
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.errors import BroadsheetError, InvalidArgument, NotLeader, Refused, Unknown
-from broadsheet.ports import Random
 from broadsheet.wire.method import Call, Empty, Reply
-from broadsheet.wire.routed import Routed
-from simulator.services import ServiceContext
 from simulator.workload import Episode, Violation
-from simulator.workloads.wire_checks import check_run
-from simulator.workloads.wire_requests import Asked, Deeds, Told
+from simulator.workloads.wire_checks import close_run
+from simulator.workloads.wire_requests import Asked, ClientSide, Deeds, Told
 
 KEPT_MAX: Final = 12
 """Received views that are looked at again."""
@@ -122,19 +119,8 @@ class CrowdServing:
         return Reply(DONE, (bytes(payload),))
 
 
-class Crowd:
+class Crowd(ClientSide):
     """The client's side."""
-
-    def __init__(
-        self, context: ServiceContext, run: Episode, routed: Routed, deeds: Deeds, random: Random
-    ) -> None:
-        self._context, self._run, self._routed, self._deeds, self._random = (
-            context,
-            run,
-            routed,
-            deeds,
-            random,
-        )
 
     async def row(self, asked: Asked) -> None:
         """Many calls that are alike, at once; each must get its own answer."""
@@ -224,11 +210,7 @@ class Crowd:
 
         calls = [asyncio.ensure_future(one(number)) for number in range(self._random.randrange(4, 40))]
         await asyncio.gather(*calls, return_exceptions=True)
-        check_run(run)
-        closing = asyncio.ensure_future(run.close())
-        await asyncio.wait([closing], timeout=in_seconds(ROW_TIMEOUT))
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        await close_run(run, ROW_TIMEOUT)
         if any(begin != end for begin, end in ends) or len({begin for begin, _ in ends}) < len(ends):
             raise Violation(f"runs of {asked.id} were told places that are not theirs: {ends}")
 

@@ -8,7 +8,6 @@ Source: access.4-6; C2; ADR 0151.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -17,15 +16,11 @@ import msgspec
 from broadsheet.access.capability import Capability
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.errors import BroadsheetError, NotAllowed, Refused
-from broadsheet.ports import Random
-from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream, ClientStream, dial
-from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream, ClientStream
 from broadsheet.wire.method import Call, Empty, Reply, RoomyStream
-from broadsheet.wire.routed import Routed
-from simulator.services import ServiceContext
-from simulator.workload import Episode, Violation
+from simulator.workload import Violation
 from simulator.workloads.wire_checks import check_run
-from simulator.workloads.wire_requests import Asked, Deeds, Told
+from simulator.workloads.wire_requests import Asked, ClientSide, Told
 
 OPEN_TIMEOUT: Final = Duration(1500 * MILLISECOND)
 TAIL_MESSAGE_BYTES: Final = 60_000
@@ -53,22 +48,8 @@ async def tail(_call: Call, request: Asked, stream: RoomyStream) -> Reply:
     return Reply(Told(request.id, size, crc))
 
 
-class Long:
+class Long(ClientSide):
     """The client's side."""
-
-    def __init__(
-        self,
-        context: ServiceContext,
-        run: Episode,
-        routed: Routed,
-        deeds: Deeds,
-        *,
-        random: Random,
-        limits: WireLimits,
-        token: Callable[..., str],
-    ) -> None:
-        self._context, self._run, self._routed, self._deeds = context, run, routed, deeds
-        self._random, self._limits, self._token = random, limits, token
 
     async def expire(self, asked: Asked) -> None:
         """Show a token that ends in a second or two, at once or later, and send runs until it has ended."""
@@ -100,7 +81,7 @@ class Long:
 
     async def stall(self, asked: Asked) -> None:
         """Send more than is worked on at once, whose answers take long: whoever is not read is not silent."""
-        connection = await self._dial(self._token())
+        connection = await self._dial()
         if connection is None:
             raise Violation("nothing fails any more, and a node cannot be reached")
         _, run = await connection.open_run("sim.log", asked, reply=Empty, timeout=OPEN_TIMEOUT)
@@ -117,7 +98,7 @@ class Long:
 
     async def narrow_run(self, asked: Asked) -> None:
         """Show a narrower token with runs on their way."""
-        connection = await self._dial(self._token())
+        connection = await self._dial()
         if connection is None:
             return
         slow = msgspec.structs.replace(asked, pause_ms=self._random.randrange(1, 60))
@@ -167,7 +148,7 @@ class Long:
 
     async def tail(self, asked: Asked) -> None:
         """Read a few streams at once, stop reading for a while in the middle, and have all of each."""
-        connection = await self._dial(self._token())
+        connection = await self._dial()
         if connection is None:
             return
         is_silent = self._random.random() < 0.3
@@ -225,10 +206,3 @@ class Long:
             raise Violation(f"{name} was answered, and its caller may not ask for it")
 
         await asyncio.gather(*[one() for _ in range(count)])
-
-    async def _dial(self, token: str) -> ClientConnection | None:
-        address = self._routed.address_for("")
-        try:
-            return await dial(self._context.ports, address, token=token, limits=self._limits)
-        except BroadsheetError:
-            return None

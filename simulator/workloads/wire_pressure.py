@@ -19,15 +19,12 @@ import msgspec
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import ConnectionId
 from broadsheet.errors import BroadsheetError
-from broadsheet.ports import Random
 from broadsheet.wire.client import ClientStream
 from broadsheet.wire.method import Call, Empty
-from broadsheet.wire.routed import Routed
-from simulator.services import ServiceContext
 from simulator.workload import Episode, Violation
-from simulator.workloads.wire_checks import check_run
+from simulator.workloads.wire_checks import close_run
 from simulator.workloads.wire_crowd import patient
-from simulator.workloads.wire_requests import Asked, Deeds, Told
+from simulator.workloads.wire_requests import Asked, ClientSide, Told
 
 OPEN_TIMEOUT: Final = Duration(900 * MILLISECOND)
 LARGE_BYTES: Final = 200_000
@@ -70,14 +67,8 @@ async def lingering(request: Asked, pause_ms: float) -> None:
         raise
 
 
-class Pressure:
+class Pressure(ClientSide):
     """The client's side."""
-
-    def __init__(
-        self, context: ServiceContext, run: Episode, routed: Routed, deeds: Deeds, random: Random
-    ) -> None:
-        self._context, self._run, self._routed = context, run, routed
-        self._deeds, self._random = deeds, random
 
     async def parade(self, asked: Asked) -> None:
         """Submit more than a window holds, large and small in turn; the sink looks at their order."""
@@ -103,11 +94,7 @@ class Pressure:
         for call in calls[self._random.randrange(3, 9) :: self._random.randrange(2, 6)]:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        check_run(run)
-        closing = asyncio.ensure_future(run.close())
-        await asyncio.wait([closing], timeout=in_seconds(OPEN_TIMEOUT))
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        await close_run(run, OPEN_TIMEOUT)
 
     async def trickle(self, asked: Asked) -> None:
         """Many tiny messages to a handler that begins late."""

@@ -9,7 +9,12 @@ from zlib import crc32
 import msgspec
 
 from broadsheet.errors import BroadsheetError, Refused
-from simulator.workload import Violation
+from broadsheet.ports import Random
+from broadsheet.wire.client import ClientConnection, dial
+from broadsheet.wire.limits import WireLimits
+from broadsheet.wire.routed import Routed
+from simulator.services import ServiceContext
+from simulator.workload import Episode, Violation
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -83,3 +88,30 @@ class Deeds:
         for is_dead, name, ends in self.sinks:
             if len(ends) > 1 or not (ends or is_dead()):
                 raise Violation(f"the sink of {name} was told {len(ends)} times that no more runs will come")
+
+
+class ClientSide:
+    """The client's side of one part of the workload."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        run: Episode,
+        routed: Routed,
+        deeds: Deeds,
+        *,
+        random: Random,
+        limits: WireLimits,
+        token: Callable[..., str],
+    ) -> None:
+        self._context, self._run, self._routed, self._deeds = context, run, routed, deeds
+        self._random, self._limits, self._token = random, limits, token
+
+    async def _dial(self, token: str | None = None) -> ClientConnection | None:
+        """A connection of its own; None if the node cannot be reached."""
+        address = self._routed.address_for("")
+        token = self._token() if token is None else token
+        try:
+            return await dial(self._context.ports, address, token=token, limits=self._limits)
+        except BroadsheetError:
+            return None

@@ -7,7 +7,6 @@ Source: wire.4-9; ADRs 0151, 0152.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
@@ -15,12 +14,8 @@ from broadsheet.errors import BroadsheetError
 from broadsheet.ports import Transport
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import ClientConnection, dial
-from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.routed import Routed
-from simulator.services import ServiceContext
-from simulator.workload import Episode
 from simulator.workloads.wire_checks import demand
-from simulator.workloads.wire_requests import Asked, Told
+from simulator.workloads.wire_requests import Asked, ClientSide, Told
 
 SLACK: Final = Duration(400 * MILLISECOND)
 """How much later than its time a peer may be gone: links, timers, and the last words."""
@@ -68,20 +63,8 @@ class _Raw:
         """As above."""
 
 
-class Slow:
+class Slow(ClientSide):
     """The client's side."""
-
-    def __init__(
-        self,
-        context: ServiceContext,
-        run: Episode,
-        routed: Routed,
-        *,
-        limits: WireLimits,
-        token: Callable[..., str],
-    ) -> None:
-        self._context, self._run, self._routed = context, run, routed
-        self._limits, self._token = limits, token
 
     async def dawdle(self, asked: Asked) -> None:
         """A stranger, a mumbler and a dawdler; when nothing fails any more, each is gone in its time."""

@@ -128,15 +128,21 @@ async def test_more_journals_than_descriptors_are_served_before_and_after_a_rest
     assert await node.died(0.1) is None
 
 
-async def test_appends_to_more_journals_than_descriptors_wait_and_none_is_refused(node: NodeProcess) -> None:
-    """After a restart half of 64 concurrent appends were refused: each leaves a file that must be synced."""
+async def crowded(node: NodeProcess) -> list[str]:
+    """Restart the node with 300 journals, each holding its name, and 160 descriptors."""
     files, names = 160, [f"busy/{number:03}" for number in range(300)]
     async with broadsheet.connect(node.address) as client:
         await asyncio.gather(*(client.journals.create(name) for name in names))
-        await asyncio.gather(*(client.journals.append(name, b"first") for name in names))
+        await asyncio.gather(*(client.journals.append(name, name.encode()) for name in names))
     node.kill()
     await start_with(node, files=max(files, _few(64)))
     allow(node, files)
+    return names
+
+
+async def test_appends_to_more_journals_than_descriptors_wait_and_none_is_refused(node: NodeProcess) -> None:
+    """After a restart half of 64 concurrent appends were refused: each leaves a file that must be synced."""
+    names = await crowded(node)
     async with broadsheet.connect(node.address) as client:
         refused = []
         slots = asyncio.Semaphore(64)
@@ -156,13 +162,7 @@ async def test_appends_to_more_journals_than_descriptors_wait_and_none_is_refuse
 
 async def test_reads_of_more_journals_than_descriptors_wait_and_none_is_refused(node: NodeProcess) -> None:
     """Two thirds of 64 concurrent readers, who append too, were told that a store did not answer."""
-    files, names = 160, [f"busy/{number:03}" for number in range(300)]
-    async with broadsheet.connect(node.address) as client:
-        await asyncio.gather(*(client.journals.create(name) for name in names))
-        await asyncio.gather(*(client.journals.append(name, name.encode()) for name in names))
-    node.kill()
-    await start_with(node, files=max(files, _few(64)))
-    allow(node, files)
+    names = await crowded(node)
     async with broadsheet.connect(node.address) as client:
         refused = []
         slots = asyncio.Semaphore(64)

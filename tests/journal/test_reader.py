@@ -5,11 +5,13 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 import broadsheet
+from broadsheet.client import Client
 from broadsheet.errors import DeadlineExceeded, NotFound, OffsetNotYetAvailable, StoreUnhealthy
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import CONFIG, NodeProcess
@@ -44,6 +46,19 @@ class Moving:
         (self.root / "node.toml").write_text(config)
 
 
+@asynccontextmanager
+async def started(root: Path) -> AsyncIterator[tuple[Moving, Client]]:
+    """A node with an empty journal, and its client."""
+    moving = Moving(root)
+    try:
+        await moving.start()
+        async with broadsheet.connect(moving.address) as client:
+            await client.journals.create(NAME)
+            yield moving, client
+    finally:
+        moving.node.kill()
+
+
 async def bytes_of(reading: AsyncIterator[Chunk], count: int) -> list[Chunk]:
     """The chunks of a read until they come to `count` bytes."""
     found: list[Chunk] = []
@@ -57,133 +72,102 @@ async def bytes_of(reading: AsyncIterator[Chunk], count: int) -> list[Chunk]:
 
 async def test_a_reader_from_the_end_that_connects_again_goes_on_where_it_first_stood(tmp_path: Path) -> None:
     """It asked again for the end, and what was committed while it was away was never delivered."""
-    moving = Moving(tmp_path)
-    try:
-        await moving.start()
-        async with broadsheet.connect(moving.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"before")
-            reading = client.journals.read(NAME, None, block=True, patience=SECONDS_MAX)
-            following = asyncio.create_task(bytes_of(reading, len(b"meanwhileafter")))
-            await asyncio.sleep(0.5)  # It has been told where it stands, or the append is not for it.
-            moving.node.kill()
-            elsewhere = await moving.start_elsewhere()
-            async with broadsheet.connect(elsewhere) as other:
-                await other.journals.append(NAME, b"meanwhile")
-            moving.node.kill()
-            await moving.start()
-            async with broadsheet.connect(moving.address) as other:
-                await other.journals.append(NAME, b"after")
-            found = await following
-        assert b"".join(chunk.data for chunk in found) == b"meanwhileafter"
-        assert found[0].offset == len(b"before")
-    finally:
+    async with started(tmp_path) as (moving, client):
+        await client.journals.append(NAME, b"before")
+        reading = client.journals.read(NAME, None, block=True, patience=SECONDS_MAX)
+        following = asyncio.create_task(bytes_of(reading, len(b"meanwhileafter")))
+        await asyncio.sleep(0.5)  # It has been told where it stands, or the append is not for it.
         moving.node.kill()
+        elsewhere = await moving.start_elsewhere()
+        async with broadsheet.connect(elsewhere) as other:
+            await other.journals.append(NAME, b"meanwhile")
+        moving.node.kill()
+        await moving.start()
+        async with broadsheet.connect(moving.address) as other:
+            await other.journals.append(NAME, b"after")
+        found = await following
+    assert b"".join(chunk.data for chunk in found) == b"meanwhileafter"
+    assert found[0].offset == len(b"before")
 
 
 async def test_a_reader_never_goes_on_in_another_journal_of_the_same_name(tmp_path: Path) -> None:
     """A journal that was deleted and made again has other bytes at the same offsets."""
-    moving = Moving(tmp_path)
-    try:
-        await moving.start()
-        async with broadsheet.connect(moving.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"old")
-            reading = client.journals.read(NAME, 0, block=True)
-            assert (await anext(reading)).data == b"old"
-            moving.node.kill()
-            elsewhere = await moving.start_elsewhere()
-            async with broadsheet.connect(elsewhere) as other:
-                await other.journals.delete(NAME)
-                await other.journals.create(NAME)
-                await other.journals.append(NAME, b"another one")
-            moving.node.kill()
-            await moving.start()
-
-            with pytest.raises(NotFound, match="deleted and made again"):
-                async with asyncio.timeout(SECONDS_MAX):
-                    await anext(reading)
-    finally:
+    async with started(tmp_path) as (moving, client):
+        await client.journals.append(NAME, b"old")
+        reading = client.journals.read(NAME, 0, block=True)
+        assert (await anext(reading)).data == b"old"
         moving.node.kill()
+        elsewhere = await moving.start_elsewhere()
+        async with broadsheet.connect(elsewhere) as other:
+            await other.journals.delete(NAME)
+            await other.journals.create(NAME)
+            await other.journals.append(NAME, b"another one")
+        moving.node.kill()
+        await moving.start()
+
+        with pytest.raises(NotFound, match="deleted and made again"):
+            async with asyncio.timeout(SECONDS_MAX):
+                await anext(reading)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_the_patience_of_a_reader_ends_when_it_says(tmp_path: Path, how: signal.Signals) -> None:
     """A node that is gone, or that is there and says nothing: a reader must not wait for ever."""
-    node = NodeProcess(tmp_path)
-    try:
-        assert await node.start()
-        async with broadsheet.connect(node.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"x")
-            os.kill(node.pid or 0, how)
+    async with started(tmp_path) as (moving, client):
+        await client.journals.append(NAME, b"x")
+        os.kill(moving.node.pid or 0, how)
 
-            began = time.monotonic()
-            with pytest.raises(DeadlineExceeded, match="nothing came from 0 on in 1 s"):
-                async for _ in client.journals.read(NAME, 0, patience=1):
-                    pass
-            assert time.monotonic() - began < 10
-    finally:
-        os.kill(node.pid or 0, signal.SIGCONT)
-        node.kill()
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match="nothing came from 0 on in 1 s"):
+            async for _ in client.journals.read(NAME, 0, patience=1):
+                pass
+        assert time.monotonic() - began < 10
 
 
 async def test_a_read_of_bytes_that_were_committed_waits_for_a_node_that_lacks_them(tmp_path: Path) -> None:
     """The Spark source had a second loop for it around the reader's, and the reader a third below."""
-    node = NodeProcess(tmp_path)
-    try:
-        assert await node.start()
-        async with broadsheet.connect(node.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"first")
-            both = len(b"first") + len(b"second")
+    async with started(tmp_path) as (_moving, client):
+        await client.journals.append(NAME, b"first")
+        both = len(b"first") + len(b"second")
 
-            whole = client.journals.read(NAME, 0, end=both, is_whole=True)
-            reading = asyncio.create_task(bytes_of(whole, both))
-            await asyncio.sleep(0.2)  # It has met the end below `end`, and asks again.
-            await client.journals.append(NAME, b"second")
-            assert b"".join(chunk.data for chunk in await reading) == b"firstsecond"
+        whole = client.journals.read(NAME, 0, end=both, is_whole=True)
+        reading = asyncio.create_task(bytes_of(whole, both))
+        await asyncio.sleep(0.2)  # It has met the end below `end`, and asks again.
+        await client.journals.append(NAME, b"second")
+        assert b"".join(chunk.data for chunk in await reading) == b"firstsecond"
 
-            began = time.monotonic()
-            with pytest.raises(OffsetNotYetAvailable, match=f"ends at {both}, below {both + 1}"):
-                async for _ in client.journals.read(NAME, 0, end=both + 1, is_whole=True, patience=1):
-                    pass
-            with pytest.raises(OffsetNotYetAvailable, match="above the committed end"):
-                await anext(client.journals.read(NAME, both + 1, end=both + 2, is_whole=True, patience=1))
-            assert time.monotonic() - began < 10
-    finally:
-        node.kill()
+        began = time.monotonic()
+        with pytest.raises(OffsetNotYetAvailable, match=f"ends at {both}, below {both + 1}"):
+            async for _ in client.journals.read(NAME, 0, end=both + 1, is_whole=True, patience=1):
+                pass
+        with pytest.raises(OffsetNotYetAvailable, match="above the committed end"):
+            await anext(client.journals.read(NAME, both + 1, end=both + 2, is_whole=True, patience=1))
+        assert time.monotonic() - began < 10
 
 
 async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> None:
     """It told 0: whoever planned up to there, or began at the end, lost the journal's messages."""
-    moving = Moving(tmp_path)
-    try:
-        await moving.start()
-        async with broadsheet.connect(moving.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"content")
-            moving.node.kill()
-            (spools,) = (tmp_path / "data" / "journals" / "spool").iterdir()
-            spools.rename(spools.with_name("away"))
-            spools.write_bytes(b"")  # No directory: the journal cannot be opened.
-
-            await moving.start()
-            status = await client.journals.status(NAME)
-            assert (status.state, status.begin, status.end) == ("opening", None, None)
-            assert status.reason
-            with pytest.raises(StoreUnhealthy, match="is being opened, and its end is not known"):
-                await client.journals.end(NAME, timeout=0.5)
-            with pytest.raises(StoreUnhealthy, match=r"is being opened .*nothing was done"):
-                await client.journals.append(NAME, [b"at an offset"], offset=7, timeout=3)
-            with pytest.raises(StoreUnhealthy, match="is being opened"):
-                await anext(client.journals.read(NAME, None, block=True))
-
-            spools.unlink()
-            spools.with_name("away").rename(spools)
-            assert await client.journals.end(NAME) == len(b"content")
-    finally:
+    async with started(tmp_path) as (moving, client):
+        await client.journals.append(NAME, b"content")
         moving.node.kill()
+        (spools,) = (tmp_path / "data" / "journals" / "spool").iterdir()
+        spools.rename(spools.with_name("away"))
+        spools.write_bytes(b"")  # No directory: the journal cannot be opened.
+
+        await moving.start()
+        status = await client.journals.status(NAME)
+        assert (status.state, status.begin, status.end) == ("opening", None, None)
+        assert status.reason
+        with pytest.raises(StoreUnhealthy, match="is being opened, and its end is not known"):
+            await client.journals.end(NAME, timeout=0.5)
+        with pytest.raises(StoreUnhealthy, match=r"is being opened .*nothing was done"):
+            await client.journals.append(NAME, [b"at an offset"], offset=7, timeout=3)
+        with pytest.raises(StoreUnhealthy, match="is being opened"):
+            await anext(client.journals.read(NAME, None, block=True))
+
+        spools.unlink()
+        spools.with_name("away").rename(spools)
+        assert await client.journals.end(NAME) == len(b"content")
 
 
 async def test_a_node_that_stops_does_not_wait_for_a_reader_at_the_end(tmp_path: Path) -> None:
@@ -191,23 +175,17 @@ async def test_a_node_that_stops_does_not_wait_for_a_reader_at_the_end(tmp_path:
 
     The reader goes on at the restarted node, and no byte is missing.
     """
-    moving = Moving(tmp_path)
-    try:
+    async with started(tmp_path) as (moving, client):
+        await client.journals.append(NAME, b"before")
+        reading = client.journals.read(NAME, 0, block=True, patience=SECONDS_MAX)
+        assert (await anext(reading)).data == b"before"
+        following = asyncio.create_task(bytes_of(reading, len(b"after")))
+        began = time.monotonic()
+        moving.node.process.send_signal(signal.SIGTERM)
+        assert await moving.node.died(within=DRAIN_SECONDS - 2) == 0
+        assert time.monotonic() - began < DRAIN_SECONDS - 2
         await moving.start()
-        async with broadsheet.connect(moving.address) as client:
-            await client.journals.create(NAME)
-            await client.journals.append(NAME, b"before")
-            reading = client.journals.read(NAME, 0, block=True, patience=SECONDS_MAX)
-            assert (await anext(reading)).data == b"before"
-            following = asyncio.create_task(bytes_of(reading, len(b"after")))
-            began = time.monotonic()
-            moving.node.process.send_signal(signal.SIGTERM)
-            assert await moving.node.died(within=DRAIN_SECONDS - 2) == 0
-            assert time.monotonic() - began < DRAIN_SECONDS - 2
-            await moving.start()
-            async with broadsheet.connect(moving.address) as other:
-                await other.journals.append(NAME, b"after")
-            found = await following
-        assert b"".join(chunk.data for chunk in found) == b"after"
-    finally:
-        moving.node.kill()
+        async with broadsheet.connect(moving.address) as other:
+            await other.journals.append(NAME, b"after")
+        found = await following
+    assert b"".join(chunk.data for chunk in found) == b"after"

@@ -11,7 +11,7 @@ from broadsheet.base.types import Generation, LogStreamId
 from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.store import EncodeSnapshot
-from broadsheet.keyspace.core.transaction import Put
+from broadsheet.keyspace.core.transaction import KeyValue, Put
 from broadsheet.keyspace.local.keyspace import STREAM, LocalKeyspace
 from broadsheet.keyspace.local.role import open_keyspace
 from broadsheet.keyspace.local.seal_file import Seal, write_seal
@@ -69,6 +69,18 @@ async def until_taken(keyspace: LocalKeyspace, put: Put) -> int:
     raise AssertionError("it never heals")
 
 
+async def same_after_a_cut(disk: SimDisk, life: Life, keyspace: LocalKeyspace) -> list[KeyValue]:
+    """What it shows, which a start after a kill at this moment shows, too."""
+    revision, shown = keyspace.revision, keyspace.range("")
+    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
+    await life.scope.close()
+    other = Life(cut, 2)
+    again = await other.start()
+    await other.scope.close()
+    assert (again.revision, again.range("")) == (revision, shown)
+    return shown
+
+
 async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
     """W6: it was raised out of a performer, and ended the node; nothing of the map was lost."""
     disk = SimDisk()
@@ -82,14 +94,8 @@ async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
     with pytest.raises(StoreUnhealthy):
         await keyspace.transact([], [Put("k/new", b"w")])
     assert await until_taken(keyspace, Put("k/new", b"w")) < 100
-    revision, shown = keyspace.revision, keyspace.range("")
-    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
-    await life.scope.close()
-    other = Life(cut, 2)
-    again = await other.start()
-    await other.scope.close()
+    shown = await same_after_a_cut(disk, life, keyspace)
 
-    assert (again.revision, again.range("")) == (revision, shown)
     assert len(shown) == 31
     assert not disk.exists("keyspace/seal")
     assert not life.crashes
@@ -333,14 +339,8 @@ async def test_a_log_begins_anew_only_when_no_snapshot_is_encoded(monkeypatch: p
     await until_taken(keyspace, Put("k/new", b"w"))
     await asyncio.sleep(0.2)
     await keyspace.transact([], [Put("k/newest", b"w")])
-    revision, shown = keyspace.revision, keyspace.range("")
-    cut = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
-    await life.scope.close()
-    other = Life(cut, 2)
-    again = await other.start()
-    await other.scope.close()
+    shown = await same_after_a_cut(disk, life, keyspace)
 
-    assert (again.revision, again.range("")) == (revision, shown)
     assert len(shown) == 4
     assert not life.crashes
 

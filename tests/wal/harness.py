@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import msgspec
+import pytest
 
 from broadsheet.base.time import SECOND, Duration, Instant, WallTime
 from broadsheet.base.types import Generation, LogStreamId, Offset
@@ -15,7 +16,7 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.runtime.turn import Turn
 from broadsheet.wal import Log, Record, WALConfig
-from simulator.disk import SimDisk
+from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 
 DIRECTORY = "wal"
@@ -192,3 +193,21 @@ async def read_all(disk: Disk, *, seed: int = 99, config: WALConfig = SMALL) -> 
     """Start, and tell what each stream holds."""
     async with opened(disk, seed=seed, config=config) as bench:
         return {s: payloads((await bench.found(s)).records) for s in bench.log.streams()}
+
+
+def files_open(monkeypatch: pytest.MonkeyPatch) -> dict[SimFile, None]:
+    """The simulated files that are open from now on, kept up to date."""
+    is_open: dict[SimFile, None] = {}
+    begin, close = SimFile.__init__, SimFile.close
+
+    def counted(self: SimFile, *arguments: object) -> None:
+        begin(self, *arguments)  # type: ignore[arg-type]
+        is_open[self] = None
+
+    def closed(self: SimFile) -> None:
+        close(self)
+        is_open.pop(self, None)
+
+    monkeypatch.setattr(SimFile, "__init__", counted)
+    monkeypatch.setattr(SimFile, "close", closed)
+    return is_open

@@ -15,7 +15,7 @@ from broadsheet.wal.scan import STEP_BYTES, Content, read_batch, read_frame
 from broadsheet.wal.segments import Segments
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
-from tests.wal.harness import A, B, Bench, abandon, after_power_cut, open_log
+from tests.wal.harness import A, B, Bench, abandon, after_power_cut, files_open, open_log
 from tests.wal.histories import noise
 
 SEGMENT = "wal/segment-00000000.wal"
@@ -125,19 +125,7 @@ async def test_a_frame_of_a_newer_kind_is_refused_and_nothing_is_left_open(
     content[place.at + 4] = max(Kind) + 1
     _resum(content, place.at)
     disk = SimDisk(DiskState.of({**image, SEGMENT: bytes(content)}))
-    is_open: dict[SimFile, None] = {}
-    begin, close = SimFile.__init__, SimFile.close
-
-    def counted(self: SimFile, *arguments: object) -> None:
-        begin(self, *arguments)  # type: ignore[arg-type]
-        is_open[self] = None
-
-    def closed(self: SimFile) -> None:
-        close(self)
-        is_open.pop(self, None)
-
-    monkeypatch.setattr(SimFile, "__init__", counted)
-    monkeypatch.setattr(SimFile, "close", closed)
+    is_open = files_open(monkeypatch)
     with pytest.raises(ConfigError, match="of a newer version"):
         await open_log(disk, seed=2)
     assert is_open == {}

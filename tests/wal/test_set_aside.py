@@ -15,7 +15,7 @@ from broadsheet.wal.opening import JOIN_GAP_BYTES, set_aside
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import QUARANTINE_PREFIX, Segments
 from simulator.disk import SimDisk, SimFile
-from tests.wal.harness import A, B, C, abandon, after_power_cut, open_log, opened, payloads
+from tests.wal.harness import A, B, C, abandon, after_power_cut, files_open, open_log, opened, payloads
 from tests.wal.histories import read_image
 from tests.wal.test_relief import SEGMENT, _with_a_damaged_record, roll_on
 
@@ -30,19 +30,7 @@ async def test_a_full_disk_that_cannot_keep_what_is_damaged_leaks_no_file(
     """It is tried again until there is space: a descriptor for each attempt would end the node in minutes."""
     disk, bench = await _with_a_damaged_record()
     await bench.settled()
-    is_open: dict[SimFile, None] = {}
-    begin, close = SimFile.__init__, SimFile.close
-
-    def counted(self: SimFile, *arguments: object) -> None:
-        begin(self, *arguments)  # type: ignore[arg-type]
-        is_open[self] = None
-
-    def closed(self: SimFile) -> None:
-        close(self)
-        is_open.pop(self, None)
-
-    monkeypatch.setattr(SimFile, "__init__", counted)
-    monkeypatch.setattr(SimFile, "close", closed)
+    is_open = files_open(monkeypatch)
     disk.state.quota_bytes = 0
     for _ in range(100):
         try:
