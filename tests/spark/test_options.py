@@ -17,6 +17,7 @@ from broadsheet.spark.checkpoint import digest_of
 from broadsheet.spark.connection import Target
 from broadsheet.spark.options import Options
 from broadsheet.spark.sink import Appender, Done, Routing, SinkWriter, task_of
+from tests.spark.conftest import down, up
 
 ROWS = StructType([StructField("x", LongType()), StructField("k", BinaryType())])
 GOOD = {
@@ -109,6 +110,26 @@ def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.
         appender.flush()
         appender.close()
         assert {client.journals.status(name).end for name in names} == {40 * (len(row[0].as_py()) + 57)}
+
+
+def test_a_batch_of_long_rows_is_appended_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was one append, of 64 MiB and more, which a node with a lower limit refused at each start."""
+    monkeypatch.setenv("BROADSHEET_JOURNALS__LIMITS__APPEND_BYTES_MAX", str(8 << 20))
+    rows = [b'{"x":%d,"y":"%s"}' % (number, b"y" * (1 << 20)) for number in range(20)]
+    node = up(tmp_path / "data", "--any-port")
+    try:
+        with connect_sync(node.address) as client:
+            client.journals.create("long/rows")
+            appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+            appender.add("long/rows", pa.array(rows, pa.large_binary()))
+            appender.flush()
+            appender.close()
+
+            stored = b"".join(chunk.data for chunk in client.journals.read("long/rows"))
+            assert [line[line.index(b"}") + 2 :] for line in stored.splitlines()] == [row[1:] for row in rows]
+            assert appender.row_count == len(rows)
+    finally:
+        down(tmp_path / "data")
 
 
 def test_a_task_whose_journal_is_made_again_fails_and_writes_no_half_of_its_rows(node: Any) -> None:

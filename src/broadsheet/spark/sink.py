@@ -165,7 +165,16 @@ class Appender:
         self.row_count = 0
 
     def add(self, journal: str, column: pa.Array) -> None:
-        """Frame the rows of one journal, and start an append if enough bytes are waiting."""
+        """Frame the rows of one journal, and start an append if enough bytes are waiting.
+
+        A batch of Spark has 64 MiB, or what the session allows, if its rows are long. It is halved, because a
+        node may take no append of that length, or not in the time of one append.
+        """
+        if column.nbytes > APPEND_BYTES and len(column) > 1:
+            middle = len(column) // 2
+            self.add(journal, column[:middle])
+            self.add(journal, column[middle:])
+            return
         framing, revision = self._find(journal)
         wall = WallTime(time.time_ns())
         first = self.publisher.reserve(
