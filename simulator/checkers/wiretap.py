@@ -184,14 +184,14 @@ class Wiretap:
     def _compare(self, side: _Side) -> None:
         """Where nothing waits to be processed or written, its own books say what ours say."""
         protocol: Any = side.end.protocol
-        base, inbound = protocol.base, protocol._inbound  # noqa: SLF001 - a judge looks inside.
-        is_busy = base.out or base.events or inbound.read != inbound.written
+        machine, inbound = protocol.machine, protocol._inbound  # noqa: SLF001 - a judge looks inside.
+        is_busy = machine.out or machine.events or inbound.read != inbound.written
         if is_busy or getattr(protocol, "has_pending", False):
             return
-        ours, theirs = sorted(side.streams), sorted(base.streams)
+        ours, theirs = sorted(side.streams), sorted(machine.streams)
         _demand(ours == theirs, f"{side.name} has streams {theirs} open; what was said leaves {ours}")
         for stream, state in side.streams.items():
-            other = base.streams[stream]
+            other = machine.streams[stream]
             if state.kind == "stream":
                 ours = [state.credit, state.granted]
                 theirs = [other.send_credit, other.granted]
@@ -444,7 +444,7 @@ def check_window(protocol: Any, stream: int, window_bytes: int) -> None:  # noqa
     ends = getattr(protocol, "streams", None)
     if ends is None:
         ends = protocol._streams  # noqa: SLF001 - a judge looks inside.
-    end, state = ends.get(stream), protocol.base.streams.get(stream)
+    end, state = ends.get(stream), protocol.machine.streams.get(stream)
     if end is None or state is None:
         return
     queued = sum([len(body) + len(payload) + COST for body, payload in end._queue])  # noqa: SLF001

@@ -90,8 +90,8 @@ class Watcher:
         for number, connection in self.server.connections.items():
             if not connection.is_waiting:
                 continue
-            base, inbound = connection.base, connection._inbound  # noqa: SLF001 - a judge looks inside.
-            stands = (base.last_stream, inbound.read, inbound.written, connection.written_bytes)
+            machine, inbound = connection.machine, connection._inbound  # noqa: SLF001 - a judge looks inside.
+            stands = (machine.last_stream, inbound.read, inbound.written, connection.written_bytes)
             before, looks = self._waiting.get(number, (stands, 0))
             seen[number] = (stands, looks + 1 if before == stands else 0)
             demand(seen[number][1] < TURN_LOOKS_MAX, f"connection {number} waits for a turn and gets none")
@@ -162,8 +162,8 @@ def _is_next_with_room(accounts: Accounts, pressure: Backpressure, holding: Hold
 
 def check_places(server: Server) -> None:
     """No more connections that have greeted than there are places, but for those that are being closed."""
-    stay = [each for each in server.connections.values() if each.base.phase is not Phase.BROKEN]
-    greeted = [each for each in stay if each.base.phase is not Phase.GREETING and not each.is_closing]
+    stay = [each for each in server.connections.values() if each.machine.phase is not Phase.BROKEN]
+    greeted = [each for each in stay if each.machine.phase is not Phase.GREETING and not each.is_closing]
     most, strangers = server.limits.connections_max, len(stay) - len(greeted)
     demand(len(greeted) <= most, f"{len(greeted)} connections have greeted, and there are {most} places")
     demand(strangers <= server.limits.ungreeted_max, f"{strangers} connections have not greeted, and stay")
@@ -171,13 +171,13 @@ def check_places(server: Server) -> None:
 
 def check_slots(connection: ServerConnection) -> None:
     """Each slot that is kept for a task has its task."""
-    if not connection.has_pending and connection.base.phase is not Phase.BROKEN:
-        for stream in connection.base.ending:
+    if not connection.has_pending and connection.machine.phase is not Phase.BROKEN:
+        for stream in connection.machine.ending:
             demand(stream in connection.tasks, f"stream {stream} keeps its slot, and nothing runs for it")
-        for stream in connection.base.streams:
+        for stream in connection.machine.streams:
             is_worked_on = stream in connection.tasks or stream in connection.runs
             demand(is_worked_on, f"stream {stream} is open, and nobody works on it")
-    streams, most = connection.base.streams, connection.limits.streams_max
+    streams, most = connection.machine.streams, connection.limits.streams_max
     demand(len(streams) <= most, f"{len(streams)} streams of {most}")
     for stream, state in streams.items():
         window, used = connection.limits.window_bytes, state.unanswered_bytes
@@ -193,7 +193,7 @@ def outlived(connection: ServerConnection) -> list[int]:
         return []
     return [
         stream
-        for stream, state in connection.base.streams.items()
+        for stream, state in connection.machine.streams.items()
         if state.grant is not None and (stream in connection.runs or not state.grant[0] & ~LOOKS)
     ]
 
@@ -202,18 +202,18 @@ def check_senders(
     connection: ConnectionProtocol, ends: Iterable[StreamEnd], shares: SendShares | None
 ) -> None:
     """Whoever waits to send has a reason: no window, a full socket, or those before it in the line."""
-    base = connection.base
-    if connection.is_write_paused or base.phase is not Phase.OPEN:
+    machine = connection.machine
+    if connection.is_write_paused or machine.phase is not Phase.OPEN:
         return
     lines: list[object] = []
     if shares is not None:
         waiting = [line for others in shares._waiting.values() for line in others.values()]  # noqa: SLF001
         lines = [*shares._promised, *[end for line in waiting for end in line]]  # noqa: SLF001
     for end in ends:
-        waiter, state = end._sender, base.streams.get(end.stream)  # noqa: SLF001
+        waiter, state = end._sender, machine.streams.get(end.stream)  # noqa: SLF001
         if waiter is None or waiter.done() or state is None or end in lines:
             continue
-        has_room = state.send_credit >= base.peer_frame_bytes_max + f.MESSAGE_COST
+        has_room = state.send_credit >= machine.peer_frame_bytes_max + f.MESSAGE_COST
         demand(
             not has_room, f"somebody waits to send on stream {end.stream}, and has {state.send_credit} bytes"
         )
@@ -255,7 +255,9 @@ def check_idle_client(pool: Pool) -> None:
 def _check_idle_connection(address: str, connection: ClientConnection) -> None:
     left = [*connection._calls, *connection._streams, *connection._runs]  # noqa: SLF001
     demand(not left, f"nothing is asked of {address}, and streams {left} are still somebody's")
-    demand(not connection.base.streams, f"streams {list(connection.base.streams)} to {address} are open")
+    demand(
+        not connection.machine.streams, f"streams {list(connection.machine.streams)} to {address} are open"
+    )
     demand(not connection._waiting, f"somebody waits for a stream to {address}")  # noqa: SLF001
 
 
@@ -271,8 +273,8 @@ def check_idle(server: Server) -> None:
     demand(not lines, f"nothing is asked, and {len(lines)} lines of streams wait to send")
     demand(not accounts._waiting, "nothing is asked, and connections wait for room")  # noqa: SLF001
     for number, connection in server.connections.items():
-        base = connection.base
-        left = (list(base.streams), list(base.ending), len(connection.tasks), list(connection.runs))
+        machine = connection.machine
+        left = (list(machine.streams), list(machine.ending), len(connection.tasks), list(connection.runs))
         demand(not any(left), f"nothing is asked over connection {number}, and it has {left}")
         demand(not connection.streams, f"connection {number} has ends of streams {list(connection.streams)}")
         used = connection.backpressure.in_flight_bytes

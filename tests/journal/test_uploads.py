@@ -205,10 +205,10 @@ async def test_a_journal_that_is_made_again_leaves_no_stream_behind(
         await client.journals.delete("leak/a")
 
     for _ in range(500):
-        if len(connection.base.streams) <= 1:
+        if len(connection.machine.streams) <= 1:
             break
         await asyncio.sleep(0.01)
-    assert len(connection.base.streams) <= 1
+    assert len(connection.machine.streams) <= 1
 
 
 def test_a_synchronous_iterator_runs_in_its_callers_thread(node: NodeProcess) -> None:

@@ -102,7 +102,7 @@ PLANTED = [
         "wire_held_connection_looks_silent",
         "A connection that is not read is given up, since its peer says nothing.",
         f"{WIRE}.server_connection:Backpressure.keep_alive",
-        ("connection.base.heard_at, connection.base.misses = now, 0", "pass"),
+        ("connection.machine.heard_at, connection.machine.misses = now, 0", "pass"),
         "wire",
     ),
     (

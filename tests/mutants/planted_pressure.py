@@ -70,7 +70,7 @@ PLANTED = [
         "wire_late_task_frees_its_slot",
         "A call whose time is up frees its slot while its handler still runs (wire.9).",
         f"{WIRE}.server_connection:RequestTasks._late",
-        ("self._connection.base.lingers(stream)", "pass"),
+        ("self._connection.machine.lingers(stream)", "pass"),
     ),
     (
         "wire_node_that_left_is_asked_again",

@@ -71,7 +71,7 @@ async def test_calls_that_are_alike_are_answered_each_for_itself(method: str, is
             else:
                 assert not isinstance(answer, BaseException)
                 assert (answer[0].number, bytes(answer[1])) == (100 if is_same else 100 + n % 20, b"%04d" % n)
-        assert not next(iter(w.server.connections.values())).base.streams
+        assert not next(iter(w.server.connections.values())).machine.streams
         await client.close()
 
 
@@ -120,7 +120,7 @@ async def test_a_cancelled_call_stops_its_handler() -> None:
         task.cancel()
         await until(lambda: w.methods.cancelled == 1)
 
-        assert not client.base.streams
+        assert not client.machine.streams
         await client.close()
 
 

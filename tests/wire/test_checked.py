@@ -55,7 +55,7 @@ async def test_a_timeout_that_is_none_opens_no_stream(timeout: Any) -> None:
             with pytest.raises(InvalidArgument, match="timeout"):
                 await asking
 
-        assert not client.base.streams
+        assert not client.machine.streams
         await client.close()
 
 

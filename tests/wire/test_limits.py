@@ -108,7 +108,7 @@ async def test_a_silent_client_is_noticed_by_both_sides() -> None:
         server = next(iter(w.server.connections.values()))
         assert client.transport is not None
         client.transport.pause_reading()
-        client.base.phase = type(client.base.phase).BROKEN  # It asks nothing any more, either.
+        client.machine.phase = type(client.machine.phase).BROKEN  # It asks nothing any more, either.
         await until(lambda: not w.server.connections)
 
         assert "pings" in server.reason
@@ -252,7 +252,7 @@ async def test_silent_strangers_lock_nobody_out() -> None:
     async with world(WireLimits(ungreeted_max=3)) as w:
         strangers = [await raw(w) for _ in range(3)]
         strangers[0][1].write(b"\x24")  # The oldest has begun to greet, so the second has to go.
-        await until(lambda: sum([each.base.has_heard for each in w.server.connections.values()]) == 1)
+        await until(lambda: sum([each.machine.has_heard for each in w.server.connections.values()]) == 1)
         clients = [await w.client() for _ in range(8)]
         away = await goodbye(strangers[1][0])
         await until(lambda: len(w.server.connections) == 2 + len(clients))

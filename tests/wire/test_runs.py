@@ -60,7 +60,7 @@ async def test_a_run_stream_that_was_cancelled_gives_its_place_back() -> None:
         client = await w.client()
         for _ in range(12):
             _, run = await client.open_run("test.append", Echo(), reply=Empty)
-            client.base.cancel(run.stream)
+            client.machine.cancel(run.stream)
             client.mark_dirty()
 
         assert (await client.call("test.echo", Echo(number=7), reply=Echo))[0].number == 7
@@ -206,7 +206,7 @@ async def test_senders_that_wait_for_room_never_exceed_the_window_together() -> 
             nonlocal most
             for _ in range(20):
                 answer = await run.submit((bytes(size),))
-                (state,) = client.base.streams
+                (state,) = client.machine.streams
                 most = max(most, run.unanswered_bytes)
                 assert state == run.stream
                 await answer
@@ -222,7 +222,7 @@ async def test_senders_that_wait_for_room_never_exceed_the_window_together() -> 
         await asyncio.gather(*[send(mib << 20) for mib in (3, 3, 3, 2, 3, 1, 3)])
         answering.cancel()
 
-        assert most <= client.base.peer_window_bytes
+        assert most <= client.machine.peer_window_bytes
         assert run.unanswered_bytes == 0, "all that was taken is given back"
         await client.close()
 
@@ -340,7 +340,7 @@ async def test_a_run_stream_that_is_finished_before_it_is_opened_ends() -> None:
         writer.write(f.frame(f.OPEN_RUN, 1, body) + f.frame(f.FINISH, 1))
         (connection,) = w.server.connections.values()
         await until(lambda: w.server.counts.calls == 1)
-        await until(lambda: not connection.base.streams and not len(connection.runs))
+        await until(lambda: not connection.machine.streams and not len(connection.runs))
 
         assert w.server.counts.refused == 0
         writer.close()

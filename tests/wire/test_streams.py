@@ -280,7 +280,7 @@ async def test_readers_with_windows_of_gigabytes_send_a_little_in_each_turn(stre
         before = connection.written_bytes
         while not takers.done():
             await asyncio.sleep(0)
-            waits = sum([len(piece) for piece in connection.base.out])
+            waits = sum([len(piece) for piece in connection.machine.out])
             most = max(most, connection.written_bytes + waits - before)
             before = connection.written_bytes
             w.server.send_shares.check()
@@ -333,7 +333,7 @@ async def test_a_busy_handler_has_a_narrow_window_where_its_caller_holds_much(is
         w.methods.gate.set()
         await until(lambda: w.methods.done == 1)
 
-        held = connection.base.streams[stream.stream].granted + w.server.accounts.queued_bytes
+        held = connection.machine.streams[stream.stream].granted + w.server.accounts.queued_bytes
         assert held == (64 << 10) - 5064 if is_full else held > 1 << 20
         for call in calls:
             call.cancel()

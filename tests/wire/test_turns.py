@@ -497,15 +497,15 @@ async def test_a_cancel_behind_many_calls_that_are_alike_is_heard() -> None:
         await until(lambda: any(each.caller for each in w.server.connections.values()))
         await loop.sock_sendall(sock, calls + cancels + request(f.CALL, 64, 203))
         (connection,) = w.server.connections.values()
-        await until(lambda: connection.base.last_stream == 129 and connection.is_idle is False)
-        await until(lambda: len(connection.base.streams) == 33)
+        await until(lambda: connection.machine.last_stream == 129 and connection.is_idle is False)
+        await until(lambda: len(connection.machine.streams) == 33)
         for _ in range(10):
             await asyncio.sleep(0)
 
-        assert sorted(connection.base.streams) == sorted([2 * n + 1 for n in range(1, 64, 2)] + [129])
+        assert sorted(connection.machine.streams) == sorted([2 * n + 1 for n in range(1, 64, 2)] + [129])
         assert not w.methods.cancelled, "they were not begun"
         await loop.sock_sendall(sock, f.frame(f.PING, 0))
-        await until(lambda: not connection.base.withdrawn)  # Nothing is remembered of it.
+        await until(lambda: not connection.machine.withdrawn)  # Nothing is remembered of it.
         sock.close()
 
 

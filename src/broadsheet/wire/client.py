@@ -184,15 +184,16 @@ class ClientRunStream:
             raise InvalidArgument("a run has at least one record")
         lengths = array("I", [len(record) for record in records])
         size = sum(lengths)
-        base = self._connection.base
+        machine = self._connection.machine
         if (
-            size + 8 + 4 * len(lengths) > base.peer_frame_bytes_max
-            or size > base.peer_window_bytes
-            or len(lengths) > base.peer_run_count_max
+            size + 8 + 4 * len(lengths) > machine.peer_frame_bytes_max
+            or size > machine.peer_window_bytes
+            or len(lengths) > machine.peer_run_count_max
         ):
             raise TooLarge(
-                f"a run of {len(lengths)} records and {size} bytes is too large: {self._connection.address} "
-                f"takes {base.peer_run_count_max} records and {base.peer_frame_bytes_max} bytes in a frame"
+                f"a run of {len(lengths)} records and {size} bytes is too large: {self._connection.address}"
+                f" takes {machine.peer_run_count_max} records and {machine.peer_frame_bytes_max} bytes in a"
+                " frame"
             )
         if self._waiting or not self._has_room(size):
             await self._wait(size)
@@ -203,7 +204,7 @@ class ClientRunStream:
         future: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
         self._answers[self._sequence] = (len(lengths), size, future)
         self._sequence += len(lengths)
-        base.send_run(self.stream, table, records)
+        machine.send_run(self.stream, table, records)
         self._connection.mark_dirty()
         return future
 
@@ -219,7 +220,7 @@ class ClientRunStream:
     def _finish(self) -> None:
         if not self._has_finished and self._error is None:
             self._has_finished = True
-            self._connection.base.finish(self.stream)
+            self._connection.machine.finish(self.stream)
             self._connection.mark_dirty()
 
     def check(self) -> None:
@@ -228,7 +229,7 @@ class ClientRunStream:
             raise AssertionError(f"a run of {self._waiting[0][0]} bytes waits, and has room")
 
     def _has_room(self, size: int) -> bool:
-        window = self._connection.base.peer_window_bytes
+        window = self._connection.machine.peer_window_bytes
         return self.unanswered_bytes + size <= window and not self._connection.is_write_paused
 
     async def _wait(self, size: int) -> None:
@@ -292,7 +293,7 @@ class ClientRunStream:
         """Resolve the future of a run with its answer."""
         entry = self._answers.get(event.sequence)
         if entry is None or entry[0] != event.count:
-            self._connection.base.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
+            self._connection.machine.fail(Status.REMOTE_PROTOCOL, "an answer to records that were never sent")
             return
         _, size, future = self._answers.pop(event.sequence)
         self.unanswered_bytes -= size
@@ -389,7 +390,7 @@ class ClientStream(StreamEnd):
         """Say that no more messages will be sent. Idempotent."""
         if not self._has_finished:
             self._has_finished = True
-            self._connection.base.finish(self.stream)
+            self._connection.machine.finish(self.stream)
             self._connection.mark_dirty()
 
     async def reply(self, kind: type[R]) -> R:
@@ -433,7 +434,7 @@ class ClientStream(StreamEnd):
 class ClientConnection(ConnectionProtocol):
     """One connection that we dialled."""
 
-    base: DiallerConnection
+    machine: DiallerConnection
     may_burst = True
 
     def __init__(self, ports: WirePorts, limits: WireLimits, address: str, pool: SlabPool) -> None:
@@ -455,7 +456,7 @@ class ClientConnection(ConnectionProtocol):
     @property
     def is_usable(self) -> bool:
         """Whether the connection takes more requests."""
-        return self.base.phase is Phase.OPEN and not self.base.is_worn_out()
+        return self.machine.phase is Phase.OPEN and not self.machine.is_worn_out()
 
     # ------------------------------------------------------------------ what users call
 
@@ -542,7 +543,7 @@ class ClientConnection(ConnectionProtocol):
             InvalidArgument: the token is not text. Nothing was sent.
         """
         argument_checks.text("the token", token)
-        self.base.say_token(token)
+        self.machine.say_token(token)
         self.mark_dirty()
 
     async def close(self) -> None:
@@ -557,11 +558,11 @@ class ClientConnection(ConnectionProtocol):
         """
         if not self.is_usable or self.is_lost:
             return
-        self.base.check()
+        self.machine.check()
         self._waiting.check()
         for run in self._runs.values():
             run.check()
-        for stream in self.base.streams:
+        for stream in self.machine.streams:
             owners = (self._calls, self._streams, self._runs)
             if not any(stream in each for each in owners):
                 raise AssertionError(f"stream {stream} is open, and no call owns it")
@@ -575,7 +576,7 @@ class ClientConnection(ConnectionProtocol):
         self._withdraw(stream)
 
     def _withdraw(self, stream: int) -> None:
-        self.base.cancel(stream)
+        self.machine.cancel(stream)
         self.mark_dirty()
         self._waiting.wake()
 
@@ -598,17 +599,17 @@ class ClientConnection(ConnectionProtocol):
         is_bounded: bool = True,
     ) -> tuple[int, Duration]:
         """Open a stream, when there is room for it; its number, and what is left of `timeout`."""
-        base = self.base
+        machine = self.machine
         began = self.ports.time.now()
         self.raise_if_unusable()
         number = self.methods.get(method)
         if number is None:
             raise Unsupported(f"{self.address} has no method {method}: it may be of another version")
         size = f.payload_bytes(payload)
-        if not base.fits(len(body), size):
+        if not machine.fits(len(body), size):
             raise TooLarge(
                 f"a request of {len(body)} bytes of body and {size} of payload is too large: {self.address} "
-                f"takes {base.peer_frame_bytes_max}, with a body of {base.limits.body_bytes_max}"
+                f"takes {machine.peer_frame_bytes_max}, with a body of {machine.limits.body_bytes_max}"
             )
         has_waited = bool(self._waiting) or not self.may_begin()
         if has_waited:
@@ -616,7 +617,7 @@ class ClientConnection(ConnectionProtocol):
             self.raise_if_unusable()
         left = Duration(max(0, timeout - (self.ports.time.now() - began)))
         timeout_ms = min(max(1, left // MILLISECOND), 0xFFFF_FFFF) if is_bounded else 0
-        stream = base.open(kind, number, timeout_ms=timeout_ms, body=body, payload=payload)
+        stream = machine.open(kind, number, timeout_ms=timeout_ms, body=body, payload=payload)
         self._unsent[stream] = None
         self.mark_dirty()
         if has_waited:
@@ -625,7 +626,7 @@ class ClientConnection(ConnectionProtocol):
 
     def may_begin(self) -> bool:
         """Whether a request may be sent now: a stream may be opened, and the socket takes more."""
-        return self.base.may_open() and not self.is_write_paused
+        return self.machine.may_open() and not self.is_write_paused
 
     def raise_if_unusable(self) -> None:
         """Refuse a request if the connection takes no more.
@@ -633,11 +634,11 @@ class ClientConnection(ConnectionProtocol):
         Raises:
             Refused: the reason. Nothing was sent.
         """
-        if self.is_lost or self.base.phase is Phase.BROKEN:
+        if self.is_lost or self.machine.phase is Phase.BROKEN:
             raise Unreachable(f"the connection to {self.address} is lost: {self.reason}")
-        if self.base.phase is Phase.LEAVING:
+        if self.machine.phase is Phase.LEAVING:
             raise ShuttingDown(f"{self.address} takes no more requests")
-        if self.base.is_worn_out():
+        if self.machine.is_worn_out():
             raise Unreachable(f"the connection to {self.address} has used up its stream numbers")
 
     # ------------------------------------------------------------------ ConnectionProtocol
@@ -696,8 +697,8 @@ class ClientConnection(ConnectionProtocol):
             return
         hit("wire.goaway")
         refusal = event.status if event.status is not Status.UNKNOWN else Status.SHUTTING_DOWN
-        for stream in [each for each in self.base.streams if each > event.last_stream]:
-            self.base.cancel(stream)
+        for stream in [each for each in self.machine.streams if each > event.last_stream]:
+            self.machine.cancel(stream)
             self._settle(stream, error_of(refusal, event.message))
         for run in list(self._runs.values()):
             run.on_away(error_of(refusal, event.message))
@@ -771,7 +772,7 @@ async def dial(
     try:
         async with asyncio.timeout(in_seconds(limits.dial_timeout)):
             await ports.network.dial(address, factory)
-            made[-1].base.say_hello(token=token, node=node, cluster=cluster)
+            made[-1].machine.say_hello(token=token, node=node, cluster=cluster)
             made[-1].flush()
             await made[-1].ready
     except TimeoutError as error:

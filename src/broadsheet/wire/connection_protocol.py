@@ -69,7 +69,7 @@ class ConnectionProtocol:
     client may: these are bytes of our own callers, and the peer had no time yet to read them."""
 
     def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
-        self.base, self.ports = core, ports
+        self.machine, self.ports = core, ports
         self.limits: WireLimits = core.limits
         self.transport: Transport | None = None
         self.is_lost = False
@@ -159,10 +159,10 @@ class ConnectionProtocol:
     def flush(self) -> None:
         """Pass everything queued to the transport in one write."""
         self._is_dirty, self._queued_bytes = False, 0
-        out = self.base.out
+        out = self.machine.out
         if not out:
             return
-        self.base.out = []
+        self.machine.out = []
         transport = self.transport
         if transport is None or self.is_lost or transport.is_closing():
             return
@@ -189,7 +189,7 @@ class ConnectionProtocol:
         inbound = self._inbound
         if inbound.read == inbound.written:
             return inbound.room()
-        return inbound.remainder(self.base.wanted(inbound.slab, inbound.read, inbound.written))
+        return inbound.remainder(self.machine.wanted(inbound.slab, inbound.read, inbound.written))
 
     def buffer_updated(self, nbytes: int) -> None:
         """Count received bytes, and process them."""
@@ -203,33 +203,33 @@ class ConnectionProtocol:
 
     def receive(self, now: Instant, units: int = UNBOUNDED) -> int:
         """Take whole frames until they cost `units`; the units that they cost."""
-        inbound, base = self._inbound, self.base
-        inbound.read = base.receive(
+        inbound, machine = self._inbound, self.machine
+        inbound.read = machine.receive(
             inbound.slab, inbound.view, inbound.read, inbound.written, now, units=units
         )
-        if base.events:
+        if machine.events:
             self.take_events(now)
-        return base.units
+        return machine.units
 
     def end_of_read(self) -> None:
         """After frames were taken: have answers written, and set the timer if the peer has greeted."""
-        base = self.base
+        machine = self.machine
         if self._check is not None:
             self._checked(self._check)
-        if base.out:
+        if machine.out:
             self.mark_dirty()
         if self._is_greeting:
-            self._is_greeting = base.phase is Phase.GREETING
+            self._is_greeting = machine.phase is Phase.GREETING
             self.arm(self.ports.time.now())  # Its deadline changed with its phase, or with the first byte.
 
     def take_events(self, now: Instant) -> None:
         """Pass the events so far to `on_events`."""
-        events, self.base.events = self.base.events, []
+        events, self.machine.events = self.machine.events, []
         try:
             self.on_events(events, now)
         except AssertionError as error:
             self.ports.crash(error)
-        if self.base.phase is Phase.BROKEN:
+        if self.machine.phase is Phase.BROKEN:
             self.end(self.reason)
 
     def _checked(self, check: Callable[[], None]) -> None:
@@ -251,9 +251,9 @@ class ConnectionProtocol:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.base.phase = Phase.BROKEN
-        self.base.streams.clear()
-        self.base.out = []
+        self.machine.phase = Phase.BROKEN
+        self.machine.streams.clear()
+        self.machine.out = []
         self.on_lost()
         self._inbound.close()
 
@@ -275,7 +275,7 @@ class ConnectionProtocol:
         """Set the one timer to the next deadline, unless it fires earlier anyway."""
         if self.is_lost:
             return
-        deadlines = [self.base.deadline(), self.next_deadline()]
+        deadlines = [self.machine.deadline(), self.next_deadline()]
         if self.is_write_paused or (self.transport is not None and self.transport.is_closing()):
             deadlines.append(after(self._drained_at, self.limits.write_timeout))
         due = [each for each in deadlines if each is not None]
@@ -295,14 +295,14 @@ class ConnectionProtocol:
         if is_waiting and self._is_stuck(now):
             self.abort("slow peer: it reads none of the bytes that wait for it")
             return
-        misses = self.base.misses
-        self.base.tick(now)
-        if self.base.misses > misses:
+        misses = self.machine.misses
+        self.machine.tick(now)
+        if self.machine.misses > misses:
             self._inbound.shrink()
         self.on_deadline(now)
-        if self.base.events:
+        if self.machine.events:
             self.take_events(now)
-        if self.base.out:
+        if self.machine.out:
             self.flush()
         self.arm(now)
 

@@ -273,11 +273,11 @@ class Backpressure:
         a PONG: otherwise the peer would give up after `keepalive_misses_max` PINGs.
         """
         connection = self._connection
-        if now < after(connection.base.heard_at, connection.limits.keepalive_interval):
+        if now < after(connection.machine.heard_at, connection.limits.keepalive_interval):
             return
-        connection.base.heard_at, connection.base.misses = now, 0
-        if not connection.is_write_paused and connection.base.phase is not Phase.GREETING:
-            connection.base.out.append(f.frame(f.PONG, 0))
+        connection.machine.heard_at, connection.machine.misses = now, 0
+        if not connection.is_write_paused and connection.machine.phase is not Phase.GREETING:
+            connection.machine.out.append(f.frame(f.PONG, 0))
 
     def ease(self) -> None:
         """Read on, unless a reason is left not to."""
@@ -352,7 +352,7 @@ class ServedRunStreams:
             Throttled: the caller has too many RUN streams. The sink is told that no run will come.
         """
         connection = self._connection
-        if stream not in connection.base.streams:
+        if stream not in connection.machine.streams:
             opened.sink.on_end()  # The caller left before the handler was done.
             return
         accounts, holding = connection.server.accounts, connection.backpressure.holding
@@ -366,10 +366,10 @@ class ServedRunStreams:
         self._ends[stream] = ServedRunStream(
             opened.sink, stream, connection=connection.connection, send=self._on_answered
         )
-        connection.base.accept_run(stream, f.encode(opened.body))
+        connection.machine.accept_run(stream, f.encode(opened.body))
         connection.mark_dirty()
         connection.arm(connection.ports.time.now())  # Its token may expire before the next ping.
-        if connection.base.streams[stream].has_peer_finished:
+        if connection.machine.streams[stream].has_peer_finished:
             self.on_finish(stream)  # FINISH came before the stream was accepted.
 
     def on_run(self, event: RunReceived) -> None:
@@ -418,7 +418,7 @@ class ServedRunStreams:
         if not end.unanswered_count:
             self._owing.pop(end, None)
         if not connection.is_lost:
-            connection.base.answer_run(end.stream, run.size, answer)
+            connection.machine.answer_run(end.stream, run.size, answer)
             self._close(end)
             connection.mark_dirty()
         connection.backpressure.give(run.held_bytes)  # Last, because this may process more received frames.
@@ -442,7 +442,7 @@ class ServedStream(StreamEnd):
     async def room(self, wanted: int) -> int:
         """Wait until a message may be sent in this turn, and return how many bytes it may have."""
         while self._error is None:
-            size = min(wanted, self._protocol.base.room(self.stream), self.message_bytes_max)
+            size = min(wanted, self._protocol.machine.room(self.stream), self.message_bytes_max)
             if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
                 self.connection.server.send_shares.promise(self)
                 return size
@@ -532,7 +532,7 @@ class RequestTasks:
         entry = self._tasks.get(stream)
         if entry is not None and entry.task is not None:
             hit("wire.cancelled")
-            self._connection.base.lingers(stream)
+            self._connection.machine.lingers(stream)
             entry.task.cancel()
 
     def cancel_all(self) -> None:
@@ -581,7 +581,7 @@ class RequestTasks:
             hit("wire.late")
             error = DeadlineExceeded("the deadline passed while the node was working on it")
             self._connection.refuse(stream, error)
-            self._connection.base.lingers(stream)
+            self._connection.machine.lingers(stream)
             entry.task.cancel()
 
     def _stopped(self, stream: int) -> None:
@@ -650,7 +650,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
 ) -> CallsReceived | None:
     """Serve calls with one request, decoded and authorized once; the calls that are left, or None."""
     view, stride, streams, share = row.view, row.stride, row.streams, connection.share
-    count, withdrawn, first = len(streams), connection.base.withdrawn, f.HEADER_BYTES + row.body_bytes
+    count, withdrawn, first = len(streams), connection.machine.withdrawn, f.HEADER_BYTES + row.body_bytes
     if count == 1 and streams[0] in withdrawn:
         return None  # Cancelled in the same read.
     if share is not None:
@@ -660,7 +660,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
         method, call, request = connection.admit(row.method, Shape.UNARY, body, row.timeout_ms, now)
     except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
         return _refuse_row(connection, row, error)
-    handler, size, is_full = method.handler, stride - first, connection.base.is_full
+    handler, size, is_full = method.handler, stride - first, connection.machine.is_full
     done, chunk, looks_at = count, CHUNK_MIN, CHUNK_MIN
     replies: list[Reply] = []
     """The replies to the last calls, which are not sent yet."""
@@ -679,7 +679,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
         payload = view[begin : begin + size]
         try:
             if is_full:  # Before the handler: it may do something and then need a place.
-                raise Throttled(connection.base.full_message)
+                raise Throttled(connection.machine.full_message)
             if not withdrawn or streams[number] not in withdrawn:
                 result = handler(call, request, connection.keep_small(payload) if method.is_task else payload)
                 if type(result) is Reply:
@@ -690,7 +690,7 @@ def _serve_row(  # noqa: C901 - the hot loop, in one piece.
             connection.refuse_call(streams[number], error)
         # This call has no reply, and the calls behind it may have one.
         connection.answer_row(streams[number - len(replies) : number], replies, method)
-        replies, is_full = [], connection.base.is_full
+        replies, is_full = [], connection.machine.is_full
         if share is not None and (share.units <= 0 or connection.backpressure.is_held):
             looks_at = number + 1
     connection.answer_row(streams[done - len(replies) : done], replies, method)
@@ -725,7 +725,7 @@ class ConnectionChecks:
 
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
-        self._stalled = (-1, connection.base.heard_at)
+        self._stalled = (-1, connection.machine.heard_at)
         """The bytes that the peer had taken when it stopped reading, and the time; -1 if it reads."""
 
     def check(self) -> None:
@@ -749,12 +749,12 @@ class ConnectionChecks:
 
     def _check_slots(self) -> None:
         connection = self._connection
-        base, tasks, runs = connection.base, connection.tasks, connection.runs
-        if connection.has_pending or base.phase is Phase.BROKEN:
+        machine, tasks, runs = connection.machine, connection.tasks, connection.runs
+        if connection.has_pending or machine.phase is Phase.BROKEN:
             return  # Streams of pending openings are registered, and have no task yet.
-        for stream in base.ending:
+        for stream in machine.ending:
             assert stream in tasks, f"stream {stream} keeps its slot, and nothing runs for it"
-        for stream in base.streams:
+        for stream in machine.streams:
             assert stream in tasks or stream in runs, f"stream {stream} is open without task and sink"
         for stream in connection.streams:
             assert stream in tasks, f"stream {stream} has an end, and no handler"
@@ -775,7 +775,7 @@ def _too_large(size: int, method: Method | None) -> Refusal:
 class ServerConnection(ConnectionProtocol):
     """One connection that was accepted."""
 
-    base: ListenerConnection
+    machine: ListenerConnection
 
     def __init__(self, server: ConnectionOwner, connection: ConnectionId) -> None:
         super().__init__(
@@ -787,7 +787,7 @@ class ServerConnection(ConnectionProtocol):
         """The remote host."""
         self.caller = ""
         """The caller for `Places`: the bearer of the token, or without tokens the remote host."""
-        self.asked_at = self.base.heard_at
+        self.asked_at = self.machine.heard_at
         """The time of the last request."""
         self.principal = ANYONE
         self._expelled: Principal | None = None
@@ -801,7 +801,7 @@ class ServerConnection(ConnectionProtocol):
         self._pending: list[Event] = []
         """Events that were decoded and wait for the next turn."""
         self._is_reading = True
-        self._torn_since = self.base.heard_at
+        self._torn_since = self.machine.heard_at
         self._checks = ConnectionChecks(self)
         self.backpressure = Backpressure(self)
         self.tasks = RequestTasks(self)
@@ -823,17 +823,17 @@ class ServerConnection(ConnectionProtocol):
     @property
     def has_heard(self) -> bool:
         """Whether the peer has sent anything."""
-        return self.base.has_heard
+        return self.machine.has_heard
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is open."""
-        return not self.base.streams and not self._pending
+        return not self.machine.streams and not self._pending
 
     @property
     def has_pending(self) -> bool:
         """Whether events were decoded and are not processed yet."""
-        return bool(self._pending or self.base.events)
+        return bool(self._pending or self.machine.events)
 
     @property
     def queued_bytes(self) -> int:
@@ -850,7 +850,7 @@ class ServerConnection(ConnectionProtocol):
 
         Otherwise a connection with unread answers would keep its descriptor until `write_timeout`.
         """
-        self.base.fail(Status.THROTTLED, message)
+        self.machine.fail(Status.THROTTLED, message)
         self.take_events(self.ports.time.now())
         if self.is_write_paused:
             self.abort(message)
@@ -872,17 +872,17 @@ class ServerConnection(ConnectionProtocol):
         """Process received bytes within `share`; whether some are left."""
         now, inbound = self.ports.time.now(), self._inbound
         self.share = share
-        while not (share.is_over or self.backpressure.is_held or self.base.phase is Phase.BROKEN):
+        while not (share.is_over or self.backpressure.is_held or self.machine.phase is Phase.BROKEN):
             if self._pending:
-                self.base.events, self._pending = self._pending, []
+                self.machine.events, self._pending = self._pending, []
                 self.take_events(now)
             elif inbound.read < inbound.written:
-                self.base.withdrawn.clear()
+                self.machine.withdrawn.clear()
                 spent = self.receive(now, min(share.units, SLICE_UNITS))
                 share.units -= spent
                 if spent:
                     self._torn_since = now
-                if self.base.is_torn and not self._pending:
+                if self.machine.is_torn and not self._pending:
                     break
             else:
                 break
@@ -890,7 +890,7 @@ class ServerConnection(ConnectionProtocol):
         self.end_of_read()
         self.backpressure.expect(self._expected_bytes())
         return not self.backpressure.is_held and bool(
-            self._pending or (inbound.read < inbound.written and not self.base.is_torn)
+            self._pending or (inbound.read < inbound.written and not self.machine.is_torn)
         )
 
     def end_of_read(self) -> None:
@@ -907,7 +907,7 @@ class ServerConnection(ConnectionProtocol):
 
     def go_on(self) -> None:
         """Read again, and process what was received."""
-        self.base.heard_at = self._torn_since = self.ports.time.now()
+        self.machine.heard_at = self._torn_since = self.ports.time.now()
         if self.share is None:  # Otherwise `work` runs: a nested turn would take later frames first.
             self.server.turns.enter(self)
 
@@ -929,10 +929,10 @@ class ServerConnection(ConnectionProtocol):
 
     def _expected_bytes(self) -> int:
         """Bytes of the large frame that has begun; 0 if there is none."""
-        base, inbound = self.base, self._inbound
-        if not base.is_torn or base.phase is Phase.BROKEN:
+        machine, inbound = self.machine, self._inbound
+        if not machine.is_torn or machine.phase is Phase.BROKEN:
             return 0
-        wanted = base.wanted(inbound.slab, inbound.read, inbound.written)
+        wanted = machine.wanted(inbound.slab, inbound.read, inbound.written)
         return wanted if wanted >= LARGE_FRAME_BYTES else 0
 
     def on_events(self, events: list[Event], now: Instant) -> None:
@@ -940,7 +940,7 @@ class ServerConnection(ConnectionProtocol):
         self.asked_at = now
         share = self.share
         for number, event in enumerate(events):
-            if self.base.phase is Phase.BROKEN and type(event) is not Broken:
+            if self.machine.phase is Phase.BROKEN and type(event) is not Broken:
                 continue  # No answer could be sent, and after a bad token the caller is no longer known.
             if type(event) is CallsReceived:
                 left = serve_calls(self, event, now)
@@ -955,7 +955,7 @@ class ServerConnection(ConnectionProtocol):
             if share.is_over or self.backpressure.is_held:
                 self._pending = events[number + 1 :]
                 break
-        if self.base.phase is Phase.BROKEN and self._pending:
+        if self.machine.phase is Phase.BROKEN and self._pending:
             pending, self._pending = self._pending, []  # No answer could be sent, so requests are dropped.
             for event in pending:
                 if isinstance(event, Broken):
@@ -988,7 +988,7 @@ class ServerConnection(ConnectionProtocol):
     def on_flushed(self) -> None:
         """Count unread answers; close a draining connection when its last stream is answered."""
         self.backpressure.count_unread()
-        if self.base.phase is Phase.LEAVING and self.is_idle:
+        if self.machine.phase is Phase.LEAVING and self.is_idle:
             hit("wire.drained")
             self.end("drained")
 
@@ -1007,8 +1007,8 @@ class ServerConnection(ConnectionProtocol):
         if not self._is_reading:
             self._torn_since = now
             self.backpressure.keep_alive(now)
-        elif self.base.is_torn and now >= self._torn_since + self.limits.frame_timeout:
-            self.base.fail(
+        elif self.machine.is_torn and now >= self._torn_since + self.limits.frame_timeout:
+            self.machine.fail(
                 Status.REMOTE_PROTOCOL,
                 f"a frame was not sent whole within frame_timeout, {self.limits.frame_timeout // SECOND} s",
             )
@@ -1022,11 +1022,11 @@ class ServerConnection(ConnectionProtocol):
 
     def leave(self) -> None:
         """Accept no more streams, and close when the last has ended."""
-        if self.base.phase is Phase.GREETING:
-            self.base.fail(Status.SHUTTING_DOWN, "the node is shutting down")
+        if self.machine.phase is Phase.GREETING:
+            self.machine.fail(Status.SHUTTING_DOWN, "the node is shutting down")
             self.take_events(self.ports.time.now())
             return
-        self.base.leave(Status.SHUTTING_DOWN, "the node is shutting down")
+        self.machine.leave(Status.SHUTTING_DOWN, "the node is shutting down")
         self.flush()
         if self.is_idle:
             self.end("drained")
@@ -1035,10 +1035,10 @@ class ServerConnection(ConnectionProtocol):
 
     def _on_hello(self, event: HelloReceived, now: Instant) -> None:
         hello, server = event.hello, self.server
-        if self.base.phase is not Phase.GREETING:
+        if self.machine.phase is not Phase.GREETING:
             return  # Later bytes of the same read have broken the connection already.
         if hello.cluster and server.cluster and hello.cluster != server.cluster:
-            self.base.fail(
+            self.machine.fail(
                 Status.UNAUTHENTICATED, f"this node is of cluster {server.cluster}, not {hello.cluster}"
             )
         else:
@@ -1046,7 +1046,7 @@ class ServerConnection(ConnectionProtocol):
                 self.principal = server.authorizer.authenticate(hello.token)
             except Unauthenticated as error:
                 server.counts.unauthenticated += 1
-                self.base.fail(Status.UNAUTHENTICATED, str(error))
+                self.machine.fail(Status.UNAUTHENTICATED, str(error))
             else:
                 self.caller = self.principal.account or self.source
                 is_peer = self.principal is ANYONE and server.is_peer(hello, self.source)
@@ -1054,9 +1054,9 @@ class ServerConnection(ConnectionProtocol):
                 self.flow = self.principal.account or peer or self.source or self.flow
                 self.backpressure.enter(self.flow, is_control=is_peer or self.principal.is_control)
                 if message := server.greeted(self):
-                    self.base.fail(Status.THROTTLED, message)
+                    self.machine.fail(Status.THROTTLED, message)
                 else:
-                    self.base.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
+                    self.machine.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
         self._take_failure(now)
 
     def _on_token(self, event: TokenReceived, now: Instant) -> None:
@@ -1064,14 +1064,14 @@ class ServerConnection(ConnectionProtocol):
             self.principal = self.server.authorizer.authenticate(event.token.token)
         except Unauthenticated as error:
             self.server.counts.unauthenticated += 1
-            self.base.fail(Status.UNAUTHENTICATED, str(error))
+            self.machine.fail(Status.UNAUTHENTICATED, str(error))
             self._take_failure(now)
             return
         self._judge_again()
         self.arm(now)
 
     def _take_failure(self, now: Instant) -> None:
-        for event in self.base.events:
+        for event in self.machine.events:
             if isinstance(event, Broken):
                 self._on_broken(event, now)
 
@@ -1084,13 +1084,13 @@ class ServerConnection(ConnectionProtocol):
 
     def _on_open(self, event: OpenReceived, now: Instant) -> None:
         stream = event.stream
-        if stream not in self.base.streams:
+        if stream not in self.machine.streams:
             return
         shape = Shape.RUN if event.is_run else Shape.STREAM
         start = self.tasks.open_run if event.is_run else self.tasks.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
-            self.base.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
+            self.machine.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
             if event.is_run:
                 result = method.handler(call, request)
                 if type(result) is RunOpened:
@@ -1134,7 +1134,7 @@ class ServerConnection(ConnectionProtocol):
     def _on_cancel(self, event: CancelReceived, _now: Instant) -> None:
         self.end_stream(event.stream, Cancelled("cancelled by the caller"))
         if event.stream not in self.tasks:
-            self.base.ended(event.stream)
+            self.machine.ended(event.stream)
 
     def _on_run(self, event: RunReceived, _now: Instant) -> None:
         self.runs.on_run(event)
@@ -1148,25 +1148,25 @@ class ServerConnection(ConnectionProtocol):
             Refusal: the caller does not take a reply of that size.
         """
         body = self._encoded(reply, method)
-        if self.base.reply(stream, body, reply.payload):
+        if self.machine.reply(stream, body, reply.payload):
             self.mark_dirty()
 
     def start_call(self, stream: int, handler: Awaitable[Reply], call: Call, size: int) -> None:
         """Run the handler of a call as a task, unless the call was cancelled."""
-        if self.base.begin_call(stream):
+        if self.machine.begin_call(stream):
             self.tasks.answer(stream, handler, call, size)
         elif isinstance(handler, Coroutine):
             handler.close()
 
     def refuse_call(self, stream: int, error: Exception) -> None:
         """Refuse a call that was never registered."""
-        if self.base.begin_call(stream):
+        if self.machine.begin_call(stream):
             self.refuse(stream, error)
 
     def answer_row(self, streams: Sequence[int], replies: list[Reply], method: Method) -> None:
         """Answer calls that were never registered, because they need no state: by column if they are many."""
         payloads = one_form(replies) if len(replies) >= ROWS_MIN else None
-        if payloads is None or self.base.phase is Phase.BROKEN:
+        if payloads is None or self.machine.phase is Phase.BROKEN:
             for stream, reply in zip(streams, replies, strict=True):
                 self._answer_call(stream, reply, method)
             return
@@ -1176,7 +1176,7 @@ class ServerConnection(ConnectionProtocol):
             for stream in streams:
                 self.refuse_call(stream, error)
             return
-        self.base.out.append(render_rows(f.REPLY, streams, body, payloads))
+        self.machine.out.append(render_rows(f.REPLY, streams, body, payloads))
         self.mark_dirty()
 
     def _answer_call(self, stream: int, reply: Reply, method: Method) -> None:
@@ -1185,8 +1185,8 @@ class ServerConnection(ConnectionProtocol):
         except Exception as error:  # noqa: BLE001 - the RPC edge (code.16).
             self.refuse_call(stream, error)
             return
-        if self.base.phase is not Phase.BROKEN:
-            self.base.append(f.REPLY, stream, body, reply.payload)
+        if self.machine.phase is not Phase.BROKEN:
+            self.machine.append(f.REPLY, stream, body, reply.payload)
             self.mark_dirty()
 
     def _encoded(self, reply: Reply, method: Method | None, *, count: int = 1) -> bytes:
@@ -1197,7 +1197,7 @@ class ServerConnection(ConnectionProtocol):
         """
         body = f.encode(reply.body)
         size = len(body) + (f.payload_bytes(reply.payload) if reply.payload else 0)
-        if size > self.base.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
+        if size > self.machine.peer_frame_bytes_max or len(body) > self.limits.body_bytes_max:
             raise _too_large(size, method)
         if self.share is not None:
             self.share.units -= count * size >> REPLY_SHIFT
@@ -1220,20 +1220,20 @@ class ServerConnection(ConnectionProtocol):
         else:
             self.server.failed(error)
         self.server.counts.refused += 1
-        if self.base.refuse(stream, status, message, hint):
+        if self.machine.refuse(stream, status, message, hint):
             self.mark_dirty()
 
     def on_stopped(self, stream: int) -> None:
         """Clean up after the task of `stream`; refuse the stream if it was not answered."""
         if (end := self.streams.pop(stream, None)) is not None:
             end.close()
-        self.base.ended(stream)
-        if stream in self.base.streams and stream not in self.runs:
+        self.machine.ended(stream)
+        if stream in self.machine.streams and stream not in self.runs:
             self.refuse(stream, Unknown("the node stopped working on it"))
 
     def end_stream(self, stream: int, error: BroadsheetError) -> None:
         """End a stream with `error`, from our side or after its CANCEL."""
-        if self.base.refuse(stream, error.status, str(error)):
+        if self.machine.refuse(stream, error.status, str(error)):
             self.mark_dirty()
         self.runs.drop(stream)
         if (end := self.streams.get(stream)) is not None:
@@ -1247,7 +1247,7 @@ class ServerConnection(ConnectionProtocol):
         end.
         """
         refusals: dict[tuple[Capability, str | None], Refused | None] = {}
-        for stream, state in list(self.base.streams.items()):
+        for stream, state in list(self.machine.streams.items()):
             grant = state.grant
             if grant is None:
                 continue
@@ -1273,7 +1273,7 @@ class ServerConnection(ConnectionProtocol):
         receives or sends.
         """
         hit("wire.expelled")
-        end, state = self.streams.get(stream), self.base.streams.get(stream)
+        end, state = self.streams.get(stream), self.machine.streams.get(stream)
         if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
             end.on_end(error)
         else:

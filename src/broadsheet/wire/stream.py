@@ -44,7 +44,7 @@ class StreamEnd:
     @property
     def message_bytes_max(self) -> int:
         """The bytes that a message may have: the peer takes no larger frame."""
-        return self._protocol.base.peer_frame_bytes_max
+        return self._protocol.machine.peer_frame_bytes_max
 
     async def receive(self) -> Message | None:
         """The next message; None when the peer has finished the stream."""
@@ -72,17 +72,17 @@ class StreamEnd:
         encoded = b"" if body is None else argument_checks.encoded("a message", body)
         argument_checks.buffers("a message", payload)
         size = len(encoded) + f.payload_bytes(payload)
-        base = self._protocol.base
-        if size > base.peer_frame_bytes_max or len(encoded) > self._protocol.limits.body_bytes_max:
+        machine = self._protocol.machine
+        if size > machine.peer_frame_bytes_max or len(encoded) > self._protocol.limits.body_bytes_max:
             raise TooLarge(
                 f"a message of {size} bytes ({len(encoded)} of body) is too large: the peer takes "
-                f"{base.peer_frame_bytes_max}, with a body of {self._protocol.limits.body_bytes_max}"
+                f"{machine.peer_frame_bytes_max}, with a body of {self._protocol.limits.body_bytes_max}"
             )
-        while self._error is None and not (base.may_send(self.stream, size) and self.may_leave(size)):
+        while self._error is None and not (machine.may_send(self.stream, size) and self.may_leave(size)):
             await self.writable()
         if self._error is not None:
             raise self._error
-        base.send_message(self.stream, encoded, payload, size)
+        machine.send_message(self.stream, encoded, payload, size)
         self._protocol.queued(size)
 
     async def writable(self) -> None:
@@ -114,13 +114,13 @@ class StreamEnd:
 
     def grant(self) -> None:
         """Restore the peer's window when half of it is used."""
-        state = self._protocol.base.streams.get(self.stream)
+        state = self._protocol.machine.streams.get(self.stream)
         if state is None or state.has_peer_finished:
             return
         window_bytes = self.window_bytes()
         credit = window_bytes - self._queued_bytes - state.granted
         if credit * 2 >= window_bytes:
-            self._protocol.base.grant(self.stream, credit)
+            self._protocol.machine.grant(self.stream, credit)
             self._protocol.mark_dirty()
 
     def on_message(self, event: MessageReceived) -> None:
