@@ -15,7 +15,7 @@ from broadsheet.wal.segments import Segments
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.logimage import batches_of
-from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, opened, payloads
 
 T = TypeVar("T")
 
@@ -211,3 +211,27 @@ def test_a_segment_may_be_made_by_a_thread_while_the_loop_looks_for_room() -> No
             return False
 
     assert segments.unfilled(but=Making()) == 1
+
+
+async def test_a_log_whose_first_start_was_killed_keeps_its_files_over_a_power_cut() -> None:
+    """W1, W6: the second start found the file of extents in the page cache, and nobody synced its name.
+
+    After the power cut it was gone, one segment was not filled yet, and every stream was suspect.
+    """
+    config = replace(CONFIG, initial_fill_bytes=32 << 10)
+    first: list[DiskState] = []
+    disk = SimDisk(reach=lambda _: first.append(disk.state.fork()))
+    await abandon(await open_log(disk, config=config))
+    for state in first:
+        if "wal/extents" not in state.files or not state.files["wal/extents"].view:
+            continue
+        state.quota_bytes = state.used()  # The next segment, whose name is synced, is not made.
+        images: list[dict[str, bytes]] = []
+        bench = await open_log(SimDisk(state), config=config, seed=2)
+        bench.log.append(A, [b"told"], done=lambda: images.append(state.image()))  # noqa: B023
+        await bench.settled()
+        await abandon(bench)
+        async with opened(SimDisk(DiskState.of(images[0], ("wal",))), config=config, seed=3) as bench:
+            found = await bench.found(A)
+            assert payloads(found.records) == [b"told"]
+            assert not found.is_quarantined

@@ -104,16 +104,22 @@ async def test_an_unreadable_sector_anywhere_is_damage_of_its_streams_and_stops_
     assert flagged > 10
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 async def test_a_live_log_that_meets_an_unreadable_sector_quarantines_its_stream(
-    bad: dict[tuple[str, int], None],
+    bad: dict[tuple[str, int], None], *, is_full: bool
 ) -> None:
-    """As damage that a checksum finds; the read neither ends the node nor is repeated for ever."""
+    """As damage that a checksum finds; the read neither ends the node nor is repeated for ever.
+
+    On a full disk it raised ENOSPC, and the stream took appends behind the loss.
+    """
     disk = SimDisk()
     bench = await open_log(disk, config=ROOMY)
     await bench.commit(A, b"lost")
     await bench.commit(B, b"there")
     name = next(name for name in image_of(disk) if name.endswith("0.wal"))
     bad[name, image_of(disk)[name].index(b"lost") // BLOCK_BYTES] = None
+    if is_full:
+        disk.state.quota_bytes = disk.state.used()
     with pytest.raises(Exception, match="lost records"):
         await bench.log.read(A, bench.log.recovered(A).first_offset, 100)
     assert bench.log.is_quarantined(A)

@@ -70,6 +70,15 @@ class Extents:
                 self._write(filled)
             self.filled = dict(filled)
 
+    def renew(self) -> None:
+        """Make the file and its name durable: a first start that was killed may have synced neither.
+
+        Raises:
+            OSError: the disk refused or failed.
+        """
+        self._write(self.filled)
+        self._disk.sync_dir(self._directory)
+
     def close(self) -> None:
         """Release the file."""
         if self._file is not None:

@@ -49,7 +49,7 @@ from broadsheet.wal.format import (
     is_of_kernel,
     position,
 )
-from broadsheet.wal.opening import OpenedLog, open_files, set_aside
+from broadsheet.wal.opening import OpenedLog, open_files, set_aside, set_aside_if_room
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.reading import EntryChain, read_places
 from broadsheet.wal.reclaimer import SegmentReclaimer
@@ -495,11 +495,11 @@ class Log:
         use = self.pool.laps.get(place.lap)
         if use is not None:
             damage = Damage(use.index, place.lap, place.at, place.at + frame_bytes(place.length))
-            self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, [damage])))
+            made = await self.disk.run(lambda: set_aside_if_room(self.segments, [damage]))
+            self.quarantine_files.extend(made)
         self._check_open()
-        is_held = self.states.get(state.stream) is state
-        is_held = is_held and state.place(place.begin, place.lap, place.at) == place
-        if is_held:
+        is_there = state.place(place.begin, place.lap, place.at) == place
+        if is_held := is_there and self.states.get(state.stream) is state:
             self.quarantine(state.stream)
         return is_held
 

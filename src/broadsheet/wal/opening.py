@@ -22,6 +22,7 @@ from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, 
 from broadsheet.wal.scan import Content, frames
 from broadsheet.wal.segments import (
     LOCK_NAME,
+    NO_FILE,
     NO_SPACE,
     QUARANTINE_PREFIX,
     Segments,
@@ -160,6 +161,8 @@ def _open_locked(
     if result is not None:
         _rewrite(segments, result)
         _recall(segments, result)
+    elif told is not None and not lacks_streams:
+        segments.extents.renew()
     opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
     return opened
 
@@ -240,6 +243,17 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
     if damage:
         segments.disk.sync_dir(segments.directory)
     return made
+
+
+def set_aside_if_room(segments: Segments, damage: Sequence[Damage]) -> list[str]:
+    """Like `set_aside`; without space, or a descriptor, the bytes stay where they are."""
+    try:
+        return set_aside(segments, damage)
+    except OSError as error:
+        if error.errno not in NO_SPACE + NO_FILE:
+            raise
+        hit("wal.set_aside_refused")
+        return []
 
 
 def _put(segments: Segments, file: File, content: bytes) -> None:
