@@ -9,6 +9,9 @@ import struct
 import time
 from collections.abc import Callable
 
+from broadsheet.journal.core.spec import FRAMING_LABEL
+from broadsheet.message.framing import FIXED, framed
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
 from broadsheet.wire import frame as f
 from tests.doors.abuse.raw import Gone, Raw, encode, hello
 from tests.doors.abuse.shapes import HEAD, SHAPES, again, pump, shape, until
@@ -279,3 +282,65 @@ def _upload_at_once(target: Target, blob: bytes) -> None:
         while answers < 6:
             answers += caller.read()[0] in (f.REPLY, f.REFUSE)
         caller.close()
+
+
+@shape
+def large_gets(target: Target, seconds: float) -> None:
+    """Rows of `journal.get` for a journal with 250 KiB of labels: 60 KiB ask for 270 MB."""
+    labels = {f"label-{number:03d}": "v" * 1000 for number in range(250)}
+    body = {"journal": "mine/large"}
+
+    def attack(caller: Raw, left: float) -> None:
+        caller.call("journal.create", {"spec": {"name": "mine/large", "labels": labels}})
+
+        def calls() -> bytes:
+            return b"".join(caller.request(f.CALL, "journal.get", body)[1] for _ in range(1024))
+
+        pump(caller, left, calls)
+
+    again(target, seconds, attack)
+
+
+@shape
+def fragment_lists(target: Target, seconds: float) -> None:
+    """Lists of the fragments of a journal that closes one with each append."""
+    body = {"journal": "mine/fragments"}
+
+    def attack(caller: Raw, left: float) -> None:
+        caller.call("journal.create", {"spec": {"name": "mine/fragments", "fragment": {"length": 1024}}})
+
+        def calls() -> bytes:
+            return b"".join(caller.request(f.CALL, "journal.fragments", body)[1] for _ in range(500))
+
+        appends = [caller.request(f.CALL, "journal.append", body, bytes(1100))[1] for _ in range(900)]
+        caller.sock.sendall(b"".join(appends))
+        pump(caller, left, calls)
+
+    again(target, seconds, attack)
+
+
+@shape
+def large_indexes(target: Target, seconds: float) -> None:
+    """1,000 calls at a time for a producer index of 26 MB, which is read whole for each first part."""
+    body = {"journal": "mine/index"}
+    spec = {"name": "mine/index", "labels": {FRAMING_LABEL: "fixed"}}
+    writer = Raw(target.native, target.token)
+    if writer.call("journal.create", {"spec": spec})[0] == f.REPLY:
+        for begin in range(0, 720_000, 2_000):
+            ids = [
+                (ProducerId((1 << 40) + n), Clock((1 << 60) + 160 * n)) for n in range(begin, begin + 2_000)
+            ]
+            lines = b"".join([framed(FIXED, pack(who, at, Flag.OUTSIDE), b"") for who, at in ids])
+            writer.call("journal.append", body, lines)
+    offsets: list[int] = []
+    while not offsets:
+        offsets = writer.call("journal.index_points", body)[1]["offsets"]
+    request = {**body, "offset": offsets[-1]}
+
+    def attack(caller: Raw, left: float) -> None:
+        def calls() -> bytes:
+            return b"".join(caller.request(f.CALL, "journal.producer_index", request)[1] for _ in range(1000))
+
+        pump(caller, left, calls)
+
+    again(target, seconds, attack)
