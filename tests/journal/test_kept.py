@@ -12,7 +12,9 @@ import pytest
 
 import broadsheet
 from broadsheet.base.types import Buffer
+from broadsheet.cli.checks import NOT_STORED
 from broadsheet.errors import BroadsheetError, Corrupt
+from broadsheet.journal import role
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
@@ -171,7 +173,12 @@ async def test_a_store_that_gives_back_something_else_does_not_make_the_good_cop
         replica, content = await node.content()
         assert content == b"x" * 2000 + b"more"
         assert [spool.bad_copy != "" for spool in replica.closed] == [True]
-        assert "not its own" in node.broker.status(NAME).reason
+        reason = node.broker.status(NAME).reason
+        assert "not its own" in reason
+        assert NOT_STORED in reason, "doctor finds it"
+        assert role._status(node.broker, replica.context.log)["unstored"] == 1, (
+            "and the metric that asks for doctor counts it"
+        )
         assert shelf.asked == 1, "it is not asked without end"
     assert not crashes
 

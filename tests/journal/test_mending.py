@@ -11,6 +11,7 @@ from broadsheet.errors import Corrupt, NotFound, ShuttingDown, Status
 from broadsheet.journal import spool_mending
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.append_admission import Limits
+from broadsheet.journal.core.pipeline_events import Fullness
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import BLOCK_BYTES
@@ -65,6 +66,10 @@ async def test_a_damaged_block_that_the_log_does_not_have_is_told_with_a_remedy_
         status = node.broker.status(NAME)
         assert (status.state, node.broker.stopped_count) == ("open", 1)
         assert f"is damaged at {BLOCK_BYTES}, and the log does not have its content any more" in status.reason
+        replica.deliver(Fullness(is_full=True))
+        full = node.broker.status(NAME)
+        assert (full.state, status.reason in full.reason) == ("full", True), "a full disk does not hide it"
+        replica.deliver(Fullness(is_full=False))
         assert await append(node, NAME, b"goes on") is Status.OK
         flip(disk, replica.spool.name, len(WHOLE) + 2)
         above = read(replica, ByteOffset(2 * BLOCK_BYTES), None, block=False)

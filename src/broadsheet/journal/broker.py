@@ -337,11 +337,11 @@ class Broker:
             why = slot.opening_error if slot is not None else ""
             return JournalStatus(info.name, "opening", create_revision=info.create_revision, reason=why)
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        unstored = next((found for each in replica.closed if (found := each.bad_copy or each.unstored)), "")
+        unstored = next((found for each in replica.closed if (found := each.store_fault)), "")
         conflict = disagreement(replica.index.first_conflict())
         reason = replica.stop_reason or replica.damage or unstored or conflict
         if pipeline.state is State.OPEN and pipeline.is_full:
-            state, reason = "full", "; ".join(each for each in (replica.fullness, unstored) if each)
+            state, reason = "full", "; ".join(each for each in (replica.fullness, reason) if each)
         if not replica.is_listed:
             reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
         if replica.log_fault:

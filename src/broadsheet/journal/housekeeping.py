@@ -23,7 +23,7 @@ from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import not_stored
+from broadsheet.journal.remedies import badly_stored, not_stored
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
@@ -355,7 +355,7 @@ class Housekeeping:
             spool.unstored = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
-            spool.bad_copy = str(error)  # The store's copy is bad; the spool is sound, and goes on serving.
+            spool.bad_copy = badly_stored(spool.begin, spool.end, error)
             return True
         if replica.is_closed:
             return True

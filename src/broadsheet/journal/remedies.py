@@ -52,6 +52,13 @@ def not_stored(begin: int, end: int, error: Exception) -> str:
     return f"the fragment store did not take [{begin}, {end}), which stays here and is tried again: {error}"
 
 
+def badly_stored(begin: int, end: int, error: Exception) -> str:
+    """The reason in the status of a journal whose fragment the store gives back as something else."""
+    return (
+        f"the fragment store did not take [{begin}, {end}) as it is, which stays here and is served: {error}"
+    )
+
+
 def unproven(directory: str, names: Sequence[str]) -> str:
     """The reason in the status of a sound journal that has files moved aside; empty if it has none."""
     if not names:

@@ -162,7 +162,7 @@ def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool |
     return {
         "journals": broker.count,
         "stopped": broker.stopped_count,
-        "unstored": sum(any(spool.unstored for spool in each.closed) for each in broker.replicas),
+        "unstored": sum(any(spool.store_fault for spool in each.closed) for each in broker.replicas),
         "is_full": broker.is_full,
         "log_segments": status.segment_count,
         "log_segments_max": log.config.segments_max,

@@ -204,6 +204,11 @@ class SpoolFile:
         """Why some or all of the content may not be served; empty if it may."""
         return self.damage or self.unreadable
 
+    @property
+    def store_fault(self) -> str:
+        """Why the store does not have the content, or has something else; empty if neither is known."""
+        return self.bad_copy or self.unstored
+
     def blocks(self, offset: ByteOffset, end: ByteOffset) -> Iterator[ByteOffset]:
         """The begins of the blocks that hold a byte of `[offset, end)`."""
         first = (offset - self.begin) // BLOCK_BYTES * BLOCK_BYTES
