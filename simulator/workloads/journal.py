@@ -326,6 +326,7 @@ class _Histories(CrashHistories):
         self, node: Running, name: JournalName, it: _Disk, shown: dict[JournalName, bytes]
     ) -> str | None:
         replica = await node.broker.replica(name)
+        node.broker.check()
         told = replica.stop_reason or replica.damage or replica.log_fault
         if told or name in it.promised.accepted:
             if not it.damage.what:
@@ -600,6 +601,7 @@ class _Life:
             name = histories.names[self.random.randrange(len(histories.names))]
             await self._operate(await self.running.broker.replica(name))
             await self._pause()
+            self.running.broker.check()
             if self.crashes:
                 raise Violation(f"the node ended: {self.crashes[0]!r}")
         if self.random.random() < 0.3:

@@ -86,7 +86,9 @@ async def running(
     scope, services = Scope("node", crash=crashes.append), Services()
     try:
         await start(scope, ports, services, node=NODE, keyspace=KEYSPACE, journals=config)
-        yield Running(services)
+        node = Running(services)
+        yield node
+        node.broker.check()
     finally:
         if is_last:
             disk.state.tape = None

@@ -272,7 +272,7 @@ async def test_an_index_of_too_many_producers_ends_there(monkeypatch: pytest.Mon
         indexing = await node.broker.indexing(NAME)
         assert "more than 3 producers" in indexing.end_reason
         status = node.broker.status(replica.name)
-        assert (status.state, node.broker.stopped_count) == ("open", 0)
+        assert (status.state, node.broker.troubles.stopped_count) == ("open", 0)
         assert "its producer index has ended" in status.reason, "committed readers are slow from here on"
         assert await _point(node, replica.end) == 3 * len(content)
     assert not crashes

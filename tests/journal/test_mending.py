@@ -64,7 +64,7 @@ async def test_a_damaged_block_that_the_log_does_not_have_is_told_with_a_remedy_
         with pytest.raises(Corrupt, match=r"block 1 of .* not served.*accept-loss"):
             await shown(node, NAME)
         status = node.broker.status(NAME)
-        assert (status.state, node.broker.stopped_count) == ("open", 1)
+        assert (status.state, node.broker.troubles.stopped_count) == ("open", 1)
         assert f"is damaged at {BLOCK_BYTES}, and the log does not have its content any more" in status.reason
         replica.deliver(Fullness(is_full=True))
         full = node.broker.status(NAME)

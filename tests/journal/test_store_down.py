@@ -240,7 +240,7 @@ async def test_two_stored_contents_of_one_range_are_told_with_a_remedy_that_work
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
         replica = await node.broker.replica(NAME)
         status = node.broker.status(NAME)
-        assert (status.state, node.broker.stopped_count) == ("open", 1)
+        assert (status.state, node.broker.troubles.stopped_count) == ("open", 1)
         assert f"{'7' * 40}.raw" in status.reason
         assert "disagree in the fragment store" in status.reason
         with pytest.raises(
@@ -269,7 +269,7 @@ async def test_a_store_that_takes_nothing_is_told() -> None:
                 break
             await asyncio.sleep(0.001)
         status = node.broker.status(NAME)
-        assert (status.state, node.broker.stopped_count) == ("open", 0)
+        assert (status.state, node.broker.troubles.stopped_count) == ("open", 0)
         assert "did not take [0, 2000), which stays here and is tried again" in status.reason
         assert "the store has no room for it" in status.reason
         replica = await node.broker.replica(NAME)

@@ -64,7 +64,7 @@ async def test_a_refusal_names_its_journal_once_and_no_status_by_its_constant() 
     async with running(disk, Shelf(None, {}), seed=1, crashes=crashes) as node:
         await node.broker.create(JournalSpec(name=NAME))
         replica = await node.broker.replica(NAME)
-        replica.stop_reason = f"journal {NAME}: the fragment store knows offset 5"
+        replica.stop(f"journal {NAME}: the fragment store knows offset 5")
         for status in (Status.INDEX_HAS_GREATER_OFFSET, Status.SHUTTING_DOWN, Status.NOT_FOUND):
             told = refusal(status, replica, 0)
             assert (told.count(f"journal {NAME}: "), status.name in told) == (1, False)
@@ -592,8 +592,9 @@ async def test_a_damaged_closed_spool_of_a_journal_that_takes_appends_has_a_way_
         spool = replica.closed[0]
         disk.state.change(disk.state.files[spool.name], Write(5, b"X"))
         spool.damage = f"as an upload finds it: {accept_loss_of(NAME)}"
+        node.broker.troubles.judge(replica)
         assert "accept-loss" in node.broker.status(NAME).reason
-        assert node.broker.stopped_count == 1
+        assert node.broker.troubles.stopped_count == 1
 
         told = await accept(node, may_act=True)
         assert [(each.begin, each.end) for each in told.lost] == [(0, 1500)]

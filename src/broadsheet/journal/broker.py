@@ -88,7 +88,7 @@ class Broker:
 
     def __init__(self, context: Context) -> None:
         """Make a broker without journals; `start` finds them."""
-        self._context = context
+        self._context, self.troubles = context, context.troubles
         self._slots: dict[JournalName, Slot] = {}
         self._opening = OpeningTurns(context.config.openings_max)
         self._fullness = ""
@@ -125,11 +125,6 @@ class Broker:
     def replicas(self) -> list[Replica]:
         """Those of the journals that are open."""
         return [slot.replica for slot in self._slots.values() if slot.replica is not None]
-
-    @property
-    def stopped_count(self) -> int:
-        """How many journals refuse appends or have damaged content; `status` tells the reason."""
-        return sum(each.has_stopped for each in self.replicas)
 
     @property
     def is_full(self) -> bool:
@@ -446,6 +441,10 @@ class Broker:
             if slot.replica is not None:
                 slot.replica.close(Status.SHUTTING_DOWN)
         self._context.close()
+
+    def check(self) -> None:
+        """Assert that the counts of stopped and unstored journals are right."""
+        self.troubles.check([each for each in self.replicas if not each.is_closed])
 
     def _take_up(self, info: JournalInfo) -> None:
         slot = self._slots[info.name] = Slot(info)

@@ -11,6 +11,7 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.staging_area import StagingArea
+from broadsheet.journal.troubles import Troubles
 from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers
@@ -68,6 +69,7 @@ class Context:
         """Whether the node has begun to close: a reader that waits for more is sent away."""
         self.wakes: dict[object, Callable[[], None]] = {}
         """What lets each read that waits for more look again."""
+        self.troubles = Troubles()
         self.index_memory = IndexMemory(config.index_producers_max)
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:

@@ -323,6 +323,7 @@ class Housekeeping:
             while not self._replica.is_closed and (spool := self._next_upload()) is not None:
                 async with self._uploading:
                     is_done = await self._upload(spool)
+                self._context.troubles.judge(self._replica)
                 if is_done:
                     backoff.reset()
                     continue

@@ -45,6 +45,7 @@ class Healing:
         hit("journal.healing")
         self.is_active = True
         self._replica.log_fault = "the log lost an old record of it; it is being written anew: try again soon"
+        self._context.troubles.judge(self._replica)
         return True
 
     async def attempt(self) -> bool:
@@ -69,6 +70,7 @@ class Healing:
             if self._seal is not None and not await self._begun(self._seal, is_sealed=True):
                 return False  # The stream was reset, and its checkpoint is not in it yet.
             replica.log_fault = ""
+            context.troubles.judge(replica)
             return True
         if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
             return False  # Appends that were adopted before the damage was found will be durable soon.
@@ -107,6 +109,7 @@ class Healing:
         except BroadsheetError:
             return False
         self._seal, replica.log_fault = None, ""
+        context.troubles.judge(replica)
         return True
 
     def _sealed(self, checkpoint: Checkpoint, damaged: Sequence[tuple[SpoolFile, str]]) -> Seal:

@@ -157,6 +157,7 @@ class Replica:
             crash=context.crash_of_host,
             story=Story(f"journal {self.name}"),
         )
+        context.troubles.judge(self)
 
     @property
     def end(self) -> ByteOffset:
@@ -232,6 +233,7 @@ class Replica:
         if reason and not self.stop_reason:
             self.stop_reason = reason
             self.deliver(FellBehind())
+        self.context.troubles.judge(self)
 
     def on_named(self, offset: ByteOffset) -> None:
         """A stored producer index names `offset`. One above the opened head was committed once (J11)."""
@@ -270,6 +272,7 @@ class Replica:
         self.wake()
         for spool in (*self.closed, self.spool):
             spool.close()
+        self.context.troubles.judge(self)
 
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the present state, valid once the files are synced. Between appends only."""

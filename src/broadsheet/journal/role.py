@@ -161,8 +161,8 @@ def _status(broker: Broker, log: Log) -> Mapping[str, str | int | float | bool |
     status = log.status()
     return {
         "journals": broker.count,
-        "stopped": broker.stopped_count,
-        "unstored": sum(any(spool.store_fault for spool in each.closed) for each in broker.replicas),
+        "stopped": broker.troubles.stopped_count,
+        "unstored": broker.troubles.unstored_count,
         "is_full": broker.is_full,
         "log_segments": status.segment_count,
         "log_segments_max": log.config.segments_max,

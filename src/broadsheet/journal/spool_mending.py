@@ -65,6 +65,7 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
     if given_up and not spool.unreadable:
         what = f"{spool.name} is damaged at {min(given_up)}, and the log does not have its content any more"
         spool.unreadable = f"journal {replica.name}: {what}: {accept_loss(replica.name)}"
+        replica.context.troubles.judge(replica)
     return len(wanted) == len(damaged) and not given_up
 
 
