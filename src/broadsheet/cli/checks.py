@@ -398,7 +398,6 @@ def _existing(root: Path) -> Path:
 
 
 def _file_system(path: Path) -> str:
-    """The kind of file system that holds `path`."""
     best, kind = "", "unknown"
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, found, *_ = line.split()

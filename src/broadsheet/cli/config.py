@@ -36,7 +36,6 @@ def show(
 
 
 def _toml(value: object) -> str:
-    """A value as TOML writes it, on one line."""
     match value:
         case dict():
             pairs = ", ".join(

@@ -416,17 +416,9 @@ class Journals:
             if not page.has_more:
                 return found
 
-    async def _call(
-        self,
-        method: str,
-        request: msgspec.Struct,
-        reply: type[S],
-        *,
-        payload: Sequence[Buffer] = (),
-        timeout: Duration | None = None,
-    ) -> S:
+    async def _call(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:
         """A call that must not be repeated after a lost answer."""
-        body, _ = await self._caller.call(method, request, payload, reply=reply, timeout=timeout)
+        body, _ = await self._caller.call(method, request, reply=reply)
         return body
 
     async def _ask(self, method: str, request: msgspec.Struct, reply: type[S]) -> S:

@@ -342,7 +342,6 @@ class Indexing:
             await self._store(index)
 
     async def _store(self, index: ProducerIndex) -> None:
-        """Store `index` and make it the newest index point."""
         replica, previous = self._replica, self._sum
         index = await replica.context.disk.run(partial(pruned, index))
         stored, total = await replica.context.disk.run(partial(encode, index, previous=previous))

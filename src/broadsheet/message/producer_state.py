@@ -61,14 +61,12 @@ def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex
     return ProducerIndex(framing=framing, offset=offset)
 
 
-def pruned(
-    index: ProducerIndex, horizon: Duration = PRUNE_HORIZON, open_horizon: Duration = OPEN_HORIZON
-) -> ProducerIndex:
+def pruned(index: ProducerIndex) -> ProducerIndex:
     """The index without the producers that are gone for good (journals.30).
 
-    A producer without an open span is dropped if it is `horizon` behind the newest clock *and* has no frame
-    in the last GiB. A producer with an open span is replaced by a tombstone if it is `open_horizon` behind
-    and has no frame in the last GiB. Without the second condition, a single producer whose clock is a year
+    A producer without an open span is dropped if it is `PRUNE_HORIZON` behind the newest clock *and* has no
+    frame in the last GiB. A producer with an open span is replaced by a tombstone if it is `OPEN_HORIZON`
+    behind and has no frame in the last GiB. Without the second condition, a producer whose clock is a year
     ahead would make the index drop all others.
     """
     states: dict[ProducerId, ProducerState] = {}
@@ -76,7 +74,7 @@ def pruned(
     for producer, state in index.states.items():
         behind = index.newest - max(state.last_ack, state.last)
         is_open = state.begin != NOT_OPEN
-        limit = ticks(open_horizon if is_open else horizon)
+        limit = ticks(OPEN_HORIZON if is_open else PRUNE_HORIZON)
         if behind <= limit or index.offset - state.seen <= ABSENT_BYTES:
             states[producer] = state
         elif is_open:

@@ -113,7 +113,6 @@ def _payload_bytes(value: object, limit: int) -> int:
 
 
 def _shown(value: object) -> str:
-    """`value` for a reader: its fields by name, its payload by length."""
     if isinstance(value, _Text):
         return value
     if isinstance(value, memoryview):

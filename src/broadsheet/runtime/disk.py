@@ -264,7 +264,6 @@ class LocalDisk:
 
 
 def _write_all(fd: int, at: int, parts: Sequence[Buffer]) -> None:
-    """Write `parts` at `at`, in as few calls as the kernel takes."""
     for start in range(0, len(parts), IOV_MAX):
         chunk = parts if len(parts) <= IOV_MAX else parts[start : start + IOV_MAX]
         length = sum(map(len, chunk))

@@ -13,25 +13,23 @@ from broadsheet.ports import Time, Timer, Timers
 
 INTERVAL: Final = Duration(50 * MILLISECOND)
 SAMPLES_MAX: Final = 1200
-"""A minute of samples at this interval."""
+"""A minute of samples."""
 
 
 class LoopLag:
     """Measures the loop that `timers` belong to, until `close`."""
 
-    def __init__(
-        self, time: Time, timers: Timers, *, seen: Callable[[Duration], None], interval: Duration = INTERVAL
-    ) -> None:
+    def __init__(self, time: Time, timers: Timers, *, seen: Callable[[Duration], None]) -> None:
         """Call `seen` with every sample."""
-        self._time, self._timers, self._seen, self._interval = time, timers, seen, interval
+        self._time, self._timers, self._seen = time, timers, seen
         self._samples: deque[Duration] = deque(maxlen=SAMPLES_MAX)
         self._due = Instant(0)
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to measure."""
-        self._due = after(self._time.now(), self._interval)
-        self._timer = self._timers.call_after(self._interval, self._fire)
+        self._due = after(self._time.now(), INTERVAL)
+        self._timer = self._timers.call_after(INTERVAL, self._fire)
 
     def close(self) -> None:
         """Measure no more; idempotent."""

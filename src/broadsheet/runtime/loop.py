@@ -18,7 +18,7 @@ def loop_factory(*, plain: bool = False) -> Callable[[], asyncio.AbstractEventLo
     return asyncio.new_event_loop
 
 
-def run(main: Coroutine[Any, Any, T], *, plain: bool = False, debug: bool = False) -> T:
+def run(main: Coroutine[Any, Any, T], *, plain: bool = False) -> T:
     """Run `main` to its end on a new loop, then close the loop."""
-    with asyncio.Runner(loop_factory=loop_factory(plain=plain), debug=debug) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(plain=plain)) as runner:
         return runner.run(main)

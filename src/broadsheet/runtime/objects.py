@@ -177,7 +177,6 @@ class LocalObjects:
         return True
 
     def _holds(self, name: str, body: Iterable[Buffer]) -> bool:
-        """Whether the object `name` has the bytes of `body`."""
         file = self._disk.open(name)
         try:
             at = 0

@@ -101,7 +101,6 @@ class CommitJournal:
         return patiently(lambda: self.journals.get(self.name), self.target.patience_s).create_revision
 
     def _performed(self, fence: Fence, asked: Asked) -> SinkRegisters | BatchPlan | None:
-        """Run one operation of the driver to its end."""
         driver = Driver(self.name, fence, patience=Duration(round(self.target.patience_s * SECOND)))
         check = checker(driver.check)
         event: DriverEvent = asked

@@ -185,7 +185,6 @@ def frame_around(index: ProducerIndex, read: Read, offset: int, head: int) -> tu
 
 
 def _batches(framing: Framing, rows: Rows, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of the chosen frames."""
     frames, shift, raw = rows
     is_json = framing.kind is Kind.JSON_LINES
     head = 0 if is_json else HEADER.size + np.where(frames.clock != 0, UUID_BYTES, 0)

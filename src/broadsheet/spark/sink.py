@@ -133,7 +133,6 @@ class Routing:
 
 
 def _key(value: object) -> bytes:
-    """The bytes of a key that are hashed."""
     if isinstance(value, bytes):
         return value
     return b"" if value is None else str(value).encode()

@@ -288,5 +288,4 @@ def end_mark_bytes(rows: int) -> int:
 
 
 def _dropped(stream: int) -> bytes:
-    """The row of a stream that was dropped."""
     return ROW.pack(stream, 0, 0, 0, 0, RowFlag.DROPPED)

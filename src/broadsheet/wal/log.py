@@ -484,7 +484,6 @@ class Log:
         return await self.disk.run(lambda: read_places(files, log_id, stream, places))
 
     async def _until_durable(self) -> None:
-        """Wait until all that was appended so far is durable."""
         durable = asyncio.get_running_loop().create_future()
         self.on_durable(lambda: None if durable.done() else durable.set_result(None))
         self._ask()

@@ -99,13 +99,11 @@ class StreamState:
         "stream",
     )
 
-    def __init__(
-        self, stream: int, *, first: int = 0, generation: int = 0, crc: int = 0, flags: int = 0
-    ) -> None:
+    def __init__(self, stream: int, *, first: int = 0, crc: int = 0, flags: int = 0) -> None:
         """Begin empty at `first`."""
         self.stream, self.packed = stream, STREAM.pack(stream)
         self.first = self.base = self.next = first
-        self.generation, self.crc, self.base_crc, self.flags = generation, crc, crc, flags
+        self.generation, self.crc, self.base_crc, self.flags = 0, crc, crc, flags
         self.ends, self.crcs, self.lengths = array("Q"), array("I"), array("I")
         self.laps, self.ats = array("Q"), array("I")
 

@@ -705,7 +705,6 @@ class ClientConnection(ConnectionProtocol):
         self._waiting.wake()
 
     def _settle(self, stream: int, error: BroadsheetError) -> None:
-        """End a stream with `error`."""
         future = self._calls.get(stream)
         if future is not None:
             if not future.done():

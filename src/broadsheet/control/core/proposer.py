@@ -204,7 +204,6 @@ class ProposerMachine:
         self._proposal, self._is_new, self._wake = None, False, None
 
     def _prepare(self, now: Instant, founders: tuple[Acceptor, ...] = ()) -> list[ProposerEffect]:
-        """Ask for promises of a new ballot."""
         assert founders or self.known is not None, "it knows the acceptors to ask"
         self._become(State.PREPARING)
         self._founders, self._met_strangers = founders, False
@@ -262,7 +261,6 @@ class ProposerMachine:
         return nodes | dict.fromkeys(self.seeds) if self.known is None or self._met_strangers else nodes
 
     def _electors(self) -> tuple[Acceptor, ...]:
-        """The acceptors whose votes may count in this round."""
         proposed = NO_SETS if self._proposal is None else self._proposal.sets
         return tuple(dict.fromkeys((*self._sets.members(), *proposed.members(), *self._founders)))
 

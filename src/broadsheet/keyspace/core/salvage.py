@@ -178,7 +178,6 @@ def _apply(shown: OrderedMap, transaction: TransactionRecord, *, is_creation: Is
 
 
 def _hints(damaged: Sequence[bytes]) -> tuple[str, ...]:
-    """The keys that damaged records seem to name."""
     found: dict[str, None] = {}
     for payload in damaged:
         try:
