@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,25 @@ async def test_an_object_is_a_file_of_its_name(tmp_path: Path) -> None:
 
     assert (tmp_path / "journal/part=1/fragment.gz").read_bytes() == b"content"
     assert list((tmp_path / PARTIAL).iterdir()) == []
+    objects.close()
+
+
+async def test_readers_do_not_wait_for_objects_that_are_being_put(tmp_path: Path) -> None:
+    """Two uploads had both threads: while they compressed 64 MiB each, every read of the store took 5 s."""
+    objects, gate = LocalObjects(tmp_path), threading.Event()
+    await objects.put_if_absent("d/one", (b"one",))
+
+    def slow() -> Iterator[bytes]:
+        assert gate.wait(30)
+        yield b"slow"
+
+    puts = [asyncio.ensure_future(objects.put_if_absent(f"d/slow-{n}", slow())) for n in range(4)]
+    try:
+        assert await asyncio.wait_for(objects.get("d/one"), 10) == b"one"
+        assert [each.name for each in await asyncio.wait_for(objects.list("d/"), 10)] == ["d/one"]
+    finally:
+        gate.set()
+    assert await asyncio.gather(*puts) == [True] * 4
     objects.close()
 
 

@@ -55,6 +55,8 @@ class LocalObjects:
         self._root, self._is_alone = root, syncs is None
         self._syncs = Syncs() if syncs is None else syncs  # It outlives an opening that failed.
         self._workers = Workers("objects", POOL_THREADS)
+        self._putting = Workers("objects-put", POOL_THREADS)
+        """Puts have threads of their own: to compress and write a gibibyte takes a minute; no read waits."""
         self._opening = threading.Lock()
         self._opened: LocalDisk | None = None
         self._removed: list[LocalDisk] = []
@@ -93,7 +95,7 @@ class LocalObjects:
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
         """Store `body` durably under `name`, whole or not at all; False if the name is taken."""
         _check_object_name(name)
-        return await self._workers.do(lambda: self._put_anew(name, body))
+        return await self._putting.do(lambda: self._put_anew(name, body))
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """The bytes of [begin, end) of an object, fewer where it ends before.
@@ -128,6 +130,7 @@ class LocalObjects:
         if self._is_alone:
             self._syncs.close()
         self._workers.close()
+        self._putting.close()
 
     def _must_be_open(self) -> None:
         if self._is_closed:
