@@ -59,7 +59,7 @@ async def test_a_stream_that_is_quarantined_while_it_runs_is_written_anew() -> N
 
         status = await append(node, NAME, b"refused")
         assert status is Status.STORE_UNHEALTHY
-        assert node.broker.status(NAME).state == "damaged"
+        assert (node.broker.status(NAME).state, node.broker.troubles.stopped_count) == ("damaged", 1)
         assert await shown(node, NAME) == b"a" * 2100
         await _until(lambda: not replica.log_fault, "the journal is healed")
         assert not log.is_quarantined(replica.stream)

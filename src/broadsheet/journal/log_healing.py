@@ -62,6 +62,7 @@ class Healing:
                 self._context.crash(error)
                 is_done = True
         self.is_active = not is_done
+        self._context.troubles.judge(self._replica)
         return is_done
 
     async def _is_done(self) -> bool:
@@ -70,7 +71,6 @@ class Healing:
             if self._seal is not None and not await self._begun(self._seal, is_sealed=True):
                 return False  # The stream was reset, and its checkpoint is not in it yet.
             replica.log_fault = ""
-            context.troubles.judge(replica)
             return True
         if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
             return False  # Appends that were adopted before the damage was found will be durable soon.
@@ -109,7 +109,6 @@ class Healing:
         except BroadsheetError:
             return False
         self._seal, replica.log_fault = None, ""
-        context.troubles.judge(replica)
         return True
 
     def _sealed(self, checkpoint: Checkpoint, damaged: Sequence[tuple[SpoolFile, str]]) -> Seal:
