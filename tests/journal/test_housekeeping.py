@@ -13,11 +13,14 @@ from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import StreamedAppend
+from broadsheet.journal.troubles import Judged, Troubles
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running
 from tests.journal.test_damage import ROOMY, append, shown
+from tests.journal.test_healing import until
+from tests.journal.test_unreadable_spool import Returning
 
 LARGE = b"large" * 600
 """Below what asks for a checkpoint, which would sync the name."""
@@ -93,4 +96,32 @@ async def test_a_stream_behind_an_append_has_the_name_of_its_spool_file_synced()
     async with running(cut, store, seed=2, crashes=crashes, config=ROOMY) as node:
         assert (await node.broker.replica(NAME)).stop_reason == ""
         assert await shown(node, NAME) == b"small" + LARGE
+    assert not crashes
+
+
+async def test_of_many_closed_files_each_upload_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each upload looked at all that waited: with 65,536 of them it held the loop for 57 ms, each time."""
+    disk, crashes, store = SimDisk(), list[BaseException](), Returning(None, {})
+    judged, judge = 0, Troubles.judge
+
+    def counting(self: Troubles, journal: Judged) -> None:
+        nonlocal judged
+        judged += 1
+        judge(self, journal)
+
+    async with running(disk, store, seed=1, crashes=crashes, config=ROOMY) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1024)))
+        replica = await node.broker.replica(NAME)
+        for _ in range(31):
+            assert await append(node, NAME, b"a" * 1100) is Status.OK
+        await until(lambda: node.broker.troubles.unstored_count)
+        assert len(replica.closed) == 30
+
+        monkeypatch.setattr(Troubles, "judge", counting)
+        store.is_down = False
+        await until(lambda: not replica.closed)
+        await _idle()
+        assert node.broker.troubles.unstored_count == 0
+        assert judged <= 3, "once for the file that the store did not take"
+        node.broker.check()
     assert not crashes

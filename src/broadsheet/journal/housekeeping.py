@@ -323,7 +323,8 @@ class Housekeeping:
             while not self._replica.is_closed and (spool := self._next_upload()) is not None:
                 async with self._uploading:
                     is_done = await self._upload(spool)
-                self._context.troubles.judge(self._replica)
+                if spool.store_fault or spool.fault or self._replica.index.first_conflict():
+                    self._context.troubles.judge(self._replica)  # It looks at each closed file: not always.
                 if is_done:
                     backoff.reset()
                     continue
