@@ -7,13 +7,19 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
+import msgspec
 import pytest
 
 import broadsheet
+from broadsheet.base.types import ByteOffset, Revision
 from broadsheet.client import Client
-from broadsheet.errors import DeadlineExceeded, NotFound, OffsetNotYetAvailable, StoreUnhealthy
-from broadsheet.journal.messages import Chunk
+from broadsheet.errors import DeadlineExceeded, NotFound, OffsetNotYetAvailable, StoreUnhealthy, Unknown
+from broadsheet.journal.client_reads import Reader
+from broadsheet.journal.messages import Chunk, ReadMessage
+from broadsheet.wire.client import Caller
+from broadsheet.wire.method import Message
 from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "read/a"
@@ -143,6 +149,40 @@ async def test_a_read_of_bytes_that_were_committed_waits_for_a_node_that_lacks_t
         with pytest.raises(OffsetNotYetAvailable, match="above the committed end"):
             await anext(client.journals.read(NAME, both + 1, end=both + 2, is_whole=True, patience=1))
         assert time.monotonic() - began < 10
+
+
+class Lossy:
+    """A node that places each read and is lost before its first byte."""
+
+    def __init__(self) -> None:
+        self.opened = self.received = 0
+
+    async def open(self, _method: str, _request: object, *, is_repeated: bool) -> "Lossy":
+        assert not is_repeated, "the reader has the only loop (ADR 0008)"
+        self.opened += 1
+        return self
+
+    async def receive(self) -> Message:
+        self.received += 1
+        if self.received % 2:
+            placed = ReadMessage(
+                offset=ByteOffset(0), committed_end=ByteOffset(9), create_revision=Revision(1)
+            )
+            return Message(memoryview(msgspec.msgpack.encode(placed)), memoryview(b""))
+        raise Unknown("the connection was lost")
+
+    def cancel(self) -> None:
+        """Nothing goes on."""
+
+
+async def test_a_read_that_only_ever_is_placed_ends_with_its_patience() -> None:
+    """Each new connection began its patience anew, so it asked the node for ever, and a task never failed."""
+    lossy = Lossy()
+    reader = Reader(cast("Caller", lossy), NAME, offset=0, end=9, block=False, is_whole=True, patience=1)
+    with pytest.raises(DeadlineExceeded, match="the connection was lost"):
+        async with asyncio.timeout(SECONDS_MAX):
+            await anext(reader.chunks())
+    assert 2 <= lossy.opened <= 5, "after 50, 100, 200 and 400 ms"
 
 
 async def test_a_journal_that_is_being_opened_tells_no_end(tmp_path: Path) -> None:
