@@ -463,6 +463,25 @@ async def test_calls_that_are_alike_and_refused_are_few_in_a_turn(is_allowed: bo
         assert 1 <= most <= 4 * UNITS
 
 
+async def test_dear_calls_that_are_alike_are_few_in_a_turn() -> None:
+    """Nobody looked at the clock before the fifth: lists of 5 ms each held the loop for 20 ms a turn."""
+    limits = WireLimits(turn_time_max=Duration(3 * MILLISECOND))
+    async with world(limits) as w:
+        served = 0
+
+        def dear(_call: object, request: Echo, _payload: memoryview) -> Reply:
+            nonlocal served
+            time.sleep(0.004)
+            served += 1
+            return Reply(request)
+
+        w.server.table[201].handler = dear
+        calls = b"".join([request(f.CALL, number, 201) for number in range(100)])
+        most = await most_in_a_turn(w, calls, lambda: served, 100)
+
+        assert 1 <= most <= 2
+
+
 async def test_large_answers_to_calls_that_are_alike_are_few_in_a_turn() -> None:
     """They were encoded, and counted, behind the last call: 1,024 of `journal.get` were 276 MB in one turn.
 

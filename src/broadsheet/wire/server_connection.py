@@ -616,7 +616,7 @@ class RequestTasks:
 
 CALL_UNITS: Final = 2
 """Units for serving a row, besides its frames and the tasks that it starts."""
-CHUNK_MIN: Final = 4
+CHUNK_MIN: Final = 1
 CHUNK_MAX: Final = 64
 """Calls of a row between two looks at the share of the turn: few at first, because their cost is unknown."""
 CHUNK_UNITS: Final = 16
