@@ -28,7 +28,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.client import Client
 from broadsheet.errors import DeadlineExceeded, InvalidArgument
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
-from broadsheet.journal.client_appends import Upload
+from broadsheet.journal.client_appends import AppendWriter
 from broadsheet.journal.client_requests import pieces_of
 from broadsheet.journal.messages import (
     Chunk,
@@ -134,14 +134,14 @@ class SyncJournals:
                 f"content is of type {type(content).__name__}, and this client takes bytes or an iterable of "
                 "bytes: use the asynchronous client for an asynchronous iterable"
             )
-        upload: Upload = self._wait(self._journals.begin_append(name, timeout=timeout, **condition))
+        writer: AppendWriter = self._wait(self._journals.begin_append(name, timeout=timeout, **condition))
         try:
             for piece in content:
-                if upload.gather(piece):
-                    self._wait(upload.send())
-            commit = self._wait(upload.finish())
+                if writer.gather(piece):
+                    self._wait(writer.send())
+            commit = self._wait(writer.finish())
         finally:
-            self._begin(_cancel(upload))  # Not waited for: the caller's time may be up.
+            self._begin(_cancel(writer))  # Not waited for: the caller's time may be up.
         return commit
 
     def read(
@@ -166,8 +166,8 @@ class SyncJournals:
             self._begin(chunks.aclose())
 
 
-async def _cancel(upload: Upload) -> None:
-    upload.cancel()
+async def _cancel(writer: AppendWriter) -> None:
+    writer.cancel()
 
 
 async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:

@@ -19,7 +19,7 @@ from broadsheet.errors import (
     InvalidArgument,
     StoreUnhealthy,
 )
-from broadsheet.journal.client_appends import Appending, Upload
+from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
 from broadsheet.journal.client_reads import Reader
 from broadsheet.journal.client_requests import (
@@ -271,10 +271,10 @@ class Journals:
         subtract: Mapping[str, str] | None = None,
         create_revision: int | None = None,
         timeout: float | None = None,
-    ) -> Upload:
+    ) -> AppendWriter:
         """Begin an append whose content the caller sends piece by piece; arguments and errors as `append`."""
         request = self._request(name, offset, check, union, subtract, create_revision)
-        return Upload(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
+        return AppendWriter(self._appending, request, seconds_of(timeout, TIMEOUT_SECONDS))
 
     def _request(  # noqa: PLR0917 - as `append` has them.
         self,

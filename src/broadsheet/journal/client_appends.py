@@ -96,22 +96,22 @@ class Appending:
 
     async def append_source(self, request: AppendRequest, source: Source, within: float) -> Commit:
         """Append the content that an iterator yields; it is sent once."""
-        upload = Upload(self, request, within)
+        writer = AppendWriter(self, request, within)
         try:
-            await upload.drain(source)
-            return await upload.finish()
+            await writer.drain(source)
+            return await writer.finish()
         finally:
-            upload.cancel()
+            writer.cancel()
 
     async def _attempt(self, request: AppendRequest, pieces: Sequence[Buffer], within: float) -> Commit:
-        upload = Upload(self, request, within)
+        writer = AppendWriter(self, request, within)
         try:
             for piece in pieces:
-                if upload.gather(piece):
-                    await upload.send()
-            return await upload.conclude()
+                if writer.gather(piece):
+                    await writer.send()
+            return await writer.conclude()
         finally:
-            upload.cancel()
+            writer.cancel()
 
     async def settle(
         self, request: AppendRequest, pieces: Sequence[Buffer] | None, within: float, refused: Refused
@@ -158,7 +158,7 @@ class Appending:
         return not wanted.startswith(await self._read_span(journal, offset, offset + len(wanted)))
 
 
-class Upload:
+class AppendWriter:
     """One append whose content is sent piece by piece. Its owner calls `cancel` in the end, in any case."""
 
     def __init__(self, appending: Appending, request: AppendRequest, within: float) -> None:

@@ -208,7 +208,7 @@ class Housekeeping:
         the log does not have; that append's record leads to the next call.
         """
         replica = self._replica
-        is_owned = any(upload.is_placing for upload in replica.streamed_appends.values())
+        is_owned = any(each.is_placing for each in replica.streamed_appends.values())
         is_busy = self._is_checkpointing or self.healing.is_active
         if is_busy or replica.is_closed or is_owned or replica.stop_reason:
             return

@@ -72,7 +72,7 @@ class Healing:
                 return False  # The stream was reset, and its checkpoint is not in it yet.
             replica.log_fault = ""
             return True
-        if replica.pipeline.is_busy or any(upload.is_placing for upload in replica.streamed_appends.values()):
+        if replica.pipeline.is_busy or any(each.is_placing for each in replica.streamed_appends.values()):
             return False  # Appends that were adopted before the damage was found will be durable soon.
         spools = [*replica.closed, replica.spool]
         checkpoint = replica.checkpoint()

@@ -464,9 +464,9 @@ class Replica:
         passed("journal.registers.after_commit")
 
     def _stage(self, effect: Stage) -> None:
-        upload = self.streamed_appends.get(effect.stream)
-        assert upload is not None, f"stream {effect.stream} was opened by nobody"
-        upload.begin()
+        streamed = self.streamed_appends.get(effect.stream)
+        assert streamed is not None, f"stream {effect.stream} was opened by nobody"
+        streamed.begin()
 
     def _grant(self, effect: Grant) -> None:
         if self._is_refusing:
@@ -476,9 +476,9 @@ class Replica:
 
     def _give_tail(self, effect: Grant) -> bool:
         """Give the tail to a stream; False: no descriptor is free now."""
-        upload = self.streamed_appends.get(effect.stream)
+        streamed = self.streamed_appends.get(effect.stream)
         try:
-            if upload is None or self.log_fault:
+            if streamed is None or self.log_fault:
                 raise OSError(errno.ENOSPC, "refused, or gone")
             spool = self._spool_from(effect.fragment_begin)
         except OSError as error:
@@ -487,17 +487,17 @@ class Replica:
             if error.errno not in NO_SPACE:
                 self.context.crash(error)
                 return True
-            self.shortage = shortage_of(error) if upload is not None else self.shortage
-            status = Status.STORE_UNHEALTHY if upload is not None else Status.CANCELLED
+            self.shortage = shortage_of(error) if streamed is not None else self.shortage
+            status = Status.STORE_UNHEALTHY if streamed is not None else Status.CANCELLED
             self.host.deliver(StreamFailed(stream=effect.stream, status=status))
             return True
-        upload.grant(spool)
+        streamed.grant(spool)
         return True
 
     def _abort(self, effect: Abort) -> None:
-        upload = self.streamed_appends.get(effect.stream)
-        if upload is not None:
-            upload.abort(effect.status)
+        streamed = self.streamed_appends.get(effect.stream)
+        if streamed is not None:
+            streamed.abort(effect.status)
 
     def _rollback(self, effect: Rollback) -> None:
         assert self.spool.end == effect.end, "what was refused was not staged"
