@@ -1,13 +1,17 @@
 """Troubles: stopped and unstored journals are counted as they change, and no scrape walks all journals."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
+from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.troubles import Troubles
 from simulator.disk import SimDisk
+from tests.journal.crash_histories import NAME, Shelf, running
 
 
 class Journal:
@@ -72,3 +76,30 @@ def test_to_count_looks_at_no_journal() -> None:
 
     assert (troubles.stopped_count, troubles.unstored_count) == (100, 0)
     assert sum(each.looks for each in journals) == 0
+
+
+class Files(list[SpoolFile]):
+    """The closed files of a journal, and how often all of them were looked at."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[SpoolFile]:
+        self.walks += 1
+        return super().__iter__()
+
+
+async def test_the_status_of_a_sound_journal_looks_at_none_of_its_closed_files() -> None:
+    """With 65,536 of them each call held the loop for 50 ms, and a connection may make 1,000 calls."""
+    crashes = list[BaseException]()
+    async with running(SimDisk(), Shelf(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        replica = await node.broker.replica(NAME)
+        replica.closed = files = Files()
+        assert node.broker.status(NAME).state == "open"
+        assert files.walks == 0
+
+        replica.spool.unreadable = "a block is damaged"
+        node.broker.troubles.judge(replica)
+        assert node.broker.status(NAME).reason == "a block is damaged"
+        assert files.walks > 0
+    assert not crashes

@@ -332,9 +332,13 @@ class Broker:
             why = slot.opening_error if slot is not None else ""
             return JournalStatus(info.name, "opening", create_revision=info.create_revision, reason=why)
         state, pipeline = replica.pipeline.state.value, replica.pipeline
-        unstored = next((found for each in replica.closed if (found := each.store_fault)), "")
+        damage = unstored = ""
+        if self.troubles.has_stopped(replica):  # Otherwise each closed file would be looked at in vain.
+            damage = replica.damage
+        if self.troubles.is_unstored(replica):
+            unstored = next((found for each in replica.closed if (found := each.store_fault)), "")
         conflict = disagreement(replica.index.first_conflict())
-        reason = replica.stop_reason or replica.damage or unstored or conflict
+        reason = replica.stop_reason or damage or unstored or conflict
         if pipeline.state is State.OPEN and pipeline.is_full:
             state, reason = "full", "; ".join(each for each in (replica.fullness, reason) if each)
         if not replica.is_listed:

@@ -40,6 +40,14 @@ class Troubles:
         """How many journals have a fragment that the store did not take, or not as it is."""
         return len(self._unstored)
 
+    def has_stopped(self, journal: Judged) -> bool:
+        """Whether `journal` is among the stopped ones."""
+        return journal in self._stopped
+
+    def is_unstored(self, journal: Judged) -> bool:
+        """Whether `journal` is among the unstored ones."""
+        return journal in self._unstored
+
     def judge(self, journal: Judged) -> None:
         """Count `journal` by its fields as they are now; one that is closed counts nowhere."""
         for found, is_one in ((self._stopped, journal.has_stopped), (self._unstored, _is_unstored(journal))):
