@@ -10,7 +10,6 @@ from broadsheet.wal.format import BATCH_MAGIC, RowFlag
 from broadsheet.wal.recovery import survey
 from broadsheet.wal.scan import Content
 from simulator.disk import SimDisk
-from tests.support.bitflips import Range
 from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, open_log, opened, vouching
 from tests.wal.histories import noise, read_image
 from tests.wal.one_stream import record_ranges
@@ -120,15 +119,6 @@ async def test_every_flipped_byte_of_headers_and_witness_loses_nothing_silently(
             verdict = found[stream]
             held = [h.payload for h in verdict.held]
             assert held == payloads_ or verdict.flags & RowFlag.QUARANTINED, f"byte {at}, stream {stream}"
-
-
-def _place_of(at: str, last: Range) -> int:
-    places = {
-        "payload": last.end - 9,
-        "frame header": last.begin + 40,
-        "batch header": last.begin & ~4095 | 20,
-    }
-    return places[at]
 
 
 @pytest.mark.parametrize("at", ["payload", "frame header", "batch header"])
