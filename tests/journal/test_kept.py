@@ -49,17 +49,23 @@ def lose(disk: SimDisk, directory: str) -> dict[str, bytes]:
     return lost
 
 
+async def acknowledged(*contents: bytes) -> tuple[list[BaseException], Shelf, SimDisk]:
+    """What a node leaves that took these appends: its crashes, its store and its disk."""
+    crashes: list[BaseException] = []
+    shelf, disk = Shelf(None, {}), SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        for content in contents:
+            await append(node, content)
+    return crashes, shelf, disk
+
+
 async def test_a_lost_log_leaves_the_spool_files_as_they_are() -> None:
     """J3, W7: the epoch key says that the log is another one; the first spool file was cut to nothing.
 
     Source: journals.3.
     """
-    crashes: list[BaseException] = []
-    shelf = Shelf(None, {})
-    disk = SimDisk()
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(JournalSpec(name=NAME))
-        await append(node, b"acknowledged")
+    crashes, shelf, disk = await acknowledged(b"acknowledged")
     before = spools(disk)
     assert list(before.values()) == [b"acknowledged"]
 
@@ -73,13 +79,7 @@ async def test_a_lost_log_leaves_the_spool_files_as_they_are() -> None:
 
 async def test_a_quarantined_log_leaves_behind_its_gap_what_the_spool_file_has() -> None:
     """W7: the file had every acknowledged byte, and was cut where the log's readable part ended."""
-    crashes: list[BaseException] = []
-    shelf = Shelf(None, {})
-    disk = SimDisk()
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(JournalSpec(name=NAME))
-        for content in (b"first" * 10, b"second" * 10, b"third" * 10):
-            await append(node, content)
+    crashes, shelf, disk = await acknowledged(b"first" * 10, b"second" * 10, b"third" * 10)
     (before,) = spools(disk).values()
     inode = disk.state.files["journals/log/segment-00000000.wal"]
     at = bytes(inode.view).index(b"third" * 10) - 24  # The whole sum: nothing proves what the file has.
@@ -92,12 +92,7 @@ async def test_a_quarantined_log_leaves_behind_its_gap_what_the_spool_file_has()
 
 async def test_a_lost_key_space_is_told_before_any_journal_is_dropped() -> None:
     """J3: journals that a restored or lost key space does not know were dropped from the log at the start."""
-    crashes: list[BaseException] = []
-    shelf = Shelf(None, {})
-    disk = SimDisk()
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(JournalSpec(name=NAME))
-        await append(node, b"acknowledged")
+    crashes, shelf, disk = await acknowledged(b"acknowledged")
     lost = lose(disk, "keyspace/log")
     for seed in (2, 3):
         with pytest.raises(Corrupt, match="restore"):

@@ -7,11 +7,19 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unknown, WrongAppendOffset
 from broadsheet.wire import frame as f
-from broadsheet.wire.client import Acknowledged
+from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, RunOpened
 from broadsheet.wire.run import RUN_BYTES
-from tests.wire.harness import Echo, Empty, until, world
+from tests.wire.harness import Echo, Empty, World, until, world
+
+
+async def opened(w: World, *, is_holding: bool = False) -> tuple[ClientConnection, ClientRunStream]:
+    """A client, and its RUN stream to the log, which may answer nothing until it is released."""
+    client = await w.client()
+    _, run = await client.open_run("test.append", Echo(), reply=Empty)
+    w.methods.log.is_holding = is_holding
+    return client, run
 
 
 @pytest.mark.parametrize("method", ["test.append", "test.append_later"])
@@ -34,8 +42,7 @@ async def test_a_run_frame_has_one_answer(method: str) -> None:
 async def test_a_run_with_a_wanted_offset_is_refused_whole_where_the_head_is_elsewhere() -> None:
     """journals.21: an explicit offset is an expectation."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client, run = await opened(w)
         await run.send([b"abc"])
         with pytest.raises(WrongAppendOffset, match="the head is at 3"):
             await run.send([b"d", b"e"], at=0)
@@ -71,9 +78,7 @@ async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_readin
     """A log that does not answer holds its callers back, and nothing piles up."""
     limits = WireLimits(frame_bytes_max=1 << 20, window_bytes=3 << 20, in_flight_bytes_max=2 << 20)
     async with world(limits) as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         records: list[Buffer] = [b"r" * 100_000] * 5
         sends = [asyncio.create_task(run.send(records)) for _ in range(40)]
         await until(lambda: len(w.methods.log.held) >= 4)
@@ -91,10 +96,7 @@ async def test_unanswered_bytes_stay_within_the_window_and_the_node_stops_readin
 async def test_one_answer_lets_every_run_go_on_that_now_fits() -> None:
     """A large run leaves room for many small ones: they wait for its answer, and not for one another's."""
     async with world(WireLimits(frame_bytes_max=1 << 20, window_bytes=(2 << 20) + 128)) as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        log = w.methods.log
-        log.is_holding = True
+        (client, run), log = await opened(w, is_holding=True), w.methods.log
         large = [asyncio.create_task(run.send([bytes(1_000_000)])) for _ in range(2)]
         await until(lambda: len(log.held) == 2)
         small = [asyncio.create_task(run.send([bytes(100_000)])) for _ in range(8)]
@@ -115,10 +117,7 @@ async def test_one_answer_lets_every_run_go_on_that_now_fits() -> None:
 async def test_a_small_run_does_not_overtake_a_large_one_that_waits_for_room() -> None:
     """Runs are sent in the order of the calls: a producer's messages keep their order in the journal."""
     async with world(WireLimits(frame_bytes_max=1 << 20, window_bytes=(2 << 20) + 128)) as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        log = w.methods.log
-        log.is_holding = True
+        (client, run), log = await opened(w, is_holding=True), w.methods.log
         sends = [asyncio.create_task(run.send([bytes(1_000_000)])) for _ in range(3)]
         await until(lambda: len(log.held) == 2)
         sends.append(asyncio.create_task(run.send([b"small enough for the room that is left"])))
@@ -133,9 +132,7 @@ async def test_a_small_run_does_not_overtake_a_large_one_that_waits_for_room() -
 async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
     """The log decides in its own time; a run that nobody waits for is answered into the void."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         sent = asyncio.create_task(run.send([b"abc"]))
         await until(lambda: w.methods.log.held)
         await client.close()
@@ -150,9 +147,7 @@ async def test_answers_after_the_connection_is_gone_go_nowhere() -> None:
 async def test_runs_on_their_way_are_unknown_where_their_stream_is_refused() -> None:
     """C2: a token that has expired ends a stream by a refusal, and the log may take its runs later."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         sent = asyncio.create_task(run.send([b"abc"]))
         await until(lambda: w.methods.log.held)
         server = next(iter(w.server.connections.values()))
@@ -170,8 +165,7 @@ async def test_runs_on_their_way_are_unknown_where_their_stream_is_refused() -> 
 async def test_a_run_above_a_frame_is_refused_before_it_is_sent() -> None:
     """The caller splits, and knows what is atomic."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client, run = await opened(w)
         with pytest.raises(TooLarge):
             await run.send([bytes(3 << 20)] * 2)
         assert (await run.send([b"a"])).begin == 0
@@ -181,9 +175,7 @@ async def test_a_run_above_a_frame_is_refused_before_it_is_sent() -> None:
 async def test_views_of_a_run_never_show_other_bytes_later() -> None:
     """Slabs are used again only when nobody refers to them, however long a run is held."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         records = [bytes([n]) * 300_000 for n in range(25)]
         sends = [asyncio.create_task(run.send([record])) for record in records]
         await until(lambda: len(w.methods.log.held) == 25)
@@ -197,8 +189,7 @@ async def test_views_of_a_run_never_show_other_bytes_later() -> None:
 async def test_senders_that_wait_for_room_never_exceed_the_window_together() -> None:
     """One that came when another had been woken took its room as well, and the node ended the connection."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client, run = await opened(w)
         log, most = w.methods.log, 0
         log.is_holding = True
 
@@ -230,10 +221,7 @@ async def test_senders_that_wait_for_room_never_exceed_the_window_together() -> 
 async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
     """It may have got the room and not have used it: then nobody ever would."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        log = w.methods.log
-        log.is_holding = True
+        (client, run), log = await opened(w, is_holding=True), w.methods.log
         waiting: list[asyncio.Task[Acknowledged]] = []
 
         async def send() -> None:
@@ -261,9 +249,7 @@ async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
 async def test_small_records_pin_no_slab_while_they_are_held() -> None:
     """What outlives its read is copied: a few records of 20 KB would each hold a slab of a megabyte."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         sends = [asyncio.create_task(run.send([bytes([n]) * 20_000])) for n in range(10)]
         await until(lambda: sum(each.count for each in w.methods.log.held) == 10)
 
@@ -279,9 +265,7 @@ async def test_small_records_pin_no_slab_while_they_are_held() -> None:
 async def test_a_run_is_answered_once() -> None:
     """A second answer would be taken for the next run's."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
-        w.methods.log.is_holding = True
+        client, run = await opened(w, is_holding=True)
         sent = asyncio.create_task(run.send([b"abc"]))
         await until(lambda: w.methods.log.held)
         (held,) = w.methods.log.held
@@ -295,8 +279,7 @@ async def test_a_run_is_answered_once() -> None:
 async def test_a_run_stream_is_closed_once_however_often_it_is_asked() -> None:
     """A second end would belong to no stream, and end the connection."""
     async with world() as w:
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client, run = await opened(w)
         await run.send([b"abc"])
         await asyncio.gather(run.close(), run.close())
         await run.close()
@@ -313,9 +296,7 @@ async def test_runs_of_empty_records_are_bounded_while_nobody_answers_them() -> 
     """
     limits = WireLimits(frame_bytes_max=1 << 20, in_flight_bytes_max=1 << 20)
     async with world(limits) as w:
-        w.methods.log.is_holding = True
-        client = await w.client()
-        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client, run = await opened(w, is_holding=True)
         sending = [await run.submit([b""]) for _ in range(10_000)]
         (server,) = w.server.connections.values()
         await until(lambda: server.backpressure.is_held)
