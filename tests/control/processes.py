@@ -12,7 +12,7 @@ from random import Random
 
 from broadsheet.control.codec import receive_document, send_document
 from broadsheet.control.service import CompareAndSetRequest, VersionReply
-from broadsheet.errors import BroadsheetError, Refused, UnexpectedVersion
+from broadsheet.errors import BroadsheetError, Refused, UnexpectedVersion, Unreachable
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.wire.client import ClientConnection, dial
 from broadsheet.wire.limits import WireLimits
@@ -22,6 +22,7 @@ from tests.control.real import free_addresses
 from tests.keyspace.real import crash
 
 CALL_SECONDS = 3
+START_SECONDS = 60
 RUN = "from broadsheet.cli.main import main; main()"
 
 
@@ -49,6 +50,20 @@ class Processes:
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": "src", "BROADSHEET_FAILPOINT": failpoint},
             )
+
+    async def started(self, name: str) -> None:
+        """Start `name`, and return when it answers: otherwise the next fault might leave no majority."""
+        self.start(name)
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    connection = await dial(
+                        CallerPorts(crash=crash), self.addresses[name], limits=WireLimits()
+                    )
+                except Unreachable:
+                    await asyncio.sleep(0.1)
+                else:
+                    return await connection.close()
 
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
