@@ -53,6 +53,8 @@ PREFILL_SECONDS_MAX = 120.0
 """A first start prefills the log's segments in the background; the loop's file is resident from the start."""
 WINDOW_BYTES = 64 << 20
 ANSWER_BYTES = f.HEADER_BYTES + f.RUN_ACK_BODY.size
+KIND_AT, RUN_ACK = 8, bytes([f.RUN_ACK])
+"""Where an answer tells its kind, and what it must be: a run that is refused costs less, and is no append."""
 CASES = (
     ("100 B, one in a run", 100, 1, 1),
     ("100 B, one in a run", 100, 256, 1),
@@ -329,8 +331,11 @@ def load(
     link.sendall(many)
     until, sent = began + seconds, window
     while done < sent:
-        rest += link.recv_into(buffer)
-        count, rest = divmod(rest, ANSWER_BYTES)
+        received = link.recv_into(buffer)
+        kinds = buffer[(KIND_AT - rest) % ANSWER_BYTES : received : ANSWER_BYTES]
+        if kinds.strip(RUN_ACK):
+            raise SystemExit(f"a run was refused: answers of the kinds {sorted(set(kinds))}")
+        count, rest = divmod(rest + received, ANSWER_BYTES)
         done += count
         if count and time.perf_counter() < until:
             link.sendall(many[: count * len(whole)])
