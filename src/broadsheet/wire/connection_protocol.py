@@ -68,9 +68,9 @@ class ConnectionProtocol:
     """Whether one turn may queue more than `send_buffer_bytes_max` to a socket that was not full before. A
     client may: these are bytes of our own callers, and the peer had no time yet to read them."""
 
-    def __init__(self, core: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
-        self.machine, self.ports = core, ports
-        self.limits: WireLimits = core.limits
+    def __init__(self, machine: WireConnection, ports: WirePorts, pool: SlabPool) -> None:
+        self.machine, self.ports = machine, ports
+        self.limits: WireLimits = machine.limits
         self.transport: Transport | None = None
         self.is_lost = False
         self.is_write_paused = False
@@ -79,7 +79,7 @@ class ConnectionProtocol:
         self.written_bytes = 0
         """Bytes passed to the transport since the connection began."""
         self._inbound = Inbound(pool)
-        self._check = checker(core.check)
+        self._check = checker(machine.check)
         self._is_dirty = False
         self._queued_bytes = 0
         self._is_greeting = True
