@@ -15,6 +15,9 @@ UNPROVED = {
     "append_refused_stream_evaluated_again": "no plan can: a write is refused in the step that adopts its"
     " append, except where that waits for a descriptor, and no simulated process runs out of these. So no"
     " stream is refused between the two. A test of `tests/journal/core` does find it",
+    "journal_cut_batch_kept_by_a_full_disk": "none of 150 seeds has it since spools go to the disk as they"
+    " grow: the batch whose head is damaged must be the first of its segment, the disk full, and the start"
+    " killed. A test of `tests/wal` does find it",
 }
 """With the fix out their plans find nothing: it is known only that they pass."""
 SEEN = ("Violation", "Corrupt")
@@ -63,13 +66,6 @@ FIXES = [
         "broadsheet.control.core.operation:_replace",
         ("if added is not None and added in sets.old:", "if False:"),
         Tier.MACHINES,
-    ),
-    (
-        "journal_cut_batch_kept_by_a_full_disk",
-        "A start looks for a cut batch that an earlier one could not set aside, wherever that one went on.",
-        "broadsheet.wal.kept_cuts:_is_of_cut",
-        ("expect is not None", "False"),
-        Tier.CRASHES,
     ),
     (
         "wal_told_a_length_that_only_the_page_cache_had",

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from broadsheet.base.time import Duration
 from broadsheet.wal import WALConfig
+from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.record import LogFull
 from broadsheet.wal.segments import Segments
 from simulator.disk import SimDisk
@@ -62,6 +63,35 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
         assert not found.is_quarantined
         assert payloads(found.records) == [PAYLOAD] * acknowledged
         acknowledged += 1
+
+
+async def test_a_cut_batch_that_a_full_disk_kept_where_it_was_is_found_by_the_next_start() -> None:
+    """W7: it was the first of its segment, which was free to the next start: nobody was told of the record.
+
+    An acknowledged append was gone, and its bytes were written over.
+    """
+    disk, count = SimDisk(), 0
+    bench = await open_log(disk)
+    lap = bench.log.status().lap_head
+    while bench.log.status().lap_head == lap:
+        count += 1
+        await bench.commit(A, bytes([count]) * 7000)
+    await bench.settled()
+    await abandon(bench)
+    (name,) = (name for name, each in disk.state.image().items() if bytes([count]) * 7000 in each)
+    disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])  # The batch's head.
+    disk.state.quota_bytes = 0
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        await bench.settled()
+        await abandon(bench)
+        disk.state.quota_bytes = 1 << 40
+        assert (found.next_offset, found.tail_cut) == (count - 1, True)
+        assert payloads(found.suspects) == [bytes([count]) * 7000]
+    kept = [content for name, content in disk.state.image().items() if "quarantine-" in name]
+    assert any(bytes([count]) * 7000 in content for content in kept), "set aside, not deleted"
 
 
 async def test_a_boot_frame_is_never_written_behind_what_is_filled() -> None:
