@@ -15,6 +15,7 @@ from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.opening import IDENTITY_STREAM
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.spool_file import SpoolFile
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import DiskState
 from simulator.journalnode import status_of
@@ -226,4 +227,53 @@ async def test_a_checkpoint_tells_nothing_of_an_append_that_the_log_refused() ->
     assert replica.pipeline.committed_registers.values == {"v": "1"}
     assert replica.pipeline.attempts.find(b"b" * 16) is None
     assert content == b"first" + b"x" * 5500
+    assert not crashes
+
+
+class Searched(list[SpoolFile]):
+    """Closed spools that count how often one of them is searched for."""
+
+    search_count = 0
+
+    def __contains__(self, item: object) -> bool:
+        self.search_count += 1
+        return super().__contains__(item)
+
+
+async def test_a_checkpoint_searches_for_no_file_and_sums_only_what_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each file was searched for among all: with 8,000 after a restart that held the loop for 0.9 s."""
+    history, crashes = History(), list[BaseException]()
+    async with running(history.disk, Down(None, {}), seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1024)))
+        for _ in range(20):
+            await history.append(node, 1100)
+        await _idle()
+    async with running(history.disk, Down(None, {}), seed=2, crashes=crashes) as node:
+        replica = await node.broker.replica(NAME)
+        replica.closed = searched = Searched(replica.closed)
+        assert len(searched) == 19
+        for _ in range(5):
+            await history.append(node, 1100)  # A checkpoint comes with the last one.
+        await _idle()
+        assert replica.log_bytes < JOURNALS.checkpoint_bytes
+        assert searched.search_count == 0
+
+        summed, digest = 0, SpoolFile.digest
+
+        def counting(spool: SpoolFile) -> bytes:
+            nonlocal summed
+            summed += 1
+            return digest(spool)
+
+        monkeypatch.setattr(SpoolFile, "digest", counting)
+        for _ in range(5):
+            await history.append(node, 1100)
+        await _idle()
+        assert summed < 20, (
+            "one for each append, and for the checkpoint that of the open file and the new ones"
+        )
+        _, content = await node.content()
+    assert content == history.content
     assert not crashes

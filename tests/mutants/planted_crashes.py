@@ -188,7 +188,7 @@ FURTHER_JOURNAL = [
         "removed_without_a_checkpoint",
         "A stored spool file goes at once, though the log names it.",
         f"{HOUSEKEEPING}._upload",
-        ("self._stored.append(spool.name)", "self._spawn(self._remove([spool.name]), 'remove')"),
+        ("self._stored[spool.name] = None", "self._spawn(self._remove([spool.name]), 'remove')"),
     ),
 ]
 FURTHER_LOG = [

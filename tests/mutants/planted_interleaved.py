@@ -46,7 +46,7 @@ JOURNAL = [
         "closed_while_it_was_flushed",
         "A checkpoint does not sync a file that has rolled since the checkpoint was made.",
         "broadsheet.journal.housekeeping:Housekeeping._checkpoint",
-        ("(spool is replica.spool or spool in replica.closed)", "spool is replica.spool"),
+        ("if not spool.is_released:", "if spool is replica.spool:"),
     ),
     (
         "sums_of_refused_blocks_stay",

@@ -36,6 +36,8 @@ RELIEF_RETRY: Final = Duration(200 * MILLISECOND)
 """Pause before a checkpoint is tried again after the log had no room for it."""
 WRITE_BACK_BYTES: Final = MIB
 """The disk is asked to begin writing a spool at multiples of this (ADR 0194)."""
+FLUSHED_MAX: Final = 256
+"""Files of a checkpoint in one turn of the loop. A store that is down leaves tens of thousands."""
 REMOVED_SHARE: Final = 64
 """A checkpoint names every closed fragment. So while many are being uploaded, none is made after each upload,
 but only when the stored ones are more than such a part of those that are left, or when an upload failed."""
@@ -57,8 +59,7 @@ class Housekeeping:
         self._is_uploading = self._is_checkpointing = self._is_indexing = self._is_writing_back = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
-        self._stored: list[str] = []  # Files whose content is stored; the log may still need them.
-        self._synced: dict[str, None] = {}  # Closed spools whose file is synced.
+        self._stored: dict[str, None] = {}  # Files whose content is stored; the log may still need them.
         replica.on_persisted = self._on_persisted
         replica.on_advance = self._on_advance
         self._timer: Timer | None = None
@@ -215,7 +216,7 @@ class Housekeeping:
         self._is_checkpointing = True
         replica.log_bytes = 0
         spool = replica.spool
-        closed = [each for each in replica.closed if each.name not in self._synced]
+        closed = [each for each in replica.closed if not each.is_synced]
         checkpoint = replica.checkpoint()
         below = self._context.log.next_offset(replica.stream)
         work = self._checkpoint(
@@ -249,11 +250,13 @@ class Housekeeping:
         replica, context = self._replica, self._context
         try:
             passed("journal.checkpoint.before_sync")
-            for spool in files:
-                if not replica.is_closed and (spool is replica.spool or spool in replica.closed):
+            for number, spool in enumerate(files, 1):
+                if not spool.is_released:
                     length = spool.length
                     await spool.file.flush()
                     await self._uncache(spool, length)
+                if not number % FLUSHED_MAX:
+                    await asyncio.sleep(0)  # What is synced already takes no turn.
             await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
             passed("journal.checkpoint.after_sync")
         except OSError as error:
@@ -268,8 +271,7 @@ class Housekeeping:
         for spool in files:
             spool.is_dir_synced = True
         for spool in closed:
-            if spool in replica.closed:
-                self._synced[spool.name] = None
+            spool.is_synced = True
         if replica.is_closed:
             return
         try:
@@ -297,7 +299,8 @@ class Housekeeping:
         self._context.log.trim(self._replica.stream, below)
         gone = [name for name in stored if name in self._stored]
         if gone:
-            self._stored = [name for name in self._stored if name not in gone]
+            for name in gone:
+                del self._stored[name]
             self._spawn(self._remove(gone), f"remove.{self._replica.name}")
         self._consider_removal()  # More files were stored meanwhile: the log must stop naming them, too.
 
@@ -364,9 +367,8 @@ class Housekeeping:
         passed("journal.index.before_add")
         replica.index.add(fragment)
         replica.closed.remove(spool)
-        self._synced.pop(spool.name, None)
         spool.close()
-        self._stored.append(spool.name)
+        self._stored[spool.name] = None
         self._consider_removal()  # The file is removed only after the log no longer names it.
 
         return True

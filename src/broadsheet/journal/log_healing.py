@@ -79,7 +79,7 @@ class Healing:
         for spool in spools:
             if replica.is_closed:
                 return True  # The journal was deleted or the node shuts down: its files are closed.
-            if spool is replica.spool or spool in replica.closed:
+            if not spool.is_released:
                 await spool.file.flush()
         await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
         try:

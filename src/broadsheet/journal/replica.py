@@ -43,7 +43,7 @@ from broadsheet.journal.core.pipeline_events import (
     Stage,
     StreamFailed,
 )
-from broadsheet.journal.core.records import Checkpoint, ClosedSpool, encode_proposal
+from broadsheet.journal.core.records import Checkpoint, encode_proposal
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.spec import epoch_key, registers_key
 from broadsheet.journal.descriptor_waits import Awaiting
@@ -284,7 +284,7 @@ class Replica:
             sum=spool.digest(),
             first_append=spool.first_append,
             registers=self.log_registers,
-            closed=tuple(ClosedSpool(each.begin, each.end, each.digest()) for each in self.closed),
+            closed=tuple(each.as_closed() for each in self.closed),
             attempts=self.log_attempts.remembered(),
             attempts_from=self.log_attempts.known_from,
         )

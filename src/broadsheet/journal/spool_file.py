@@ -20,6 +20,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import Corrupt
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
+from broadsheet.journal.core.records import ClosedSpool
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.spool_disk import Opener
 from broadsheet.ports import File
@@ -72,7 +73,8 @@ class SpoolFile:
         self.file = file
         self.begin = self.end = begin
         self.first_append = 0
-        self.is_dir_synced = False
+        self.is_dir_synced = self.is_synced = self.is_released = False
+        """Whether its name, and all that a closed one has, is synced; whether the file was let go."""
         self.hinted_bytes = 0
         """How many first bytes the disk was asked to begin writing (ADR 0194)."""
         self.uncached_bytes = 0
@@ -93,6 +95,7 @@ class SpoolFile:
         self._reserved = 0
         """How many first bytes of the file have blocks; those behind the end were reserved."""
         self._may_reserve = True
+        self._closed: ClosedSpool | None = None
 
     @property
     def length(self) -> int:
@@ -111,6 +114,13 @@ class SpoolFile:
     def fragment(self, codec: Codec) -> Fragment:
         """The fragment of this content, if it is stored with `codec`."""
         return Fragment(begin=self.begin, end=self.end, sum=self.digest(), codec=codec)
+
+    def as_closed(self) -> ClosedSpool:
+        """What a checkpoint says of it once it is closed. Made once: a journal may have 65,536 of them."""
+        if self._closed is None:
+            self._closed = ClosedSpool(self.begin, self.end, self.digest())
+        assert self._closed.end == self.end, "a closed spool does not grow"
+        return self._closed
 
     def save(self) -> Saved:
         """The present state."""
@@ -233,6 +243,7 @@ class SpoolFile:
 
     def close(self) -> None:
         """Release the file."""
+        self.is_released = True
         self.file.close()
 
 
