@@ -12,9 +12,10 @@ Source: J1-J7, W6, W7; `docs/protocols/journals.md`.
 import asyncio
 import errno
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -136,6 +137,9 @@ class _Damage(NamedTuple):
     """It is in the newest batch: what proves that, the page cache has alone until a start writes it anew."""
     is_keyspace: bool = False
     """The key space may refuse to start."""
+    unproven: Mapping[int, None] = MappingProxyType({})
+    """Appends of which the lost sector may have taken the sum, too. After a power cut it is a torn write, and
+    their bytes in a spool look like those of an append that nobody was told of."""
 
 
 NO_DAMAGE: Final = _Damage()
@@ -412,6 +416,8 @@ class _Histories(CrashHistories):
             if number % 2:
                 state = states[self.judging.randrange(len(states))]
                 image, damage = self._damaged(state.image, is_torn=True)
+                if damage.is_newest and damage.may_be_aside:
+                    damage = damage._replace(unproven=self._newest(state.position))
                 disk_state = DiskState.of(image, state.directories)
                 tape = record_on(disk_state)
                 for mark in state.marks:
@@ -436,8 +442,8 @@ class _Histories(CrashHistories):
             self._start_damaged(disk, tape, image)
 
     def _start_damaged(self, disk: _Disk, tape: Tape, image: dict[str, bytes]) -> None:
-        before = self._kept(image, disk.promised)
-        durable = self._kept(disk.state.image(), disk.promised)
+        before = self._kept(image, disk)
+        durable = self._kept(disk.state.image(), disk)
         begun = len(tape.steps)
         self._forget_locks(disk.state)
         is_cut = self._start(disk)
@@ -479,12 +485,25 @@ class _Histories(CrashHistories):
         )
         return {**image, found.name: found.content}, damage
 
-    def _kept(self, image: dict[str, bytes], promised: Promised) -> list[Append]:
+    def _newest(self, position: int) -> dict[int, None]:
+        """The appends that were acknowledged since the last sync of the log."""
+        names = [name for name in self.disk_state.files if name.startswith(f"{LOG}/segment")]
+        segments = [self.disk_state.files[name].number for name in names]
+        newest: dict[int, None] = {}
+        for step, what in reversed(self.tape.steps[:position]):
+            if step == "sync" and what in segments:
+                break
+            if step == "mark" and isinstance(what, tuple) and what[0] == "acknowledged":
+                newest[what[1]] = None
+        return newest
+
+    def _kept(self, image: dict[str, bytes], disk: _Disk) -> list[Append]:
         """The acknowledged appends whose bytes stand in files beside the log."""
         beside = b"\0".join(_beside(image))
+        numbers = [each for each in disk.promised.acknowledged if each not in disk.damage.unproven]
         return [
             append
-            for append in (self.model.appends[number] for number in promised.acknowledged)
+            for append in (self.model.appends[number] for number in numbers)
             if len(append.content) >= KEPT_BYTES_MIN and append.content in beside
         ]
 
