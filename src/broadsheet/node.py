@@ -58,7 +58,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     peers: dict[str, str] = {}
     """Every node of the cluster with the address of its native door; empty for a node alone."""
     is_insecure: bool = False
-    """Whether doors may be bound beyond loopback without TLS."""
+    """Whether doors may be bound beyond loopback without TLS. Without `native.keys_file` everybody who
+    reaches them may do everything."""
     log_level: str = "info"
     """debug, info, warning, error or critical."""
     log_format: str = "auto"

@@ -34,6 +34,15 @@ def test_a_walk_through_the_code_names_modules_that_exist(document: Path) -> Non
     assert [each for each in named if not (ROOT / "src" / "broadsheet" / each).exists()] == []
 
 
+@pytest.mark.parametrize("document", sorted((ROOT / "docs" / "concepts").glob("life-*.md")), ids=ids)
+def test_a_walk_counts_the_files_that_it_names(document: Path) -> None:
+    """A page said 18 files and named 19: the last one compares results in tests, and no message passes it."""
+    walk, _, rest = document.read_text().partition("\nThat is ")
+    named = dict.fromkeys(re.findall(r"\*\*`([a-z_/]+\.py)`\*\*", walk))
+
+    assert rest.startswith(f"{len(named)} files")
+
+
 def test_the_map_names_modules_that_exist() -> None:
     """A reader who does not find the room that the map shows believes the map no more."""
     text = (ROOT / "ARCHITECTURE.md").read_text()

@@ -1,11 +1,12 @@
 """Pages that are made from the code say what the code says."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from broadsheet.errors import BY_STATUS, Status
-from tests.project.pages import PAGES, configuration_page
+from tests.project.pages import PAGES, configuration_page, python_page
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -19,6 +20,23 @@ def test_each_setting_has_a_sentence() -> None:
     holes = [line for line in configuration_page().splitlines() if line.endswith("|  |")]
 
     assert holes == []
+
+
+def test_each_argument_of_a_client_call_has_a_line_of_its_own() -> None:
+    """The page of `create` broke four arguments off in the middle of sentences about others."""
+    calls = re.split(r"^### ", python_page(), flags=re.MULTILINE)[1:]
+    strays: list[str] = []
+    for call in calls:
+        names = dict.fromkeys(re.findall(r"[(, ](\w+): ", call.partition("```python")[2].partition("```")[0]))
+        told = call.partition("*Args*")[2].partition("*Raises*")[0].splitlines()
+        lines = [line for line in told if line.startswith("* ")]
+        strays += [
+            line
+            for line in lines
+            if (found := re.match(r"\* `(\w+)`: ", line)) is None or found[1] not in names
+        ]
+
+    assert strays == []
 
 
 def test_every_status_is_one_class() -> None:

@@ -1,8 +1,8 @@
 """Authorizer: the one check that stands in front of every door's method table (access.2).
 
-OFF (no keys; every caller is `ANYONE`; loopback only) or ON (a valid token or nothing), for the process's
-life. It does not look at what exists: a name outside the grant is refused before anybody looks it up, so
-that a refusal tells nothing. Source: access.2-5.
+OFF (no keys; every caller is `ANYONE`) or ON (a valid token or nothing), for the process's life. From
+where callers come is not decided here (`exposure`). It does not look at what exists: a name outside the grant
+is refused before anybody looks it up, so that a refusal tells nothing. Source: access.2-5.
 """
 
 from typing import Final
@@ -44,9 +44,8 @@ class Authorizer:
 
         Raises:
             Unauthenticated: the principal's token has expired.
-            NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the same
-            whether
-                `name` exists or not.
+            NotAllowed: it lacks the capability, or `name` is outside its grant. The message is the
+                same whether `name` exists or not.
         """
         if principal is ANYONE:
             return

@@ -5,8 +5,9 @@
     DIR/n1/              the data of n1
     DIR/n1.log           the output of n1
 
-Node i listens at the default ports plus 100 * i plus the offset (node.4). This module does not import
-`broadsheet.node`, so that `up` does not wait for imports that the processes it starts make anyway.
+The first node listens at the default ports plus the offset, and each further one 100 above the one before it
+(node.4). This module does not import `broadsheet.node`, so that `up` does not wait for imports that the
+processes it starts make anyway.
 """
 
 import fcntl

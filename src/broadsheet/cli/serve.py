@@ -37,7 +37,11 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file.", dir_okay=False)] = None,
     data_dir: Annotated[str | None, typer.Option(help="Where the node keeps its data.")] = None,
     insecure: Annotated[
-        bool | None, typer.Option("--insecure", help="Allow doors beyond loopback without TLS.")
+        bool | None,
+        typer.Option(
+            "--insecure",
+            help="Allow doors beyond loopback without TLS. Without keys everybody there may do everything.",
+        ),
     ] = None,
     ready_fd: Annotated[
         int | None, typer.Option(help="Write one line of JSON there when ready.", hidden=True)

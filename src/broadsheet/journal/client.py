@@ -123,10 +123,14 @@ class Journals:
         """Create a journal.
 
         Args:
-            fragment_length: bytes after which a fragment is closed; by default 64 MiB. codec: `none`, `gzip`,
-            `zstandard` or `snappy`; by default `none`. store: URL of the fragment store; by default the
-            node's own. flush_interval: seconds, at least 60: fragments are closed at its multiples, too. By
-            default never. if_absent: return an existing journal of that name instead of raising.
+            fragment_length: bytes after which a fragment is closed; by default 64 MiB.
+            codec: `none`, `gzip`, `zstandard` or `snappy`; by default `none`.
+            store: URL of the fragment store; by default the node's own.
+            flush_interval: seconds, at least 60: fragments are closed at its multiples, too; by default
+                never.
+            labels: names and values by which `list` selects journals; some tell the node how the content is
+                framed.
+            if_absent: return an existing journal of that name instead of raising.
 
         Raises:
             AlreadyExists: a journal of that name exists.

@@ -40,7 +40,7 @@ DECODER_BYTES: Final[dict[Codec, int]] = {
 
 
 def compress(codec: Codec, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The stored form of `pieces`, made as it is iterated. Blocking: use it in a thread."""
+    """`pieces` as the store has them, compressed as it is iterated. Blocking: use it in a thread."""
     match codec:
         case Codec.NONE:
             yield from pieces

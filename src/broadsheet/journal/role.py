@@ -1,7 +1,8 @@
 """Role: the journals of a node, from its log to its methods.
 
-It needs the Keyspace and the node's Identity from earlier roles; it offers the Broker, its methods and a
-status source. The log's stream 0 holds the incarnation of this node's journal data.
+It needs the Keyspace and the node's Identity from earlier roles; it offers the Broker, its methods, a
+status source and what must happen when the node begins to close. The log's stream 0 holds the incarnation of
+this node's journal data.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Troubles: which journals of a node are stopped, and which have fragments that their store does not take.
 
-Whoever changes a field that decides either calls `judge` in the same turn of the loop. A scrape therefore
-reads two lengths: a walk over 10,000 journals held the loop for 48 ms and more. `check` makes that walk. A
-journal's own status tells the reason.
+Whoever changes a field that decides one of the two calls `judge` in the same turn of the loop. A scrape
+therefore reads two lengths: a walk over 10,000 journals held the loop for 48 ms and more. `check` makes that
+walk. A journal's own status tells the reason.
 """
 
 from collections.abc import Iterable, Sequence

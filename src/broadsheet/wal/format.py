@@ -200,7 +200,7 @@ class Kind(IntEnum):
     DROP = 5
     """The stream was dropped."""
     BOOT = 6
-    """A start of the process: the payload is nonce, kernel boot id and flags."""
+    """A start of the process: the payload is nonce, kernel boot id and zeros."""
 
 
 class FrameHeader(NamedTuple):
