@@ -2,10 +2,11 @@
 
 It may be used from any thread. It cannot be pickled and must not cross a fork: make one per process. A read
 fetches up to `CHUNKS_AHEAD` chunks at a time, and releases its stream when the iterator is exhausted or
-closed.
+closed. `close` ends what other threads still wait for.
 """
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from collections.abc import (
@@ -26,7 +27,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
-from broadsheet.errors import DeadlineExceeded, InvalidArgument
+from broadsheet.errors import DeadlineExceeded, InvalidArgument, Unknown
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.client_appends import AppendWriter
 from broadsheet.journal.client_requests import pieces_of
@@ -170,6 +171,14 @@ async def _cancel(writer: AppendWriter) -> None:
     writer.cancel()
 
 
+async def _cancel_others() -> None:
+    """End all other tasks of the loop: threads wait for them, and would wait for ever once it has stopped."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:
     found = []
     async for chunk in chunks:
@@ -192,6 +201,8 @@ class SyncClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="broadsheet-client", daemon=True)
         self._thread.start()
         self._is_closed = False
+        self._entering = threading.RLock()
+        """Held while a call is given to the loop, so that none is given to one that has stopped."""
         self._client = make()
         try:
             self._wait(self._client.__aenter__())
@@ -202,7 +213,10 @@ class SyncClient:
         """The journals of the node."""
 
     def close(self) -> None:
-        """Close the connection and end the loop's thread. Idempotent."""
+        """Close the connection and end the loop's thread. Idempotent.
+
+        A call or a read that another thread still waits for raises `Unknown` there.
+        """
         if not self._is_closed:
             try:
                 self._wait(self._client.__aexit__(None, None, None))
@@ -220,9 +234,10 @@ class SyncClient:
         self.close()
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        assert not self._is_closed, "the client is closed"
         assert threading.current_thread() is not self._thread, "the client's thread would wait for itself"
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._entering:
+            assert not self._is_closed, "the client is closed"
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         left = _give_up.get() - time.monotonic()
         try:
             return future.result(max(0.0, left) if left != float("inf") else None)
@@ -231,6 +246,8 @@ class SyncClient:
             raise DeadlineExceeded(
                 "no answer within the caller's time: the node may have executed the call, or may do so later"
             ) from None
+        except concurrent.futures.CancelledError:
+            raise Unknown("the client was closed: the node may have executed the call") from None
         except BaseException:
             future.cancel()  # A caller that is interrupted withdraws its request.
             raise
@@ -242,7 +259,9 @@ class SyncClient:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _end(self) -> None:
-        self._is_closed = True
+        with self._entering:
+            self._is_closed = True
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

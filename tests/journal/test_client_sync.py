@@ -4,7 +4,8 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import broadsheet
 from broadsheet.client_sync import SyncJournals, within
-from broadsheet.errors import InvalidArgument
+from broadsheet.errors import InvalidArgument, Unknown
 from broadsheet.journal.client import INLINE_BYTES_MAX, Journals
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import NodeProcess
@@ -102,6 +103,39 @@ def test_an_iterator_may_outlive_its_client(tmp_path: Path) -> None:
             chunks = client.journals.read("read/outlives")
             next(chunks)
         chunks.close()
+    finally:
+        node.kill()
+
+
+def test_a_thread_that_waits_for_a_closed_client_is_told(tmp_path: Path) -> None:
+    """The loop stopped under it, and it waited for ever: a process with a thread that follows never ended."""
+    node = NodeProcess(tmp_path)
+    errors: list[Exception] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Unknown as error:
+            errors.append(error)
+
+    try:
+        assert asyncio.run(node.start())
+        client = broadsheet.connect_sync(node.address)
+        client.journals.create("read/followed")
+        client.journals.append("read/followed", b"first")
+        following = client.journals.read("read/followed", block=True)
+        assert next(following).data == b"first"
+        node.kill()
+        waits = (lambda: next(following), lambda: client.journals.get("read/followed"))
+        threads = [threading.Thread(target=wait, args=(each,), daemon=True) for each in waits]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)  # Both have asked, and wait for the node.
+        client.close()
+        for thread in threads:
+            thread.join(10)
+        assert [thread.is_alive() for thread in threads] == [False, False]
+        assert [str(error)[:22] for error in errors] == ["the client was closed:"] * 2
     finally:
         node.kill()
 
