@@ -11,6 +11,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
 from broadsheet.journal import housekeeping
 from broadsheet.journal.core.pipeline_events import Submitted
+from broadsheet.journal.core.records import Identity, encode_identity
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.opening import IDENTITY_STREAM
@@ -172,6 +173,28 @@ async def test_the_identity_of_a_node_is_written_anew_and_no_segment_is_read_to_
             again, content = await node.content()
             assert again.context.incarnation == incarnation
             assert content == history.content
+    assert not crashes
+
+
+async def test_an_identity_that_was_torn_while_it_was_renewed_is_not_a_cut_for_ever() -> None:
+    """Nobody dealt with the cut, so that each later start searched all free segments for its records."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        context, images = node.broker._context, list[dict[str, bytearray]]()
+        context.log.append(
+            IDENTITY_STREAM,
+            [encode_identity(Identity(context.incarnation))],
+            done=lambda: images.append({n: bytearray(i.view) for n, i in disk.state.files.items()}),
+        )
+        await _idle()
+    (image,) = images
+    (name,) = [n for n in image if n.startswith("journals/log/segment") and b"incarnation" in image[n]]
+    image[name][image[name].rindex(b"incarnation")] ^= 1
+    torn = SimDisk(DiskState.of({n: bytes(c) for n, c in image.items()}, tuple(disk.state.directories)))
+    async with running(torn, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        assert node.broker._context.log.recovered(IDENTITY_STREAM).next_offset == 0, "forgotten"
+        assert node.broker._context.incarnation == context.incarnation
+        assert node.broker._context.log.status().tail_cut == []
     assert not crashes
 
 

@@ -14,6 +14,7 @@ import pytest
 from broadsheet.base.types import JournalName
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.opening import IDENTITY_STREAM
 from broadsheet.runtime.scope import Scope
 from broadsheet.runtime.time import LoopTimers
 from broadsheet.runtime.turn import Turn
@@ -120,6 +121,22 @@ async def test_a_journal_that_the_lost_part_of_the_log_did_not_touch_stays_open(
                 assert await is_open(node, name), (await node.broker.replica(name)).stop_reason
                 assert await append(node, name, b"on") is Status.OK
             assert (await shown(node, NAME)).startswith(CONTENT)
+    assert not crashes
+
+
+@pytest.mark.parametrize("what", ["the last batch", "half of it"])
+async def test_the_identity_that_a_shorter_log_still_has_is_not_lost(what: str) -> None:
+    """Its record was whole, but its stream counted as one that lost records, whatever an operator did."""
+    whole, _ = await lived()
+    disk, crashes, known = disk_of(DAMAGES[what](whole)), list[BaseException](), dict[int, None]()
+    for seed in (2, 3):
+        async with running(disk, Shelf(None, {}), seed=seed, crashes=crashes, is_last=False) as node:
+            await _idle()
+            context = node.broker._context
+            known[context.incarnation] = None
+            assert IDENTITY_STREAM not in context.log.status().quarantined
+            assert [r async for r in context.log.records(IDENTITY_STREAM)], "it is there"
+    assert len(known) == 1
     assert not crashes
 
 

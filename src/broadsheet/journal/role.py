@@ -116,6 +116,7 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
         with contextlib.suppress(Corrupt):
             identity = decode(record.payload)
             if isinstance(identity, DataIdentity):
+                _mend_identity(log, identity.incarnation)
                 log.forget(IDENTITY_STREAM)
                 return identity.incarnation
     is_damaged = found.is_quarantined or found.tail_cut or found.end_offset > found.first_offset
@@ -135,6 +136,16 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
     await written
     log.forget(IDENTITY_STREAM)
     return incarnation
+
+
+def _mend_identity(log: Log, incarnation: Incarnation) -> None:
+    """End what the log holds against the identity's stream: a whole record tells all that there is."""
+    if log.is_quarantined(IDENTITY_STREAM):
+        generation = Generation(log.generation(IDENTITY_STREAM) + 1)
+        with contextlib.suppress(StoreUnhealthy):  # The log is full: the next start mends it.
+            log.reset(IDENTITY_STREAM, log.next_offset(IDENTITY_STREAM), generation, done=lambda: None)
+            _renew_identity(log, incarnation)
+    log.settle(IDENTITY_STREAM)
 
 
 def _renew_identity(log: Log, incarnation: Incarnation) -> None:
