@@ -11,6 +11,7 @@ Source: journals.25, journals.29; message/producer_state.py.
 
 import asyncio
 import re
+from bisect import bisect_left, insort
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -77,7 +78,10 @@ class Indexing:
         """
         self._replica, self._spawn = replica, spawn
         self._framing = framing_of(replica.info.spec)
-        self._points: dict[ByteOffset, str] = {}  # Ascending, with the names of their files.
+        self._points: list[ByteOffset] = []
+        """The index points, ascending: there may be 65,536, so no call copies them."""
+        self._names: dict[ByteOffset, str] = {}
+        """Their files."""
         self._is_loaded = False
         self._index: ProducerIndex | None = None
         """None before `_load`, and while other indexes have its memory."""
@@ -131,14 +135,14 @@ class Indexing:
                 await self._advance(target)
 
     async def points(self) -> Sequence[ByteOffset]:
-        """Every index point, ascending.
+        """Every index point, ascending. The caller does not change them, and they grow later.
 
         Raises:
             OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
         if self._framing is not None and not self._is_loaded and not self.end_reason:
             await self._carried()
-        return list(self._points)
+        return self._points
 
     async def _carried(self) -> None:
         """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes."""
@@ -179,19 +183,20 @@ class Indexing:
         """
         replica = self._replica
         require_committed(replica, offset)
-        below = [point for point in await self.points() if point <= offset]
+        points = await self.points()
         if skip:
             return await self._part(offset, skip)
         damage = ""
-        while below:
-            point = below.pop()
+        limit = ByteOffset(offset + 1)
+        while count := bisect_left(points, limit):  # Again after each wait: there may be others by now.
+            limit = point = points[count - 1]
+            previous = points[count - 2] if count > 1 else None
             try:
-                found = await self._flights.join(point, partial(self._first_part, self._points[point]))
+                found = await self._flights.join(point, partial(self._first_part, self._names[point]))
             except Corrupt as error:
                 hit("journal.index_passed_over")
                 damage = f" ({error})"
                 continue
-            previous = below[-1] if below else None
             assert isinstance(found, FirstPart), "parts are joined under the point"
             return ProducerIndexReply(offset=point, previous=previous, size=found.size), found.content
         replica.require_listed()
@@ -218,7 +223,7 @@ class Indexing:
             Corrupt: the index is no longer there.
         """
         replica = self._replica
-        name = self._points.get(point)
+        name = self._names.get(point)
         if name is None or skip < 0:
             raise Corrupt(f"journal {replica.name}: no producer index at {point} to go on with at {skip}")
         end = skip + replica.context.config.read_bytes_max
@@ -235,8 +240,8 @@ class Indexing:
         for name in await self._replica.store.list_side(self._replica.name):
             match = _NAME.fullmatch(name)
             if match is not None:
-                self._points[ByteOffset(int(match.group(1), 16))] = name
-        self._points = dict(sorted(self._points.items()))
+                self._names[ByteOffset(int(match.group(1), 16))] = name
+        self._points[:] = sorted(self._names)
         self._replica.on_named(max(self._points, default=ByteOffset(0)))
         await self._begin()
         self._is_loaded = True
@@ -245,12 +250,12 @@ class Indexing:
         """Begin at the newest undamaged index in the store, or at the journal's begin."""
         assert self._framing is not None
         while self._points:
-            point = next(reversed(self._points))
+            point = self._points[-1]
             try:
-                stored = await self._stored(self._points[point])
+                stored = await self._stored(self._names[point])
             except Corrupt:
                 hit("journal.index_passed_over")
-                del self._points[point]  # It is computed again from the one before it.
+                del self._points[-1], self._names[point]  # It is computed again from the one before it.
                 continue
             self._sum = int.from_bytes(stored[-4:], "little")
             # Of many producers it takes a second, so a thread does it.
@@ -307,7 +312,7 @@ class Indexing:
         if not self._is_loaded:
             return ByteOffset(0)
         replica = self._replica
-        last = next(reversed(self._points), ByteOffset(0))
+        last = self._points[-1] if self._points else ByteOffset(0)
         limit = ByteOffset(max(last, self._indexed) + INDEX_BYTES_EVERY)
         # If a frame crosses a roll, the index point below the frame serves that roll as well.
         beyond = self._reached
@@ -338,7 +343,7 @@ class Indexing:
                     f"journal {replica.name}: no frame ends within {FRAME_BYTES_MAX} bytes of {index.offset}"
                 )
             self._hold(index, unfinished)
-        if index.offset not in self._points and index.offset:
+        if index.offset not in self._names and index.offset:
             await self._store(index)
 
     async def _store(self, index: ProducerIndex) -> None:
@@ -351,5 +356,6 @@ class Indexing:
         await replica.store.put_side(replica.name, name, stored)
         passed("journal.index.after_write")
         self._sum = total
-        self._points[index.offset] = name
+        insort(self._points, index.offset)
+        self._names[index.offset] = name
         self._hold(index, self._unfinished)
