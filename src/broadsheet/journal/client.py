@@ -63,12 +63,9 @@ from broadsheet.wire.method import Empty
 
 Content = Buffer | Iterable[Buffer] | AsyncIterable[Buffer]
 """What to append: one buffer, or buffers that are streamed as they come."""
-Source = Iterable[Buffer] | AsyncIterable[Buffer]
-"""Content that is streamed, piece by piece."""
 
 INLINE_BYTES_MAX: Final = 64 << 10
 """Content up to this length goes in one request. A node may accept more, never less."""
-PIECE_BYTES: Final = 1 << 20
 TIMEOUT_SECONDS: Final = 30.0
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -173,7 +173,7 @@ class AppendRunSink:
             run.answer(Status.TOO_LARGE, message=f"{run.size} bytes in one run: {self._bytes_max} at most")
             return
         at = run.at
-        self._replica.host.deliver(
+        self._replica.deliver(
             Submitted(
                 run=run,
                 count=run.count,

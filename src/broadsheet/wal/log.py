@@ -4,7 +4,8 @@ Offsets count a stream's entries from 0; generations only rise; all sizes are in
 --close--> CLOSED; OPEN --a failed write or sync--> DEAD: the process must end. While one batch is being
 written, the next one collects. A truncation or a copy unpins the old records only when it is durable itself.
 A write that the disk refused because it is full is repeated whole, at the same place. A write that failed
-ends the process. One class owns all state; `SegmentReclaimer` frees segments. Source:
+ends the process. One class owns all state; `SegmentReclaimer` frees segments. `append_many`, `append_run`,
+`entry` and `truncate` are for replication: so far only tests and the simulator call them. Source:
 `docs/protocols/wal.md`.
 """
 

@@ -1,8 +1,8 @@
 """Spec: the settings of a journal, and which names and numbers are legal.
 
-Lengths are bytes. The Keyspace holds a spec under `items/<journal>`; two more keys, without a lease, hold the
-pipeline epoch and the registers (journals.1). Labels are those of `base.labels`, with one value each. This
-module does not know where a journal is or what it contains. Source: journals.1, journals.13, journals.23-25;
+Lengths are bytes. The Keyspace holds a spec under `items/<journal>`; two more keys hold the pipeline
+epoch and the registers (journals.1). Labels are those of `base.labels`, with one value each. This module does
+not know where a journal is or what it contains. Source: journals.1, journals.13, journals.23-25;
 node.5; access.7, access.8.
 """
 
