@@ -90,6 +90,8 @@ class Indexing:
         self._sum = 0
         self._unfinished = b""
         self._turn = asyncio.Lock()
+        self._caught_up: asyncio.Future[None] | None = None
+        """Done when the task that catches up for readers has ended."""
         self._flights = Flights()
         self.end_reason = ""
         """Why the indexing has ended."""
@@ -145,16 +147,16 @@ class Indexing:
         return self._points
 
     async def _carried(self) -> None:
-        """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes."""
-        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes.
 
-        def end(error: Exception | None) -> None:
-            if caught_up.done():
-                return  # The reader was cancelled.
-            if error is None:
-                caught_up.set_result(None)
-            else:
-                caught_up.set_exception(error)
+        All readers wait for the same task: of each that came and left while the store is slow, one would be
+        left behind.
+        """
+        if self._caught_up is not None and not self._caught_up.done():
+            await asyncio.shield(self._caught_up)
+            return
+        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._caught_up = caught_up
 
         async def carry() -> None:
             error: Exception | None = ShuttingDown(f"journal {self._replica.name} was closed")
@@ -164,10 +166,14 @@ class Indexing:
             except (BroadsheetError, OSError) as failed:
                 error = failed
             finally:
-                end(error)
+                if error is None:
+                    caught_up.set_result(None)
+                else:
+                    caught_up.set_exception(error)
+                    caught_up.exception()  # Retrieved, because every reader may have been cancelled.
 
         self._spawn(carry(), f"index.{self._replica.name}")
-        await caught_up
+        await asyncio.shield(caught_up)
 
     async def at(self, offset: ByteOffset, *, skip: int = 0) -> tuple[ProducerIndexReply, bytes]:
         """The last undamaged index at or below `offset`; an empty one at 0 if there is none.
