@@ -259,3 +259,54 @@ async def test_a_store_that_answers_one_journal_answers_those_that_pause() -> No
     assert await store.list(JOURNAL) == []
     async with asyncio.timeout(5):
         assert await waiting == []
+
+
+async def test_readers_of_one_block_that_are_cancelled_together_all_end() -> None:
+    """The second took its cancellation for that of the first, and asked the store again.
+
+    So a node that stopped waited for as long as a store was silent.
+    """
+    bench = Bench()
+    fragment = bench.add(Random("silent").randbytes(1000))
+    asked: list[tuple[str, int, int | None]] = []
+    begun = asyncio.Event()
+
+    async def silent(name: str, begin: int = 0, end: int | None = None) -> bytes:
+        asked.append((name, begin, end))
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+    bench.objects.get = silent  # type: ignore[method-assign]
+    reads = [
+        asyncio.ensure_future(bench.store.read(JOURNAL, fragment, ByteOffset(at), 100)) for at in range(3)
+    ]
+    await begun.wait()
+    for read in reads:
+        read.cancel()
+    await asyncio.wait(reads, timeout=10)
+    assert [read.cancelled() for read in reads] == [True] * 3
+    assert len(asked) == 1
+    bench.budget.check()
+
+
+async def test_the_next_reader_of_a_block_asks_again_when_the_first_is_cancelled() -> None:
+    """A reader that leaves takes nobody with it."""
+    bench, begun, may_go_on = Bench(), asyncio.Event(), asyncio.Event()
+    content = Random("left").randbytes(1000)
+    fragment, get = bench.add(content), bench.objects.get
+
+    async def late(name: str, begin: int = 0, end: int | None = None) -> bytes:
+        begun.set()
+        await may_go_on.wait()
+        return await get(name, begin, end)
+
+    bench.objects.get = late  # type: ignore[method-assign]
+    first, second = (
+        asyncio.ensure_future(bench.store.read(JOURNAL, fragment, ByteOffset(0), 1000)) for _ in range(2)
+    )
+    await begun.wait()
+    first.cancel()
+    may_go_on.set()
+    assert await second == content
+    assert first.cancelled()

@@ -120,7 +120,8 @@ class Flights:
 
     def __init__(self) -> None:
         """Start with no call under way."""
-        self._flying: dict[Hashable, asyncio.Future[object]] = {}
+        self._flying: dict[Hashable, asyncio.Future[tuple[object] | None]] = {}
+        """Each ends with the result; with None if its call failed or was cancelled."""
 
     async def join(self, key: Hashable, fetch: Callable[[], Awaitable[object]]) -> object:
         """The result of `fetch`; a caller that finds such a call under way waits for that one instead.
@@ -128,20 +129,15 @@ class Flights:
         A call that fails or is cancelled fails only for its own caller: one of the others calls again.
         """
         while (other := self._flying.get(key)) is not None:
-            try:
-                return await asyncio.shield(other)
-            except asyncio.CancelledError:
-                if not other.cancelled():
-                    raise
-        mine: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            # Nobody cancels that future: so a cancellation is always the caller's own.
+            if (landed := await asyncio.shield(other)) is not None:
+                return landed[0]
+        mine: asyncio.Future[tuple[object] | None] = asyncio.get_running_loop().create_future()
         self._flying[key] = mine
+        landed = None
         try:
-            found = await fetch()
-        except BaseException:
-            mine.cancel()
-            raise
-        else:
-            mine.set_result(found)
-            return found
+            landed = (await fetch(),)
+            return landed[0]
         finally:
             del self._flying[key]
+            mine.set_result(landed)
