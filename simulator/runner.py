@@ -6,6 +6,7 @@ failure, and is one command (simulation.6).
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -50,7 +51,9 @@ def run_plan(plan: Plan, *, show: Callable[[str], None] | None = None, until: in
 
 
 def _collected(result: Result) -> Result:
-    gc.collect()  # A world is one great cycle: campaigns would pile them up.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # Tasks that a life had no time to begin.
+        gc.collect()  # A world is one great cycle: campaigns would pile them up.
     return result
 
 

@@ -5,8 +5,7 @@ it. The new life is no member until an operator replaces the old one with it (co
 Source: design/control.md control.1-7.
 """
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +31,7 @@ from broadsheet.runtime.role import Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import MIB, WALConfig
 from broadsheet.wal.log import Log
+from broadsheet.wal.start_records import made_durable
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method
 from broadsheet.wire.pool import Pool
@@ -185,11 +185,13 @@ async def _memory(log: Log, ports: Ports, node: NodeId, logger: Logger | None) -
     if (found.is_quarantined or log.is_unknown(STREAM)) and logger is not None:
         own = acceptor_text(memory.acceptor)
         logger.error("metastore.acceptor_lost", remedy=f"broadsheet metastore replace {node} {own}")
-    durable = asyncio.Event()
-    if found.is_quarantined:
-        log.reset(STREAM, found.next_offset, Generation(found.generation + 1), lambda: None)
-    log.append(STREAM, [encoded(memory)], done=durable.set)
-    await durable.wait()
+
+    def place(done: Callable[[], None]) -> None:
+        if log.is_quarantined(STREAM):
+            log.reset(STREAM, found.next_offset, Generation(found.generation + 1), lambda: None)
+        log.append(STREAM, [encoded(memory)], done=done, relief=True)
+
+    await made_durable(place)
     return memory
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broadsheet.base.types import JournalName, LogStreamId, Revision
-from broadsheet.errors import Corrupt, InvalidArgument
+from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
 from broadsheet.journal.core.spec import JournalSpec, spec_key, validate_spec
@@ -122,9 +122,10 @@ def drop_orphans(context: Context, named: Sequence[int]) -> Kept:
     kept_to = loss.revision if loss is not None else 0
     known = dict.fromkeys(named)
     orphans = [stream for stream in context.log.streams() if stream not in known]
-    for stream in orphans:
-        if stream > kept_to:
-            context.log.drop(stream)  # Its deletion ended, but the log's drop was not durable.
+    with suppress(StoreUnhealthy):  # No room to say so: the next start drops the others.
+        for stream in orphans:
+            if stream > kept_to:
+                context.log.drop(stream)  # Its deletion ended, but the log's drop was not durable.
     return Kept([stream for stream in orphans if stream <= kept_to], named, kept_to)
 
 

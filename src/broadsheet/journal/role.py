@@ -5,9 +5,8 @@ status source and what must happen when the node begins to close. The log's stre
 this node's journal data.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -31,6 +30,7 @@ from broadsheet.runtime.role import ClosingNotice, Ports, Services
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.log import Log
 from broadsheet.wal.record import StreamQuarantined
+from broadsheet.wal.start_records import made_durable
 from broadsheet.wire.method import Method
 
 GAUGES: Final = {
@@ -122,18 +122,15 @@ async def _incarnation(log: Log, ports: Ports, keyspace: Keyspace) -> Incarnatio
     is_damaged = found.is_quarantined or found.tail_cut or found.end_offset > found.first_offset
     known = _incarnation_of_keys(keyspace) if is_damaged or log.streams() else None
     incarnation = known or Incarnation(ports.random("journals.incarnation").getrandbits(63) or 1)
-    written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    if is_damaged:
-        hit("journal.identity_repaired")
-        generation = Generation(log.generation(IDENTITY_STREAM) + 1)
-        log.reset(IDENTITY_STREAM, log.next_offset(IDENTITY_STREAM), generation, done=lambda: None)
-    log.append(
-        IDENTITY_STREAM,
-        [encode_identity(DataIdentity(incarnation))],
-        done=lambda: written.set_result(None),
-        relief=True,
-    )
-    await written
+    generation = Generation(log.generation(IDENTITY_STREAM) + 1)
+
+    def place(done: Callable[[], None]) -> None:
+        if is_damaged and log.generation(IDENTITY_STREAM) < generation:
+            hit("journal.identity_repaired")
+            log.reset(IDENTITY_STREAM, log.next_offset(IDENTITY_STREAM), generation, done=lambda: None)
+        log.append(IDENTITY_STREAM, [encode_identity(DataIdentity(incarnation))], done=done, relief=True)
+
+    await made_durable(place)
     log.forget(IDENTITY_STREAM)
     return incarnation
 
