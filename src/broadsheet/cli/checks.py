@@ -44,7 +44,7 @@ WORDS: Final = "broadsheet: "
 """The text with which the command line begins an error."""
 LOG_BYTES_READ: Final = 16 << 10
 """How many bytes at the end of a node's log file are searched for its last error."""
-TAKES_NONE: Final = ("behind-index", "damaged")
+TAKES_NONE: Final = ("behind-index", "damaged", "healing")
 """States, as `journals status` shows them, of journals that refuse all appends."""
 DAMAGE_WORDS: Final = ("accept-loss", "disagree")
 """Words in the reason of a journal that takes appends and has content that cannot be read."""

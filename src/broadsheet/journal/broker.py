@@ -344,7 +344,7 @@ class Broker:
         if not replica.is_listed:
             reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
         if replica.log_fault:
-            state, reason = "damaged", replica.log_fault
+            state, reason = "damaged" if replica.stop_reason else "healing", replica.log_fault
         registers = pipeline.committed_registers
         return JournalStatus(
             name=info.name,

@@ -71,7 +71,7 @@ class JournalStatus(msgspec.Struct, frozen=True):
 
     name: JournalName
     state: str
-    """`open`, `opening`, `full`, `damaged`, `behind-index`, `lost` or `closed`."""
+    """`open`, `opening`, `full`, `healing`, `damaged`, `behind-index`, `lost` or `closed`."""
     create_revision: Revision
     begin: ByteOffset | None = None
     """The first byte that can still be read. None while it is not known: before the journal is open, and

@@ -34,8 +34,8 @@ PATIENCE_S = 120.0
 """How long a node may be away before a query fails; Spark then starts it again from its checkpoint."""
 _PAUSE_MIN: Final = Duration(50 * MILLISECOND)
 _PAUSE_MAX: Final = SECOND
-WHOLE: Final = ("open", "full")
-"""States of a journal that still has every acknowledged byte."""
+WHOLE: Final = ("open", "full", "healing")
+"""States of a journal whose end is right: it lost no acknowledged byte, as far as is known, and is read."""
 _clients: dict[tuple[int, str, str], SyncClient] = {}
 
 
