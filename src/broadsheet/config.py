@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     """One value of the tree, and where it came from."""
 
     name: str
-    """Dotted, as in TOML: `journals.spool_bytes_max`."""
+    """Dotted, as in TOML: `journals.inline_bytes_max`."""
     value: object
     origin: str
     """`default`, `file PATH`, `environment NAME` or `flag`."""

@@ -29,6 +29,7 @@ RULE: Final = re.compile(rf"(?<![\w./`-])({'|'.join(PARTS)})\.(\d+)")
 DEFINED: Final = re.compile(rf"^\* \*\*({'|'.join(PARTS)})\.(\d+)\b", re.MULTILINE)
 TEST: Final = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
 DECISION: Final = re.compile(r"\bADR (\d{4})\b")
+CITED: Final = re.compile(r"`(?:[\w/]+\.py::)?(test_\w+)`")
 ELSEWHERE: Final = re.compile(
     r"\b(?:DESIGN|STYLE) \d|\breliability(?:\.md)? [0-9SWJKQFPC]\d?"
     r"|\breference/(?:gazette|spark(?!\.md)|performance|oxia|machi)"
@@ -52,6 +53,13 @@ def decisions() -> frozenset[str]:
     return frozenset(path.name[:4] for path in (ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
 
+@cache
+def tests() -> frozenset[str]:
+    """The names of all tests, and of the files that hold them."""
+    paths = tracked("tests/*.py")
+    return frozenset(each for path in paths for each in (path.stem, *TEST.findall(path.read_text())))
+
+
 def unresolved(text: str) -> Iterator[str]:
     """Each citation in `text` that leads nowhere."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -61,6 +69,9 @@ def unresolved(text: str) -> Iterator[str]:
         for decision in DECISION.findall(line):
             if decision not in decisions():
                 yield f"{number}: there is no ADR {decision}"
+        for test in CITED.findall(line):
+            if test not in tests():
+                yield f"{number}: there is no {test}"
         if outside := ELSEWHERE.search(line):
             yield f"{number}: {outside.group()!r} is not in the repository"
 

@@ -18,7 +18,14 @@ def test_rules_are_found_in_every_part_that_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["Source: log" + ".99.", "See ADR" + " 9999.", "Source: DESIGN" + " 3", "reliability" + " 2.7"]
+    "text",
+    [
+        "Source: log" + ".99.",
+        "See ADR" + " 9999.",
+        "Source: DESIGN" + " 3",
+        "reliability" + " 2.7",
+        "`test_that" + "_is_gone`",
+    ],
 )
 def test_a_citation_that_leads_nowhere_is_found(text: str) -> None:
     """The check can fail."""

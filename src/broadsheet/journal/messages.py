@@ -210,7 +210,7 @@ class AppendStreamMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Open a stream of unconditional appends to one journal, each at most `inline_bytes_max` long."""
+    """Open a stream of runs to one journal. A run may name the offset of its first byte, and nothing else."""
 
     journal: JournalName
     create_revision: Revision | None = None

@@ -1,8 +1,7 @@
 """Metrics: one registry per node, made by the node and handed on, never prometheus-client's global one.
 
-A domain declares all its metrics in one place at the top of its service, with units in their names
-(`broadsheet_journal_append_seconds`, `..._total`). Gauges read fields of machines at scrape; machines do not
-count.
+A role names the numbers of its status that are metrics, with units (`GAUGES`); the native door has a
+collector of its own. Each is read at scrape; machines do not count.
 """
 
 from typing import Final

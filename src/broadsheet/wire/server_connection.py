@@ -786,7 +786,7 @@ class ServerConnection(ConnectionProtocol):
         self.source = ""
         """The remote host."""
         self.caller = ""
-        """The caller for `Places`: the bearer of the token, or without tokens the remote host."""
+        """The caller for `ConnectionPlaces`: the bearer of the token, or without tokens the remote host."""
         self.asked_at = self.machine.heard_at
         """The time of the last request."""
         self.principal = ANYONE
