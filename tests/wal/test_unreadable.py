@@ -8,6 +8,7 @@ import pytest
 
 from broadsheet.base.time import Duration
 from broadsheet.base.types import LogStreamId
+from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.record import LogFull
@@ -287,3 +288,29 @@ async def test_a_last_batch_that_can_be_read_again_is_not_written_over(
         assert not told.is_quarantined
         await abandon(bench)
         bad.clear()
+
+
+@pytest.mark.parametrize("what", ["every block", "the segments", "all but free space"])
+async def test_a_disk_that_reads_nothing_of_a_segment_costs_no_record(
+    bad: dict[tuple[str, int], None], what: str
+) -> None:
+    """W7: the segments looked unused. A start removed them, or wrote over them, and the log was empty."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for n in range(3):
+        await bench.commit(A, b"record-%d" % n)
+    await bench.log.close()
+    image = image_of(disk)
+    for name, content in image.items():
+        size = len(content.rstrip(b"\0")) if what == "all but free space" else len(content)
+        if name.endswith(".wal") or what != "the segments":
+            bad.update(dict.fromkeys((name, block) for block in range(-(-size // BLOCK_BYTES))))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="Start again; if it stays so"):
+            await open_log(disk, config=ROOMY, seed=2)
+    assert image_of(disk) == image, "nothing was changed"
+    bad.clear()
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    told = await bench.found(A)
+    assert [each.payload for each in told.records] == [b"record-%d" % n for n in range(3)]
+    await bench.log.close()

@@ -18,7 +18,7 @@ from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
 from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
 from broadsheet.wal.scan import Content
-from broadsheet.wal.segments import read_around, segment_index
+from broadsheet.wal.segments import read_around, require_readable, segment_index
 from broadsheet.wal.stream import Place
 from broadsheet.wal.stream_replay import FoundRun, Suspect, Verdict
 
@@ -99,6 +99,7 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
         for name in disk.list(directory) if disk.exists(directory) else ():
             if (index := segment_index(name)) is not None:
                 files[index] = disk.open(f"{directory}/{name}")
+                require_readable(files[index])
         contents = {index: _content(file) for index, file in files.items()}
         found = [
             survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()

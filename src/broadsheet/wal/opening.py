@@ -27,8 +27,10 @@ from broadsheet.wal.segments import (
     QUARANTINE_PREFIX,
     Segments,
     read_around,
+    require_readable,
     segment_index,
     segment_name,
+    unreadable,
 )
 from broadsheet.wal.stream_replay import FoundRun, Suspect, suspect_of
 
@@ -117,6 +119,7 @@ def _open_locked(
         if (index := segment_index(name)) is not None:
             files[index] = file = disk.open(f"{directory}/{name}")
             opened_files.append(file)
+            require_readable(file)
             found.append(survey(index, _content(file), f"{directory}/{name}"))
     told = read_extents(disk, directory)
     short = shorter(found, told)
@@ -189,7 +192,12 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: 
             ours.append(segment)
             continue
         file = files[segment.file]
-        content = read_around(file, 0, file.size())
+        try:
+            content = file.read_at(0, file.size())
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise unreadable(file, error) from error  # Zeros in place of its records would look empty.
         name = segments.path(segment_name(segment.file))
         file.close()
         if content.strip(b"\0"):

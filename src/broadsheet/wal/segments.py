@@ -11,6 +11,7 @@ from itertools import count
 from typing import Final
 
 from broadsheet.base.marks import hit
+from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB
@@ -220,6 +221,34 @@ class Segments:
         for file in self.files.values():
             file.close()
         self.extents.close()
+
+
+def require_readable(file: File) -> None:
+    """Refuse a file of which the disk reads no block: it looks unused, and would be written over.
+
+    Raises:
+        ConfigError: every block is unreadable (EIO). Nothing was changed.
+    """
+    error: OSError | None = None
+    for at in range(0, file.size(), BLOCK_BYTES):
+        try:
+            file.read_at(at, BLOCK_BYTES)
+        except OSError as raised:
+            if raised.errno != errno.EIO:
+                raise
+            error = raised
+        else:
+            return
+    if error is not None:
+        raise unreadable(file, error)
+
+
+def unreadable(file: File, error: OSError) -> ConfigError:
+    """The refusal of a file that may hold records, though the disk cannot read it now."""
+    return ConfigError(
+        f"{file.name}: the disk cannot read it ({error.strerror}). Start again; if it stays so, move this "
+        "file away: the log goes on without what it held"
+    )
 
 
 def read_around(file: File, at: int, length: int) -> bytes:
