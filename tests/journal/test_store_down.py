@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
 from broadsheet.journal import fragments as fragments_module
 from broadsheet.journal.committed_reads import read
+from broadsheet.journal.core.fragment import Fragment
+from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import Fullness, Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, SIDE_DIRECTORY, FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
@@ -127,6 +129,44 @@ async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(h
         status = node.broker.status(NAME)
         assert (status.begin, status.reason) == (0, "")
         assert stored.items() <= shelf.objects.items()
+    assert not crashes
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_what_a_store_lists_is_indexed_by_a_thread(
+    monkeypatch: pytest.MonkeyPatch, *, is_down: bool
+) -> None:
+    """100,000 fragments held the loop for half a second, also while the node served others."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
+    is_away, seen, run, add = False, list[bool](), SimDisk.run, Index.add
+
+    async def running_away(self: SimDisk, work: Callable[[], object]) -> object:
+        def away() -> object:
+            nonlocal is_away
+            is_away = True
+            try:
+                return work()
+            finally:
+                is_away = False
+
+        return await run(self, away)
+
+    def adding(self: Index, fragment: Fragment) -> None:
+        seen.append(is_away)
+        add(self, fragment)
+
+    monkeypatch.setattr(SimDisk, "run", running_away)
+    monkeypatch.setattr(Index, "add", adding)
+    shelf.is_down = is_down
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        replica = await node.broker.replica(NAME)
+        assert replica.is_listed is not is_down
+        shelf.is_down = False
+        replica.listing_wanted.set()
+        await until_stored(node, 2)
+        assert seen == [True, True]
     assert not crashes
 
 
@@ -383,7 +423,7 @@ async def test_a_store_that_hangs_keeps_no_other_from_its_fragments() -> None:
         )
         await node.broker.create(held)
         replica = await node.broker.replica(held.name)
-        replica.on_listed([], "", {})  # It told that it has nothing, and hung only then.
+        replica.on_listed(Index(), [], "", {})  # It told that it has nothing, and hung only then.
         for spec in (held, SPEC):
             if spec is SPEC:
                 await node.broker.create(SPEC)

@@ -42,6 +42,8 @@ SUMS_COUNT_MAX: Final = 1 << 20
 """Sums of blocks that are remembered: 4 bytes each, for 256 GiB of content."""
 DECODINGS_MAX: Final = 4
 """Decoders that are kept for one compressed fragment, each at its own position."""
+LISTED_MAX: Final = 256
+"""Names of fragments that are parsed in one turn of the loop: a journal may have 100,000."""
 LIST_RETRY_MIN: Final = Duration(SECOND // 2)
 """Pause before a store that is down is asked again; doubles up to `LIST_RETRY_MAX`."""
 LIST_RETRY_MAX: Final = Duration(60 * SECOND)
@@ -79,10 +81,12 @@ class FragmentStore:
         """
         found = []
         prefix = f"{journal}/"
-        for each in await self._objects.list(prefix):
+        for number, each in enumerate(await self._objects.list(prefix), 1):
             fragment = parse_name(each.name[len(prefix) :])
             if fragment is not None:
                 found.append(fragment)
+            if not number % LISTED_MAX:
+                await asyncio.sleep(0)
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
         self._answered = None

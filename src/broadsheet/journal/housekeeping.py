@@ -18,6 +18,7 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.config import MIB
+from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
@@ -112,13 +113,14 @@ class Housekeeping:
         fragments = await replica.store.list_when_it_answers(replica.name, wanted=replica.listing_wanted)
         while not replica.is_closed:
             try:
+                index = await self._context.disk.run(lambda: Index(fragments))
                 found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
             except OSError:
                 self._context.spools.relieve()
                 await asyncio.sleep(in_seconds(RELIEF_RETRY))
                 continue
             if not replica.is_closed:
-                replica.on_listed(fragments, found.reason, found.spools)
+                replica.on_listed(index, fragments, found.reason, found.spools)
                 self._on_advance()
             return
 

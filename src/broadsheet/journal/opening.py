@@ -90,7 +90,6 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     stream, directory = stream_of(info), directory_of(info)
     store = context.store(info.spec.fragment.store)
     listed = await store.list_soon(info.name, within=context.config.listing_wait)
-    index = Index(listed or ())
     named = await _named_end(context, info) if listed is not None else ByteOffset(0)
     keys = Keys(context.keyspace.get(epoch_key(info.name)), context.keyspace.get(registers_key(info.name)))
     known = decode_registers(keys.registers) if keys.registers is not None else None
@@ -99,9 +98,8 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
     found = context.log.recovered(stream)
     if keys.epoch is None and context.log.is_unknown(stream):
         found = replace(found, is_quarantined=False)  # The journal was never open: it has lost nothing.
-    standing = await context.disk.run(
-        lambda: stand(context, info, directory, found, payloads, registers=known, stored=listed)
-    )
+    standing_of = partial(stand, context, info, directory, found, payloads, registers=known, stored=listed)
+    standing, index = await context.disk.run(lambda: (standing_of(), Index(listed or ())))
     plan = standing.plan
     reason = standing.reason or _missing(context, info, plan, index, keys=keys, named=named)
     if plan.gap and not standing.reason:
