@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -114,6 +116,19 @@ def test_up_again_starts_only_what_does_not_run(tmp_path: Path) -> None:
         after = pids(root)
         assert after["n2"] == before["n2"]
         assert after["n1"] != before["n1"]
+
+
+def test_an_up_that_started_nothing_does_not_say_that_ctrl_c_stops_it(
+    standing: tuple[Path, dict[str, str]],
+) -> None:
+    """It returns at once, and the node runs on: whoever believed it pressed Ctrl-C, and stopped nothing."""
+    root, _ = standing
+
+    again = broadsheet("up", "--data-dir", root)
+
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.endswith(f"(stop with broadsheet down --data-dir {root})\n")
+    assert is_running(root / "n1")
 
 
 def test_two_ups_at_a_time_end_nobodys_nodes(tmp_path: Path) -> None:
@@ -517,6 +532,28 @@ def test_a_node_that_hangs_hides_no_other_from_metastore_status(tmp_path: Path) 
 
     told = json.loads(seen.stdout)
     assert (seen.returncode, told["node"], told["is_readable"]) == (1, "n2", False)
+
+
+def test_metastore_status_names_the_remedy_of_a_node_that_lost_its_vote(tmp_path: Path) -> None:
+    """Only the first node that answered was looked at: whom an alert sent here saw nothing wrong."""
+    root = tmp_path / "c"
+    with cluster(root, nodes=3):
+        os.kill(pids(root)["n2"], signal.SIGKILL)
+        assert wait_until_ended(root / "n2", seconds=10)
+        shutil.rmtree(root / "n2" / "metastore")
+        assert broadsheet("up", "--data-dir", root, "--detach").returncode == 0
+
+        seen = broadsheet("metastore", "status", "--data-dir", root)
+        remedy = re.search(
+            r"^(n2#\S+) is no acceptor: .*`broadsheet (metastore replace n2 \1)`$", seen.stdout, re.MULTILINE
+        )
+        assert remedy, seen
+        done = broadsheet(*remedy[2].split(), "--data-dir", root)
+        again = broadsheet("metastore", "status", "--data-dir", root)
+
+    assert done.returncode == 0, done.stderr
+    assert remedy[1] in again.stdout
+    assert "is no acceptor" not in again.stdout
 
 
 def test_status_of_nobody_is_unreachable() -> None:

@@ -4,8 +4,8 @@ Both commands ask one node through its native door. `status` exits with 0 if a m
 be repeated: it then finishes a change that was left half done.
 """
 
+import asyncio
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -23,7 +23,7 @@ from broadsheet.control.service import (
     VersionReply,
     parse_acceptor,
 )
-from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unreachable, Unsupported
+from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unsupported
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process
@@ -51,12 +51,16 @@ def status(
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
-    """Show version, acceptors and a pending change, as the first node that answers sees them."""
-    found = _seen_by_one([address] if address else _doors(data_dir))
+    """Show version, acceptors and a pending change, as the first node that answers sees them.
+
+    Each other node of --data-dir is asked as well, and told of if it has no vote.
+    """
+    found, *others = run(_seen([address] if address else _doors(data_dir)))
     if json:
         print(msgspec.json.encode(_object(found)).decode())
     else:
-        print("\n".join(_lines(found)))
+        without_vote = [line for other in others for line in _without_vote(other, found)]
+        print("\n".join([*_lines(found), *without_vote]))
     if not found.is_readable:
         raise typer.Exit(1)
 
@@ -90,12 +94,15 @@ def replace(
         print(f"{acceptor_text(out)} was replaced by {acceptor_text(new)} at version {done.version}")
 
 
-def _seen_by_one(doors: list[str]) -> StatusReply:
-    """The answer of the first of `doors` that can be reached."""
-    for door in doors[:-1]:
-        with suppress(Unreachable):
-            return run(_call(door, "metastore.status", EMPTY, StatusReply))
-    return run(_call(doors[-1], "metastore.status", EMPTY, StatusReply))
+async def _seen(doors: list[str]) -> list[StatusReply]:
+    """The answers of those of `doors` that answer, at least one."""
+    calls = (_call(door, "metastore.status", EMPTY, StatusReply) for door in doors)
+    told = await asyncio.gather(*calls, return_exceptions=True)
+    seen = [reply for reply in told if isinstance(reply, StatusReply)]
+    for error in told:
+        if isinstance(error, BaseException) and not seen:
+            raise error
+    return seen
 
 
 def _member(door: str, text: str) -> Acceptor:
@@ -172,10 +179,16 @@ def _lines(found: StatusReply) -> list[str]:
         lines.append("acceptors: " + ", ".join(map(acceptor_text, found.acceptors)))
     if found.pending:
         lines.append("pending:   " + ", ".join(map(acceptor_text, found.pending)))
-    if found.own is not None and found.own not in (*found.acceptors, *found.pending):
-        own = acceptor_text(found.own)
-        lines.append(f"{own} is no acceptor: if it lost its state, `metastore replace {found.node} {own}`")
-    return lines
+    return [*lines, *_without_vote(found, found)]
+
+
+def _without_vote(asked: StatusReply, found: StatusReply) -> list[str]:
+    """The line that names the remedy if the node `asked` is no acceptor of those in `found`."""
+    known = (*found.acceptors, *found.pending)
+    if asked.own is None or not known or asked.own in known:
+        return []
+    own = acceptor_text(asked.own)
+    return [f"{own} is no acceptor: if it lost its state, `broadsheet metastore replace {asked.node} {own}`"]
 
 
 def _object(found: StatusReply) -> dict[str, object]:

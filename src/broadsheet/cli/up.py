@@ -48,8 +48,9 @@ def up(
         )
     stop = _on_signal()
     started = cluster.start(is_detached=detach, stop=stop)
-    _announce(cluster, is_json=json, is_detached=detach)
-    if not detach and started:
+    stays = bool(started) and not detach
+    _announce(cluster, is_json=json, is_detached=not stays)
+    if stays:
         _attend(started, stop)
 
 
