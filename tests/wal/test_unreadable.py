@@ -290,7 +290,7 @@ async def test_a_last_batch_that_can_be_read_again_is_not_written_over(
         bad.clear()
 
 
-@pytest.mark.parametrize("what", ["every block", "the segments", "all but free space"])
+@pytest.mark.parametrize("what", ["every block", "the segments", "all but free space", "the batches"])
 async def test_a_disk_that_reads_nothing_of_a_segment_costs_no_record(
     bad: dict[tuple[str, int], None], what: str
 ) -> None:
@@ -302,8 +302,8 @@ async def test_a_disk_that_reads_nothing_of_a_segment_costs_no_record(
     await bench.log.close()
     image = image_of(disk)
     for name, content in image.items():
-        size = len(content.rstrip(b"\0")) if what == "all but free space" else len(content)
-        if name.endswith(".wal") or what != "the segments":
+        size = len(content) if what in ("every block", "the segments") else len(content.rstrip(b"\0"))
+        if name.endswith(".wal") or what in ("every block", "all but free space"):
             bad.update(dict.fromkeys((name, block) for block in range(-(-size // BLOCK_BYTES))))
     for _ in range(2):
         with pytest.raises(ConfigError, match="Start again; if it stays so"):

@@ -13,7 +13,7 @@ import msgspec
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.ports import Disk, File
-from broadsheet.wal.opening import read_extents
+from broadsheet.wal.opening import read_extents, require_batch
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
 from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
@@ -104,6 +104,7 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
         found = [
             survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()
         ]
+        require_batch(found, files)
         told = read_extents(disk, directory)
         short = shorter(found, told)
         log_id = log_id_of(found, told)

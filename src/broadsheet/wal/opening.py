@@ -6,7 +6,7 @@ This module does not write the boot frame: `Log` does, as its first batch. Sourc
 """
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -121,6 +121,7 @@ def _open_locked(
             opened_files.append(file)
             require_readable(file)
             found.append(survey(index, _content(file), f"{directory}/{name}"))
+    require_batch(found, files)
     told = read_extents(disk, directory)
     short = shorter(found, told)
     known_id = log_id_of(found, told)
@@ -207,6 +208,22 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: 
             segments.disk.remove(name)
         segments.disk.sync_dir(segments.directory)
     return ours
+
+
+def require_batch(found: Sequence[Found], files: Mapping[int, File]) -> None:
+    """Refuse a log without a batch if a block of its files is unreadable: its batches may stand there.
+
+    Raises:
+        ConfigError: a block is unreadable (EIO). Nothing was changed.
+    """
+    for file in () if any(segment.lap for segment in found) else files.values():
+        try:
+            for at in range(0, file.size(), MIB):
+                file.read_at(at, MIB)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise unreadable(file, error) from error
 
 
 def read_extents(disk: Disk, directory: str) -> Told | None:
