@@ -169,7 +169,7 @@ class AppendWriter:
         """
         loop = asyncio.get_running_loop()
         self._appending, self._request = appending, request
-        self._loop, self._give_up, self._within = loop, loop.time() + within, within
+        self._loop, self._give_up, self._within = loop, loop.time() + within, round(within, 3)
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._stream: ClientStream | None = None
@@ -209,6 +209,11 @@ class AppendWriter:
         except Unknown as error:
             raise self._certain(error) from error
         except TimeoutError:
+            if self._stream is None:
+                raise Unreachable(
+                    f"journal {self._request.journal}: it could not be sent in {self._within} s, and is not"
+                    " appended"
+                ) from None
             raise self._too_late() from None
 
     async def _open(self) -> ClientStream:
