@@ -62,6 +62,13 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "log_lost_truncation_inside_a_run",
+        "A run over the end that a row tells is not held: a truncation inside it was lost.",
+        "broadsheet.wal.stream_replay:StreamReplay.row",
+        ("elif lost_truncation:", "elif False:"),
+        Tier.CRASHES,
+    ),
+    (
         "metastore_replace_shrank_the_set",
         "A member takes the place of another member.",
         "broadsheet.control.core.operation:_replace",

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import pytest
 
-from broadsheet.base.types import LogStreamId, Offset
+from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
 from simulator.disk import SimDisk
 from simulator.logimage import batches_of
-from tests.wal.harness import DIRECTORY, A, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, B, abandon, open_log
 from tests.wal.histories import TINY, Kept, noise, read_image
 
 BATCHES = 12
@@ -163,3 +163,36 @@ async def test_a_lost_segment_behind_which_only_a_torn_batch_stands_is_damage() 
     told = read_image({**image, name: bytes(content)})
 
     assert told[A].flags & RowFlag.QUARANTINED
+
+
+async def test_a_lost_truncation_inside_a_run_leaves_nothing_of_the_run_in_doubt() -> None:
+    """A later truncation cut the run once more, and took a voided entry for a good one."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    log = bench.log
+    await bench.commit(B, b"another")
+    bench.send_many(A, b"zero", b"void", b"void, too")
+    await bench.settled()
+    entry = await log.entry(A, Offset(1))
+    assert entry is not None
+    log.truncate(A, Offset(1), Generation(1), lambda: None, chain=entry.seed)
+    await bench.settled()
+    last = log._last
+    assert last is not None
+    lost = last.sequence
+    bench.send(B, b"names the streams of the batch before it")
+    await bench.settled()
+    bench.send(A, b"one", generation=1)
+    await bench.settled()
+    log.truncate(A, Offset(2), Generation(2), lambda: None)
+    await bench.settled()
+    await bench.commit(A, b"two", generation=2)
+    await abandon(bench)
+    image = disk.state.image()
+    gone = [(name, header) for name, header in batches_of(image) if header.batch == lost]
+    assert len(gone) == 1
+
+    whole, told = read_image(image)[A], read_image(without(image, gone))[A]
+
+    assert [each.payload for each in whole.held] == [b"zero", b"one", b"two"]
+    assert told.flags & RowFlag.QUARANTINED, "with the truncation the proof is lost of what it left"

@@ -177,6 +177,8 @@ class StreamReplay:
             lost_truncation = self.expect is not None and row.generation > self.expect.generation
             if lost_truncation and self._boundary(row.next) == row.crc:
                 self._void(row.next)
+            elif lost_truncation:
+                self._doubt(row.next)
             elif self.expect is not None and not lost_truncation:
                 self._cut(row, batch)
             self.expect = point
@@ -293,6 +295,16 @@ class StreamReplay:
             self._ends.pop(held.end, None)
             if chain is not None and held.offset < offset:
                 self._put(held._replace(end=offset, crc=chain))
+
+    def _doubt(self, offset: int) -> None:
+        """Hold no run that reaches over `offset`, where the stream ends: a truncation inside it was lost.
+
+        Nothing proves that its first entries still count: another branch of them may be lost as well.
+        """
+        for over in [held for held in self.held.values() if held.offset < offset < held.end]:
+            self.shadowed.append(over)
+            del self.held[over.offset]
+            self._ends.pop(over.end, None)
 
     def _cut(self, row: Row, batch: int) -> None:
         """Void the runs behind `row`, if it was written by a start that had cut a torn batch.
