@@ -29,7 +29,7 @@ from broadsheet.errors import (
     Unreachable,
     WrongAppendOffset,
 )
-from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN, as_bytes
+from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN, as_bytes, not_sent
 from broadsheet.journal.messages import (
     AppendRequest,
     AppendStreamMessage,
@@ -210,10 +210,7 @@ class AppendWriter:
             raise self._certain(error) from error
         except TimeoutError:
             if self._stream is None:
-                raise Unreachable(
-                    f"journal {self._request.journal}: it could not be sent in {self._within} s, and is not"
-                    " appended"
-                ) from None
+                raise not_sent(self._request.journal, self._within) from None
             raise self._too_late() from None
 
     async def _open(self) -> ClientStream:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown, Unreachable
+from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown
+from broadsheet.journal.client_requests import not_sent
 from broadsheet.journal.messages import Commit, RunReply, RunRequest
 from broadsheet.wire.client import Acknowledged, Caller, ClientRunStream
 
@@ -102,9 +103,7 @@ class Batches:
                 return await future
         except TimeoutError:
             if any(waiter is future for _, waiter in (*self._ready, *self._unsent)):
-                raise Unreachable(
-                    f"journal {self._journal}: it could not be sent in {within} s, and is not appended"
-                ) from None
+                raise not_sent(self._journal, within) from None
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; it may be appended"
             ) from None

@@ -8,7 +8,7 @@ import msgspec
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName, Revision
-from broadsheet.errors import InvalidArgument
+from broadsheet.errors import InvalidArgument, Unreachable
 from broadsheet.journal.core.fragment import Codec
 from broadsheet.journal.core.registers import Condition, validate_condition
 
@@ -17,6 +17,11 @@ RETRY_MAX: Final = Duration(2 * SECOND)
 """The first and the longest pause between two tries of a client whose node is unreachable."""
 SECONDS_BELOW: Final = 1e9
 """A timeout must be below this, so that its nanoseconds fit into the message."""
+
+
+def not_sent(journal: JournalName, seconds: float) -> Unreachable:
+    """The refusal of an append whose time was up before anything of it was sent."""
+    return Unreachable(f"journal {journal}: it could not be sent in {seconds} s, and is not appended")
 
 
 def condition_of(
