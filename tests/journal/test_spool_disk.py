@@ -98,6 +98,37 @@ async def test_a_file_rests_only_once_all_that_was_written_is_synced() -> None:
     assert len(unsynced) <= 1
 
 
+async def test_a_file_that_is_opened_looks_at_none_that_cannot_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that closes a fragment with each append has a thousand: each opening walked them 4 times."""
+    looks, opened = list[SpoolHandle](), list[str]()
+    rest, open_ = SpoolHandle.rest, Narrow.open
+
+    def looked_at(handle: SpoolHandle) -> bool:
+        looks.append(handle)
+        return rest(handle)
+
+    def counted(disk: Narrow, name: str, **how: bool) -> Any:
+        opened.append(name)
+        return open_(disk, name, **how)
+
+    bench = Bench(open_max=3, busy_max=1_000)
+    for number in range(50):
+        bench.make(number)
+    monkeypatch.setattr(SpoolHandle, "rest", looked_at)
+    monkeypatch.setattr(Narrow, "open", counted)
+    new = bench.pool.open("s/new", create=True)
+    assert new.size() == 0
+    assert opened == ["s/new"], "the only one that is synced did not rest before its first use"
+    assert looks == [new]
+
+    await bench.settle()
+    looks.clear()
+    bench.pool.open("s/newer", create=True)
+    assert len(looks) <= 2
+    for task in bench.tasks:
+        task.cancel()
+
+
 async def test_a_write_that_comes_during_a_sync_is_not_taken_for_synced() -> None:
     """The sync covers what came before it."""
     bench = Bench()

@@ -11,6 +11,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -62,7 +63,10 @@ class SpoolDisk:
         self._open_max_wanted, self._opened_count = open_max, 0
         self._spawn, self._crash = spawn, crash
         self.lock = Lock()
-        self._open: dict[SpoolHandle, None] = {}  # By last use.
+        self._synced: dict[SpoolHandle, None] = {}
+        """Open files without unsynced bytes, by last use. Only these may rest."""
+        self._unsynced: dict[SpoolHandle, None] = {}
+        """Open files with unsynced bytes, by last use."""
         self._flushing: dict[SpoolHandle, None] = {}
         self._waiting: deque[Callable[[], bool]] = deque()
         self._is_serving = False
@@ -70,12 +74,12 @@ class SpoolDisk:
     @property
     def is_crowded(self) -> bool:
         """Whether more files are open than `open_max`."""
-        return len(self._open) > self.open_max
+        return self.open_count > self.open_max
 
     @property
     def open_count(self) -> int:
         """How many files are open."""
-        return len(self._open)
+        return len(self._synced) + len(self._unsynced)
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> "SpoolHandle":
         """Like `Disk.open`, but the file may rest.
@@ -113,11 +117,11 @@ class SpoolDisk:
             self._waiting.popleft()
 
     def _opened(self, name: str, *, create: bool, exclusive: bool) -> File:
-        if len(self._open) >= self.busy_max:
+        if self.open_count >= self.busy_max:
             self._rest(down_to=self.open_max)
-            if len(self._open) >= self.busy_max:
+            if self.open_count >= self.busy_max:
                 self._flush_some()
-                raise OSError(errno.EMFILE, f"{len(self._open)} spool files are open", name)
+                raise OSError(errno.EMFILE, f"{self.open_count} spool files are open", name)
         try:
             file = self.disk.open(name, create=create, exclusive=exclusive)
         except OSError as error:
@@ -137,33 +141,34 @@ class SpoolDisk:
             Whether a descriptor is free now. Otherwise some may be soon: unsynced files are being synced.
         """
         self._opened_count = 0
-        self.open_max = max(1, min(self.open_max, len(self._open) // 2))
+        self.open_max = max(1, min(self.open_max, self.open_count // 2))
         has_room = self._rest(down_to=self.open_max)
         self._flush_some()
         return has_room
 
     def used(self, handle: "SpoolHandle") -> None:
         """Note that `handle` is open and was used just now. Under the lock."""
-        self._open.pop(handle, None)
-        self._open[handle] = None
+        self.forget(handle)
+        (self._unsynced if handle.is_unsynced else self._synced)[handle] = None
 
     def forget(self, handle: "SpoolHandle") -> None:
         """Note that `handle` is no longer open. Under the lock."""
-        self._open.pop(handle, None)
+        self._synced.pop(handle, None)
+        self._unsynced.pop(handle, None)
 
     def make_room(self) -> None:
         """Let files above `open_max` rest, those used longest ago first; begin to sync unsynced ones."""
-        if len(self._open) > self.open_max:
+        if self.is_crowded:
             self._rest(down_to=self.open_max)
-            if len(self._open) > self.open_max:
+            if self.is_crowded:
                 self._flush_some()
 
     def _rest(self, *, down_to: int) -> bool:
         """Close idle, synced files, those used longest ago first; returns whether any was closed."""
         closed = 0
         with self.lock:
-            for handle in list(self._open):
-                if len(self._open) <= down_to:
+            for handle in list(self._synced):
+                if self.open_count <= down_to:
                     break
                 closed += handle.rest()
         return closed > 0
@@ -174,8 +179,9 @@ class SpoolDisk:
         except RuntimeError:
             return  # In a thread, which cannot spawn tasks: the loop's next use tries again.
         with self.lock:
-            unsynced = [each for each in self._open if each.is_unsynced and each not in self._flushing]
-        for handle in unsynced[: FLUSHES_MAX - len(self._flushing)]:
+            waiting = (each for each in self._unsynced if each not in self._flushing)
+            oldest = list(islice(waiting, FLUSHES_MAX - len(self._flushing)))
+        for handle in oldest:
             self._flushing[handle] = None
             self._spawn(self._flush(handle))
 
@@ -199,11 +205,12 @@ class SpoolHandle:
     def __init__(self, pool: SpoolDisk, name: str, file: File) -> None:
         self._pool, self._name = pool, name
         self._file: File | None = file
-        self._use_count = self._written = self._synced = 0
+        self._use_count, self._written, self._synced = 1, 0, 0
         self._is_closed = False
         with pool.lock:
             pool.used(self)
         pool.make_room()
+        self._use_count = 0  # Not before: among unsynced files it would be the one that rests.
 
     @property
     def name(self) -> str:
