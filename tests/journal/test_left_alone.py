@@ -14,9 +14,10 @@ from broadsheet.errors import AlreadyExists, NotFound, Status
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.listing import Listing
-from broadsheet.journal.replica import WOKEN_MAX, Replica
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.streamed_append import Stage, StreamedAppend
+from broadsheet.runtime.waiting_line import WOKEN_MAX
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, Shelf, running
@@ -43,7 +44,7 @@ async def until_absent(node: Running) -> None:
 
 def waiting_count(replica: Replica) -> int:
     """How many readers wait for a commit."""
-    return len(replica._waiters) + len(replica._woken)
+    return len(replica._readers)
 
 
 @pytest.mark.parametrize("turns", range(12))

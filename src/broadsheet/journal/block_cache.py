@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import NamedTuple, Protocol
 
+from broadsheet.runtime.waiting_line import WaitingLine
+
 
 class Idle(Protocol):
     """Something that holds bytes of the budget, is not in use now, and may be evicted."""
@@ -120,8 +122,7 @@ class Flights:
 
     def __init__(self) -> None:
         """Start with no call under way."""
-        self._flying: dict[Hashable, asyncio.Future[tuple[object] | None]] = {}
-        """Each ends with the result; with None if its call failed or was cancelled."""
+        self._flying: dict[Hashable, _Flight] = {}
 
     async def join(self, key: Hashable, fetch: Callable[[], Awaitable[object]]) -> object:
         """The result of `fetch`; a caller that finds such a call under way waits for that one instead.
@@ -129,15 +130,24 @@ class Flights:
         A call that fails or is cancelled fails only for its own caller: one of the others calls again.
         """
         while (other := self._flying.get(key)) is not None:
-            # Nobody cancels that future: so a cancellation is always the caller's own.
-            if (landed := await asyncio.shield(other)) is not None:
-                return landed[0]
-        mine: asyncio.Future[tuple[object] | None] = asyncio.get_running_loop().create_future()
-        self._flying[key] = mine
-        landed = None
+            await other.others.wait()
+            if other.landed is not None:
+                return other.landed[0]
+        mine = self._flying[key] = _Flight()
         try:
-            landed = (await fetch(),)
-            return landed[0]
+            mine.landed = (await fetch(),)
+            return mine.landed[0]
         finally:
             del self._flying[key]
-            mine.set_result(landed)
+            mine.others.wake()
+
+
+class _Flight:
+    """One call, and those that wait for it."""
+
+    __slots__ = ("landed", "others")
+
+    def __init__(self) -> None:
+        self.landed: tuple[object] | None = None
+        """The result; None if the call has not ended, has failed or was cancelled."""
+        self.others = WaitingLine()

@@ -21,7 +21,7 @@ from broadsheet.errors import (
 )
 from broadsheet.journal.client_appends import Appending, AppendWriter
 from broadsheet.journal.client_batches import BatchesByJournal
-from broadsheet.journal.client_reads import Reader
+from broadsheet.journal.client_reads import Reader, read_index
 from broadsheet.journal.client_requests import (
     RETRY_MAX,
     RETRY_MIN,
@@ -53,7 +53,6 @@ from broadsheet.journal.messages import (
     LossReply,
     LossRequest,
     NameRequest,
-    ProducerIndexReply,
     ProducerIndexRequest,
     Registers,
 )
@@ -396,15 +395,9 @@ class Journals:
             OffsetNotYetAvailable: `offset` is above the committed end.
             Corrupt: the index is missing or damaged, and cannot be built again because the bytes are gone.
         """
-        encoded, at = b"", ByteOffset(offset)
-        while True:
-            request = ProducerIndexRequest(journal=JournalName(name), offset=at, skip=len(encoded))
-            reply, part = await self._caller.call(
-                "journal.producer_index", request, reply=ProducerIndexReply, is_idempotent=True
-            )
-            encoded, at = encoded + bytes(part), reply.offset
-            if len(encoded) >= reply.size or not part:
-                return ProducerIndex(offset=at, encoded=encoded)
+        request = ProducerIndexRequest(journal=JournalName(name), offset=ByteOffset(offset))
+        found, encoded = await read_index(self._caller, request, patience=TIMEOUT_SECONDS)
+        return ProducerIndex(offset=found.offset, encoded=encoded)
 
     async def index_points(self, name: str) -> Sequence[int]:
         """Every index point of the journal, ascending: frame boundaries at which readers may cut."""

@@ -29,7 +29,14 @@ from broadsheet.errors import (
     Unreachable,
 )
 from broadsheet.journal.client_requests import RETRY_MAX, RETRY_MIN
-from broadsheet.journal.messages import Chunk, ReadMessage, ReadReply, ReadRequest
+from broadsheet.journal.messages import (
+    Chunk,
+    ProducerIndexReply,
+    ProducerIndexRequest,
+    ReadMessage,
+    ReadReply,
+    ReadRequest,
+)
 from broadsheet.wire.client import Caller
 
 AWAY: Final = (Unknown, Unreachable, ShuttingDown, Throttled)
@@ -151,3 +158,45 @@ class Reader:
             f"journal {self._name}: nothing came from {at} on in {self._patience:g} s: {reason}; the node is"
             " away or stuck: look at `broadsheet status`, and read again from there"
         )
+
+
+async def read_index(
+    caller: Caller, request: ProducerIndexRequest, *, patience: float
+) -> tuple[ProducerIndexReply, bytes]:
+    """A producer index as it is stored; read again from its begin after a lost connection.
+
+    Raises:
+        DeadlineExceeded: the node owed an answer for `patience` seconds.
+        BroadsheetError: the read was refused, or every try within `patience` failed.
+    """
+    loop = asyncio.get_running_loop()
+    give_up, backoff = loop.time() + patience, Backoff(RETRY_MIN, RETRY_MAX)
+    while True:
+        try:
+            return await _read_index(caller, request, patience)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"journal {request.journal}: nothing of its producer index at {request.offset} came in"
+                f" {patience:g} s; the node is away or stuck: look at `broadsheet status`, and try again"
+            ) from None
+        except AWAY:
+            if loop.time() + in_seconds(backoff.pause) >= give_up:
+                raise
+        await asyncio.sleep(in_seconds(backoff.next()))
+
+
+async def _read_index(
+    caller: Caller, request: ProducerIndexRequest, patience: float
+) -> tuple[ProducerIndexReply, bytes]:
+    async with asyncio.timeout(patience):
+        stream = await caller.open("journal.producer_index", request, is_repeated=False)
+    encoded = bytearray()
+    try:
+        while True:
+            async with asyncio.timeout(patience):
+                message = await stream.receive()
+            if message is None:
+                return await stream.reply(ProducerIndexReply), bytes(encoded)
+            encoded += message.payload
+    finally:
+        stream.cancel()

@@ -76,8 +76,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The longest chunk that is sent to a reader."""
     cache_bytes_max: int = 128 * MIB
     """Memory for stored fragments in all: blocks that are kept or being fetched, and decoders."""
-    index_producers_max: int = 2_000_000
-    """Producers that the producer indexes of all journals hold in memory together, some 400 bytes each. An
+    index_producers_max: int = 1_000_000
+    """Producers that the producer indexes of all journals hold in memory together, some 300 bytes each. An
     index at rest gives its producers back when others need the room, and reads them again."""
     journals_max: int = 10_000
     """How many journals this node may have."""

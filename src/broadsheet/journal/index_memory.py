@@ -20,7 +20,7 @@ class IndexMemory:
     """The producers that all indexes of a node hold."""
 
     def __init__(self, producers_max: int) -> None:
-        """Hold `producers_max` at most, some 400 bytes each."""
+        """Hold `producers_max` at most, some 300 bytes each."""
         self.producers_max = producers_max
         self.held_count = 0
         self._held: dict[Held, int] = {}  # Used longest ago first.

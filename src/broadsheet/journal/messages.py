@@ -263,19 +263,15 @@ class ProducerIndexRequest(msgspec.Struct, frozen=True):
     journal: JournalName
     offset: ByteOffset
     create_revision: Revision | None = None
-    skip: int = 0
-    """Bytes of the index that the caller has: of the one at exactly `offset`."""
 
 
 class ProducerIndexReply(msgspec.Struct, frozen=True):
-    """The payload is a part of the index, as `message/stored_index` encodes it."""
+    """The messages before it were the parts of the index, as `message/stored_index` encodes it."""
 
     offset: ByteOffset
-    """The index point: a frame boundary."""
+    """The index point: a frame boundary; 0 without messages if there is none."""
     previous: ByteOffset | None
     """The index point before it."""
-    size: int = 0
-    """Bytes of the whole index: it may be longer than a frame."""
 
 
 class IndexPointsRequest(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import (
@@ -28,25 +29,35 @@ from broadsheet.errors import (
 from broadsheet.journal.block_cache import Flights
 from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
 from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
-from broadsheet.journal.messages import ProducerIndexReply
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY, ProducerIndex, begun, behind_hole, pruned
 from broadsheet.message.spans import update
-from broadsheet.message.stored_index import decode, encode, verify
+from broadsheet.message.stored_index import BEGIN_BYTES, decode, encode, verify
 from broadsheet.runtime.failpoints import passed
 
-PRODUCERS_MAX: Final = 1_000_000
-"""Producers of one journal that are remembered, some 400 bytes each. Above, its index ends there."""
+PRODUCERS_MAX: Final = 200_000
+"""Producers of one journal that are remembered, some 300 bytes each. Above, its index ends there.
+
+To copy or to free the states of a million holds every thread for a tenth of a second."""
 _NAME: Final = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{8})\.index")
 
 
-class FirstPart(NamedTuple):
-    """The first bytes of a stored index that is undamaged, and how many bytes it has in all."""
+VERIFIED_BYTES: Final = 1 << 20
+"""Bytes of a stored index that are in memory at a time while it is verified."""
 
-    size: int
-    content: bytes
+
+class FoundIndex(NamedTuple):
+    """A stored index that is undamaged; without a name the empty one at 0."""
+
+    offset: ByteOffset
+    """Its index point."""
+    previous: ByteOffset | None
+    """The index point before it."""
+    size: int = 0
+    """The bytes that it has."""
+    name: str = ""
 
 
 def framing_of(spec: JournalSpec) -> Framing | None:
@@ -175,11 +186,8 @@ class Indexing:
         self._spawn(carry(), f"index.{self._replica.name}")
         await asyncio.shield(caught_up)
 
-    async def at(self, offset: ByteOffset, *, skip: int = 0) -> tuple[ProducerIndexReply, bytes]:
+    async def at(self, offset: ByteOffset) -> FoundIndex:
         """The last undamaged index at or below `offset`; an empty one at 0 if there is none.
-
-        A call returns one part of the encoded index: the first part, or the one after `skip` bytes. With
-        `skip`, `offset` must be the exact index point.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.
@@ -190,55 +198,63 @@ class Indexing:
         replica = self._replica
         require_committed(replica, offset)
         points = await self.points()
-        if skip:
-            return await self._part(offset, skip)
         damage = ""
         limit = ByteOffset(offset + 1)
         while count := bisect_left(points, limit):  # Again after each wait: there may be others by now.
             limit = point = points[count - 1]
+            name = self._names[point]
             previous = points[count - 2] if count > 1 else None
             try:
-                found = await self._flights.join(point, partial(self._first_part, self._names[point]))
+                size = await self._flights.join(point, partial(self._verified, name))
             except Corrupt as error:
                 hit("journal.index_passed_over")
                 damage = f" ({error})"
                 continue
-            assert isinstance(found, FirstPart), "parts are joined under the point"
-            return ProducerIndexReply(offset=point, previous=previous, size=found.size), found.content
+            assert isinstance(size, int), "lengths are joined under the point"
+            return FoundIndex(point, previous, size, name)
         replica.require_listed()
         if replica.begin > 0:
             raise Corrupt(
                 f"journal {replica.name}: no producer index at or below {offset}{damage}, and its bytes"
                 f" before {replica.begin} are gone: read uncommitted, or from an index point on"
             )
-        return ProducerIndexReply(offset=ByteOffset(0), previous=None), b""
+        return FoundIndex(ByteOffset(0), previous=None)
 
-    async def _first_part(self, name: str) -> "FirstPart":
-        """The first part of the index `name`, which is read whole. Callers at the same time share one read.
+    async def part(self, found: FoundIndex, begin: int, end: int) -> bytes:
+        """The bytes [begin, end) of an index that `at` has found, or fewer but one.
+
+        Raises:
+            Corrupt: they are no longer there. OSError: the store does not answer.
+        """
+        if content := await self._get(found.name, begin, end):
+            return content
+        raise Corrupt(f"journal {self._replica.name}: producer index {found.name} ends at {begin}")
+
+    async def _verified(self, name: str) -> int:
+        """The length of the stored index `name`, which is undamaged. It is read a range at a time.
 
         Raises:
             Corrupt: it is missing or damaged.
         """
-        stored = await self._stored(name)
-        return FirstPart(len(stored), stored[: self._replica.context.config.read_bytes_max])
+        size, total, begin = 0, 0, b""
+        while part := await self._get(name, size, size + VERIFIED_BYTES):
+            size, total, begin = size + len(part), crc32c(part, total), begin or part[:BEGIN_BYTES]
+        try:
+            verify(begin, size, total)
+        except Corrupt as error:
+            raise Corrupt(f"journal {self._replica.name}: producer index {name}: {error}") from error
+        return size
 
-    async def _part(self, point: ByteOffset, skip: int) -> tuple[ProducerIndexReply, bytes]:
-        """The part of the index at `point` after `skip` bytes, at most `read_bytes_max` long.
+    async def _get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """The bytes [begin, end) of the stored index `name`, or fewer if it ends before.
 
         Raises:
-            Corrupt: the index is no longer there.
+            Corrupt: it is missing.
         """
-        replica = self._replica
-        name = self._names.get(point)
-        if name is None or skip < 0:
-            raise Corrupt(f"journal {replica.name}: no producer index at {point} to go on with at {skip}")
-        end = skip + replica.context.config.read_bytes_max
         try:
-            part = await replica.store.get_side(replica.name, name, skip, end)
+            return await self._replica.store.get_side(self._replica.name, name, begin, end)
         except FileNotFoundError as error:
-            raise Corrupt(f"journal {replica.name}: producer index {name} is missing") from error
-        size = skip + len(part) + (len(part) == end - skip)  # After a full part there may be more.
-        return ProducerIndexReply(offset=point, previous=None, size=size), part
+            raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
 
     async def _load(self) -> None:
         """Learn the index points of the store, and begin at the newest one."""
@@ -258,14 +274,15 @@ class Indexing:
         while self._points:
             point = self._points[-1]
             try:
-                stored = await self._stored(self._names[point])
+                stored = await self._get(self._names[point])
+                # Of many producers it takes a second, so a thread does it.
+                index = await self._replica.context.disk.run(partial(decode, stored))
             except Corrupt:
                 hit("journal.index_passed_over")
                 del self._points[-1], self._names[point]  # It is computed again from the one before it.
                 continue
             self._sum = int.from_bytes(stored[-4:], "little")
-            # Of many producers it takes a second, so a thread does it.
-            self._hold(await self._replica.context.disk.run(partial(decode, stored)), b"")
+            self._hold(index, b"")
             return
         if self._replica.begin > 0:
             raise Corrupt(f"journal {self._replica.name}: no producer index, and it does not begin at 0")
@@ -297,21 +314,6 @@ class Indexing:
             )
         self._index, self._unfinished = index, unfinished
         self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(unfinished))
-
-    async def _stored(self, name: str) -> bytes:
-        """An undamaged index as it is stored.
-
-        Raises:
-            Corrupt: it is missing or damaged.
-        """
-        try:
-            stored = await self._replica.store.get_side(self._replica.name, name)
-            await self._replica.context.disk.run(partial(verify, stored))
-        except FileNotFoundError as error:
-            raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
-        except Corrupt as error:
-            raise Corrupt(f"journal {self._replica.name}: producer index {name}: {error}") from error
-        return stored
 
     def _next_target(self) -> ByteOffset | None:
         """Where the next index ends: at the next roll, or 16 MiB on; None if that is not committed yet."""

@@ -10,7 +10,6 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -58,12 +57,11 @@ from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
+from broadsheet.runtime.waiting_line import WaitingLine
 from broadsheet.wal.record import StreamQuarantined
 
 NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
 
-WOKEN_MAX: Final = 128
-"""Readers that a commit wakes in one turn of the loop: about a millisecond of work."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The system refuses disk space or another open file. Nothing changed, and everything written is sound."""
 
@@ -127,9 +125,8 @@ class Replica:
         self.fullness = ""  # Why appends are refused on a full disk, with the remedy.
         self.shortage = ""  # Why the last append was refused that found no space or no descriptor.
         self._awaiting = Awaiting(self.context, perform=self._try, refuse=self._refuse_for_want)
-        self._waiters: dict[asyncio.Future[None], None] = {}
-        self._woken: dict[asyncio.Future[None], None] = {}  # Those that go on in one of the next turns.
-        self._is_waking = False
+        self._readers = WaitingLine()
+        """Those that wait at the committed end."""
         self.pipeline = Pipeline(
             head=opened.head,
             fragment_begin=opened.spool.begin,
@@ -252,13 +249,7 @@ class Replica:
     async def wait_beyond(self, offset: ByteOffset) -> None:
         """Return once a byte at `offset` is committed, the replica is closed, or the node begins to close."""
         while self.end <= offset and not self.is_closed and not self.context.is_leaving:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters[waiter] = None
-            try:
-                await waiter
-            finally:
-                self._waiters.pop(waiter, None)  # A cancelled reader must not be kept until the next commit.
-                self._woken.pop(waiter, None)
+            await self._readers.wait()
 
     def close(self, status: Status) -> None:
         """Answer every caller, and close the files."""
@@ -428,20 +419,8 @@ class Replica:
         self.on_advance()
 
     def wake(self) -> None:
-        """Let the readers that wait go on, in order, a few in each turn of the loop."""
-        self._woken.update(self._waiters)
-        self._waiters = {}
-        if not self._is_waking:
-            self._wake_some()
-
-    def _wake_some(self) -> None:
-        for waiter in list(islice(self._woken, WOKEN_MAX)):
-            del self._woken[waiter]
-            if not waiter.done():
-                waiter.set_result(None)
-        self._is_waking = bool(self._woken)
-        if self._is_waking:
-            self.context.timers.call_soon(self._wake_some)
+        """Let the readers that wait go on."""
+        self._readers.wake()
 
     def _put_registers(self, effect: PutRegisters) -> None:
         self.context.scope.spawn(self._put(effect.registers), name=f"registers.{self.name}")

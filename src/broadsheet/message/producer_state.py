@@ -30,7 +30,7 @@ ABSENT_BYTES: Final = 1 << 30
 INDEX_BYTES_EVERY: Final = 16 << 20
 
 
-class ProducerState(msgspec.Struct, frozen=True):
+class ProducerState(msgspec.Struct, frozen=True, gc=False):
     """What a sequencer knows of one producer."""
 
     last_ack: Clock

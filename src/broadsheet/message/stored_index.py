@@ -27,6 +27,10 @@ _HEAD: Final = Struct("<4sHHIQQII")
 _STATE: Final = Struct("<6sQQqq")
 _TOMBSTONE: Final = Struct("<6sI")
 _SUM: Final = Struct("<I")
+_SUMMED: Final = 0x48674BC7
+"""The crc32c of any bytes that end with their own crc32c."""
+BEGIN_BYTES: Final = _HEAD.size + 1
+"""The first bytes of a stored index, which tell its length."""
 _KINDS: Final = (Kind.JSON_LINES, Kind.FIXED)
 
 
@@ -79,30 +83,34 @@ class _Layout(NamedTuple):
     forgotten_at: int
 
 
-def verify(stored: bytes) -> None:
-    """Check a stored index as a whole, without its producers in memory.
+def verify(begin: bytes, size: int, total: int) -> None:
+    """Check a stored index that is not in memory as a whole.
+
+    Args:
+        begin: its first bytes, `BEGIN_BYTES` or more if it is as long.
+        size: how many bytes it has.
+        total: the checksum of all of them.
 
     Raises:
         Corrupt: the checksum, the format or the version does not match.
     """
-    _layout(stored)
+    _layout(begin, size, total)
 
 
-def _layout(stored: bytes) -> _Layout:
-    if len(stored) < _HEAD.size + 1 + _SUM.size:
-        raise Corrupt(f"a producer index of {len(stored)} bytes is too short")
-    body, (total,) = memoryview(stored)[: -_SUM.size], _SUM.unpack_from(stored, len(stored) - _SUM.size)
-    if crc32c(body) != total:
+def _layout(begin: bytes, size: int, total: int) -> _Layout:
+    if size < BEGIN_BYTES + _SUM.size:
+        raise Corrupt(f"a producer index of {size} bytes is too short")
+    if total != _SUMMED:
         raise Corrupt("the checksum of a producer index is wrong")
-    magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(body)
+    magic, version, kind, chain, offset, newest, state_count, forgotten_count = _HEAD.unpack_from(begin)
     if magic != _MAGIC or version != _VERSION or kind >= len(_KINDS):
         raise Corrupt(
             f"a producer index has format {magic!r}, version {version} and framing {kind}: this version of "
             f"Broadsheet reads format {_MAGIC!r}, version {_VERSION}"
         )
-    at = _HEAD.size + 1 + body[_HEAD.size]
+    at = BEGIN_BYTES + begin[_HEAD.size]
     middle = at + state_count * _STATE.size
-    if middle + forgotten_count * _TOMBSTONE.size != len(body):
+    if middle + forgotten_count * _TOMBSTONE.size + _SUM.size != size:
         raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
     return _Layout(kind, chain, offset, newest, at, middle)
 
@@ -116,7 +124,7 @@ def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:
     Raises:
         Corrupt: the checksum, the format, the version or `previous` does not match.
     """
-    kind, chain, offset, newest, at, middle = _layout(stored)
+    kind, chain, offset, newest, at, middle = _layout(stored, len(stored), crc32c(stored))
     if previous is not None and chain != previous:
         raise Corrupt(f"the producer index at offset {offset} follows {chain:08x}, not {previous:08x}")
     body = memoryview(stored)[: -_SUM.size]

@@ -321,12 +321,12 @@ def fragment_lists(target: Target, seconds: float) -> None:
 
 @shape
 def large_indexes(target: Target, seconds: float) -> None:
-    """1,000 calls at a time for a producer index of 26 MB, which is read whole for each first part."""
+    """1,000 reads at a time of a producer index of 7 MB, which the node verifies whole for each."""
     body = {"journal": "mine/index"}
-    spec = {"name": "mine/index", "labels": {FRAMING_LABEL: "fixed"}}
+    spec = {"name": "mine/index", "labels": {FRAMING_LABEL: "fixed"}, "fragment": {"length": 4_500_000}}
     writer = Raw(target.native, target.token)
     if writer.call("journal.create", {"spec": spec})[0] == f.REPLY:
-        for begin in range(0, 720_000, 2_000):
+        for begin in range(0, 196_000, 2_000):
             ids = [
                 (ProducerId((1 << 40) + n), Clock((1 << 60) + 160 * n)) for n in range(begin, begin + 2_000)
             ]
@@ -339,8 +339,83 @@ def large_indexes(target: Target, seconds: float) -> None:
 
     def attack(caller: Raw, left: float) -> None:
         def calls() -> bytes:
-            return b"".join(caller.request(f.CALL, "journal.producer_index", request)[1] for _ in range(1000))
+            return b"".join(caller.request(f.OPEN, "journal.producer_index", request)[1] for _ in range(1000))
 
         pump(caller, left, calls)
 
     again(target, seconds, attack)
+
+
+@shape
+def tail_crowd(target: Target, seconds: float) -> None:
+    """8,000 readers over 8 connections at the tail of a journal that is appended to."""
+    body = {"journal": "mine/a", "block": True}
+    callers: list[Raw] = []
+    writer = Raw(target.native, target.token)
+    for _ in until(seconds):
+        with contextlib.suppress(Gone, OSError):
+            while len(callers) < 8:
+                caller = Raw(target.native, target.token)
+                callers.append(caller)
+                opens = [caller.request(f.OPEN, "journal.read", body)[1] for _ in range(1000)]
+                caller.sock.sendall(b"".join(opens))
+                caller.read()
+            writer.call("journal.append", {"journal": "mine/a"}, b"x")
+            for caller in callers:
+                caller.drain()
+
+
+@shape
+def large_point_pages(target: Target, seconds: float) -> None:
+    """Pages of the index points of a journal that has as many as one page may tell, by the thousand."""
+    body = {"journal": "mine/points"}
+    labels = {FRAMING_LABEL: "json-lines"}
+    spec = {"name": "mine/points", "labels": labels, "fragment": {"length": 1024}}
+    writer = Raw(target.native, target.token)
+    if writer.call("journal.create", {"spec": spec})[0] == f.REPLY:
+        line = b'{"x":"' + b"y" * 1100 + b'"}\n'
+        for _ in range(20):
+            blob = [writer.request(f.CALL, "journal.append", body, line)[1] for _ in range(100)]
+            writer.sock.sendall(b"".join(blob))
+            for _ in blob:
+                writer.read()
+    writer.call("journal.index_points", body)
+
+    def attack(caller: Raw, left: float) -> None:
+        def calls() -> bytes:
+            return b"".join(caller.request(f.CALL, "journal.index_points", body)[1] for _ in range(1000))
+
+        pump(caller, left, calls)
+
+    again(target, seconds, attack)
+
+
+@shape
+def append_crowd(target: Target, seconds: float) -> None:
+    """8,000 appends over 8 connections at a time."""
+    body = {"journal": "mine/a"}
+    _crowd(target, seconds, lambda caller: caller.request(f.CALL, "journal.append", body, b"x")[1])
+
+
+@shape
+def index_crowd(target: Target, seconds: float) -> None:
+    """8,000 readers over 8 connections of one producer index, which wait until it is verified."""
+    large_indexes(target, 0.1)
+    writer = Raw(target.native, target.token)
+    offsets = writer.call("journal.index_points", {"journal": "mine/index"})[1]["offsets"]
+    body = {"journal": "mine/index", "offset": offsets[-1]}
+    _crowd(target, seconds, lambda caller: caller.request(f.OPEN, "journal.producer_index", body)[1])
+
+
+def _crowd(target: Target, seconds: float, request: Callable[[Raw], bytes]) -> None:
+    callers: list[Raw] = []
+    for _ in until(seconds):
+        with contextlib.suppress(Gone, OSError):
+            while len(callers) < 8:
+                callers.append(Raw(target.native, target.token))
+        for caller in [*callers]:
+            try:
+                caller.sock.sendall(b"".join([request(caller) for _ in range(1000)]))
+                caller.drain()
+            except OSError:
+                callers.remove(caller)
