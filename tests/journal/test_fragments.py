@@ -237,6 +237,19 @@ async def test_a_budget_is_given_in_the_order_of_asking_and_to_nobody_who_left()
     assert budget.used == 0
 
 
+async def test_who_is_cancelled_in_the_turn_in_which_room_comes_is_only_cancelled() -> None:
+    """It looked for itself in the line, which it had left, and a node ends with a task that fails."""
+    budget = Budget(10)
+    await budget.take(10)
+    leaving = asyncio.create_task(budget.take(5))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    budget.give(10)
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert budget.used == 0
+
+
 class Outage(Shelf):
     """A store that is down."""
 

@@ -51,7 +51,8 @@ class Budget:
             if turn.done() and not turn.cancelled():
                 self.give(size)
             else:
-                self._waiting.remove((size, turn))
+                if (size, turn) in self._waiting:  # `_admit` may have passed it over in the same turn.
+                    self._waiting.remove((size, turn))
                 self._admit()
             raise
 
