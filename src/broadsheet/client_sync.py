@@ -27,7 +27,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
-from broadsheet.errors import DeadlineExceeded, InvalidArgument, Unknown
+from broadsheet.errors import DeadlineExceeded, InvalidArgument, Unknown, Unreachable
 from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.client_appends import AppendWriter
 from broadsheet.journal.client_requests import pieces_of
@@ -203,6 +203,8 @@ class SyncClient:
         self._is_closed = False
         self._entering = threading.RLock()
         """Held while a call is given to the loop, so that none is given to one that has stopped."""
+        self._closing = threading.RLock()
+        """Held by the thread that closes, so that another one returns only when the client is closed."""
         self._client = make()
         try:
             self._wait(self._client.__aenter__())
@@ -217,11 +219,12 @@ class SyncClient:
 
         A call or a read that another thread still waits for raises `Unknown` there.
         """
-        if not self._is_closed:
-            try:
-                self._wait(self._client.__aexit__(None, None, None))
-            finally:
-                self._end()
+        with self._closing:
+            if not self._is_closed:
+                try:
+                    self._wait(self._client.__aexit__(None, None, None))
+                finally:
+                    self._end()
 
     def __enter__(self) -> Self:
         """Return the client, which is connected already."""
@@ -236,7 +239,9 @@ class SyncClient:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         assert threading.current_thread() is not self._thread, "the client's thread would wait for itself"
         with self._entering:
-            assert not self._is_closed, "the client is closed"
+            if self._is_closed:
+                work.close()
+                raise Unreachable("the client is closed: nothing was sent")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         left = _give_up.get() - time.monotonic()
         try:
@@ -253,10 +258,11 @@ class SyncClient:
             raise
 
     def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
-        if self._is_closed:
-            work.close()
-        else:
-            asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._entering:
+            if self._is_closed:
+                work.close()
+            else:
+                asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _end(self) -> None:
         with self._entering:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import broadsheet
-from broadsheet.client_sync import SyncJournals, within
-from broadsheet.errors import InvalidArgument, Unknown
+from broadsheet.client_sync import SyncClient, SyncJournals, within
+from broadsheet.errors import InvalidArgument, Unknown, Unreachable
 from broadsheet.journal.client import INLINE_BYTES_MAX, Journals
 from broadsheet.journal.messages import Chunk
 from tests.journal.node_process import NodeProcess
@@ -158,5 +158,55 @@ def test_an_append_that_fails_when_the_time_is_up_tells_its_own_error(tmp_path: 
                 client.journals.append("append/late", content)
             content.close()
             assert client.journals.end("append/late") == 0
+    finally:
+        node.kill()
+
+
+def test_threads_that_close_a_client_together_all_return(tmp_path: Path) -> None:
+    """The second one gave work to a loop that had stopped, and waited for ever, or was told of an error."""
+    node = NodeProcess(tmp_path)
+    errors: list[BaseException] = []
+
+    def close(client: SyncClient, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            client.close()
+        except BaseException as error:  # noqa: BLE001 - each is told below.
+            errors.append(error)
+
+    try:
+        assert asyncio.run(node.start())
+        for _ in range(20):
+            client, together = broadsheet.connect_sync(node.address), threading.Barrier(2)
+            threads = [threading.Thread(target=close, args=(client, together), daemon=True) for _ in "ab"]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+            assert not any(thread.is_alive() for thread in threads)
+        assert errors == []
+    finally:
+        node.kill()
+
+
+def test_a_call_of_a_closed_client_is_refused(tmp_path: Path) -> None:
+    """A program that catches our errors gets one of them, also in the midst of an append from an iterator."""
+    node = NodeProcess(tmp_path)
+    try:
+        assert asyncio.run(node.start())
+        client = broadsheet.connect_sync(node.address)
+        client.journals.create("append/closed")
+
+        def pieces() -> Iterator[bytes]:
+            yield b"x" * (INLINE_BYTES_MAX + 1)
+            client.close()
+            yield b"x" * INLINE_BYTES_MAX
+
+        with pytest.raises(Unreachable, match="the client is closed"):
+            client.journals.append("append/closed", pieces())
+        with pytest.raises(Unreachable, match="the client is closed"):
+            client.journals.get("append/closed")
+        with broadsheet.connect_sync(node.address) as another:
+            assert another.journals.end("append/closed") == 0
     finally:
         node.kill()
