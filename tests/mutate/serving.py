@@ -55,9 +55,9 @@ class Serving:
             lines.flush()
             for line in lines:
                 asked = json.loads(line)
-                path = str(Path.cwd() / asked["module"])
+                path = asked["module"] and str(Path.cwd() / asked["module"])
                 tests = {items[name]: limit for name, limit in asked["limits"].items() if name in items}
-                answer = self._fork(path, codes.get(path), functions.get(path, []), tests)
+                answer = self._fork(path, codes.get(path, ""), functions.get(path, []), tests)
                 lines.write(json.dumps(answer) + "\n")
                 lines.flush()
         return True
@@ -70,7 +70,7 @@ class Serving:
     def _fork(
         self,
         path: str,
-        code: str | None,
+        code: str,
         functions: list[FunctionType],
         limits: dict[pytest.Item, float],
     ) -> dict[str, Any]:
@@ -109,13 +109,13 @@ class Serving:
     def _answer(
         self,
         path: str,
-        code: str | None,
+        code: str,
         functions: list[FunctionType],
         limits: dict[pytest.Item, float],
         writer: int,
     ) -> dict[str, Any]:
         try:
-            if code is not None:
+            if path:
                 replace(code, Path(path).read_text(), functions)
         except (MustBeLoadedError, SyntaxError):
             return {"must_be_loaded": True, "is_last": True}

@@ -184,7 +184,10 @@ MODULE = "LIMIT = 3\n\n\ndef is_small(x):\n    return x < LIMIT\n\n\ndef forgott
 TESTS = """
 import sys
 
-from broadsheet import thing
+from broadsheet import named, thing
+
+def test_named():
+    assert named.SIZE == 5
 
 def test_small():
     assert thing.is_small(2)
@@ -213,6 +216,7 @@ def test_a_change_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
     (tree / "src/broadsheet/__init__.py").touch()
     (tree / "pytest.ini").write_text("[pytest]\npythonpath = src .\n")
     (tree / module).write_text(MODULE)
+    (tree / "src/broadsheet/named.py").write_text("SIZE = 5\n")
     (tree / "tests/thing/test_thing.py").write_text(TESTS)
     target = Target("thing", ("thing.py",), ("tests/thing",))
     measure(tree, "tests/thing", measured)
@@ -234,6 +238,11 @@ def test_a_change_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
         assert noticed((5, 4), "return x < LIMIT", "while True: pass") in ("test_small", "test_large")
         assert noticed((1, 8), "LIMIT = 3", "LIMIT = 1") is not None
         assert noticed((1, 8), "LIMIT = 3", "LIMIT = = 1") == "loading"
+        (worker.directory / module).write_text(MODULE)
+        (worker.directory / "src/broadsheet/named.py").write_text("SIZE = 6\n")
+        found = worker.noticed("src/broadsheet/named.py", covering.seconds)
+        assert found is not None  # A module without a function has nothing that could be replaced.
+        assert found[0].endswith("::test_named")
     finally:
         worker.close()
 
