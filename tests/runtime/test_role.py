@@ -39,3 +39,10 @@ def test_a_cluster_of_one_node_is_alone() -> None:
 
     assert one.is_alone
     assert not structs.replace(one, peers={NodeId("a"): "", NodeId("b"): ""}).is_alone
+
+
+def test_a_node_that_says_nothing_of_it_serves_no_stranger_in_plain_text() -> None:
+    """Whoever forgets the field must not open doors without TLS beyond this machine."""
+    one = Identity(node=NodeId("a"), cluster="c", peers={NodeId("a"): ""}, version="1")
+
+    assert not one.is_insecure
