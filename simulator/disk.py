@@ -10,12 +10,14 @@ before it returns.
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar, cast
 from zlib import crc32
 
 from broadsheet.base.buggify import buggify
 from broadsheet.base.types import Buffer
 from broadsheet.ports import DiskLock, File
+from broadsheet.runtime.rereading import Rereading
 from broadsheet.runtime.workers import Lent
 from simulator.disk_state import DiskState, Inode, Resize, Write, parent
 from simulator.loop import SimFuture, SimLoop
@@ -60,6 +62,9 @@ class SimDisk:
         self._life, self._power_cut, self._reach = life, power_cut, reach
         self._owner = life if life is not None else object()
         self._threads: Threads | None = None
+        self._waited_ns = 0
+        self._is_in_work = False
+        self.rereading = Rereading(now=self._now, pause=self._pause)
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> File:
         """Open a file; see the port."""
@@ -147,7 +152,9 @@ class SimDisk:
         """Do blocking work, as if in a thread; it syncs, so that a slow disk makes it slow."""
         disk_state, loop = self.state, asyncio.get_running_loop()
         delay_ns = disk_state.draws.below(WRITE_NS) + disk_state.health.slow_ns
-        if self._life is None or not isinstance(loop, SimLoop) or disk_state.draws.below(BESIDE):
+        if self._life is None or not isinstance(loop, SimLoop):
+            return await self.later(delay_ns, partial(self._in_work, work))
+        if disk_state.draws.below(BESIDE) and not disk_state.health.may_fail_reads:
             return await self.later(delay_ns, work)
         return await self._beside(self._life, loop, delay_ns, work)
 
@@ -178,6 +185,26 @@ class SimDisk:
         return future
 
     # -- for the file
+
+    def _now(self) -> int:
+        """World time; in a test without a world, as long as its work has waited so far."""
+        if self._life is None or self._life.clock is None:
+            return self._waited_ns
+        return self._life.clock.now()
+
+    def _pause(self, length: int) -> bool:
+        if self._threads is not None and self._threads.running is not None:
+            return self._threads.running.pause(length)
+        self._waited_ns += length if self._is_in_work else 0
+        return self._is_in_work
+
+    def _in_work(self, work: Callable[[], T]) -> T:
+        """Do work that may wait, in a test without a world: no time passes meanwhile."""
+        self._is_in_work = True
+        try:
+            return work()
+        finally:
+            self._is_in_work = False
 
     def gate(self) -> None:
         """Stop a dead process."""
@@ -253,7 +280,15 @@ class SimFile:
         """Bytes of the view."""
         self._check()
         assert at >= 0, f"{self._name}: {at} is no place in a file"
-        if self._disk.state.health.took("read_errors"):
+        try:
+            return self._read(at, length)
+        except OSError as error:
+            return self._disk.rereading.again(
+                error, partial(self._read, at, length), (partial(self._read, at, 0),)
+            )
+
+    def _read(self, at: int, length: int) -> bytes:
+        if self._disk.state.health.fails_read():
             raise OSError(errno.EIO, "read failed", self._name)
         return bytes(memoryview(self._inode.view)[at : at + length])
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from simulator import plan as plans
 from simulator.cluster import Cluster, Node
+from simulator.health import Health
 from simulator.history import History
 from simulator.links import pairs
 from simulator.plan import Fault, Kind
@@ -73,8 +74,14 @@ class FaultInjector:
         """Perform each at its time, or at its moment."""
         moments = self.world.moments
         moments.planned = dict.fromkeys(moment_of(fault)[1] for fault in faults if fault.on)
+        for name in self._whose_reads_fail(faults):
+            self.cluster.nodes[name].health.may_fail_reads = True
         for fault in faults:
             self.world.at(fault.at_ns, None, self._arm if fault.on else self._perform, fault)
+
+    def _whose_reads_fail(self, faults: Sequence[Fault]) -> list[str]:
+        targets = [fault.target for fault in faults if fault.kind is Kind.READ_EIO]
+        return [name for name in self.cluster.nodes if any(each in ("*", name) for each in targets)]
 
     def heal(self) -> None:
         """Undo everything that can be undone, and start every node."""
@@ -133,6 +140,8 @@ class FaultInjector:
         kind, health = fault.kind, node.health
         if kind in _STRIKES_LATER:
             self._armed[(node.name, _STRIKES_LATER[kind])] = True
+        if kind is Kind.READ_EIO:
+            self._fail_reads(fault, health)
         if kind in _COUNTERS:
             setattr(health, _COUNTERS[kind], getattr(health, _COUNTERS[kind]) + 1)
             return True
@@ -160,6 +169,14 @@ class FaultInjector:
             case _:
                 return self._on_process(fault, node)
         return True
+
+    def _fail_reads(self, fault: Fault, health: Health) -> None:
+        health.read_outages += 1
+
+        def end() -> None:
+            health.read_outages = max(0, health.read_outages - 1)  # All may have been healed meanwhile.
+
+        self._later(fault, end)
 
     def _on_process(self, fault: Fault, node: Node) -> bool:
         kind, cluster, world = fault.kind, self.cluster, self.world

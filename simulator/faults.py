@@ -28,6 +28,8 @@ MS: Final = 1_000_000
 FIRST_NS: Final = 300 * MS
 SEQUENCES: Final = 0.3
 """How many runs have a sequence of faults on one node."""
+BLIND: Final = 0.3
+"""How many runs have starts on a disk that reads nothing for a while."""
 TIER_KINDS: Final = {
     Tier.MACHINES: (
         *(kind for kind in plans.CRASHES if kind is not Kind.STOP),
@@ -77,6 +79,8 @@ def draw_plan(workload: Workload, seed: int) -> Plan:
     faults += _at_moments(workload, plan, [*on, *damage], damaged, everybody)
     if stream(seed, "sequences").random() < SEQUENCES:
         faults += _sequence(stream(seed, "sequence"), workload.nodes(knobs), kinds, plan.safety_ns)
+    if Kind.READ_EIO in kinds and stream(seed, "blind").random() < BLIND:
+        faults += _blind_start(stream(seed, "blind start"), workload.nodes(knobs), plan.safety_ns)
     limit = workload.budget.drift_ppm_max
     faults = [_within(fault, limit) if fault.kind is Kind.CLOCK_DRIFT else fault for fault in faults]
     if Kind.CLOG in on:
@@ -224,6 +228,18 @@ def _sequence(draw: Random, nodes: Sequence[str], possible: Sequence[Kind], safe
             )
         )
     return [fault for fault in faults if fault.at_ns < safety_ns]
+
+
+def _blind_start(draw: Random, nodes: Sequence[str], safety_ns: int) -> list[Fault]:
+    """A process ends, and the disk fails all reads of the next start, or from somewhere in it on."""
+    faults = []
+    for _ in range(draw.randrange(1, 5)):
+        node, at = draw.choice(nodes), FIRST_NS + draw.randrange(safety_ns - FIRST_NS)
+        lasts = draw.choice((1_000, 100_000, MS, 20 * MS, 300 * MS, 1_000 * MS, 4_000 * MS, 12_000 * MS))
+        faults.append(Fault(at, draw.choice((Kind.KILL, Kind.POWER_CUT)), node, MS))
+        late = draw.choice((0, 0, MS, 2 * MS)) + draw.randrange(MS)
+        faults.append(Fault(at + late, Kind.READ_EIO, node, lasts))
+    return faults
 
 
 def _within(fault: Fault, limit_ppm: int) -> Fault:

@@ -16,6 +16,8 @@ class Health:
         self._draws = draws or Draws("health")
         self.on_strike: Callable[[str], None] = _nobody
         """Told the name of a fault each time that it strikes."""
+        self.may_fail_reads = False
+        """Whether some fault of the plan makes reads fail: then blocking work is done where it can wait."""
         self.heal()
 
     def heal(self) -> None:
@@ -28,6 +30,8 @@ class Health:
         self.sync_errors = 0
         """How many of the next syncs fail."""
         self.read_errors = 0
+        self.read_outages = 0
+        """How many faults make all reads fail at present."""
         self.short_writes = 0
         self.stale_sectors = 0
         """How many of the next syncs leave one sector unwritten."""
@@ -42,6 +46,14 @@ class Health:
             setattr(self, counter, left - 1)
             self.on_strike(counter)
         return left > 0
+
+    def fails_read(self) -> bool:
+        """Whether this read fails."""
+        if self.took("read_errors"):
+            return True
+        if self.read_outages:
+            self.on_strike("read_outages")
+        return self.read_outages > 0
 
     def refuses(self) -> bool:
         """Whether the disk is full for this write."""

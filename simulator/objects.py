@@ -65,7 +65,7 @@ class SimObjects:
         found = self._shelf.objects.get(name)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", name)
-        if self._shelf.health.took("read_errors") or buggify("objects.get_failed"):
+        if self._shelf.health.fails_read() or buggify("objects.get_failed"):
             raise OSError(errno.EIO, "read failed", name)
         return found[0][begin:end]
 

@@ -59,7 +59,7 @@ class Kind(Enum):
     SYNC_EIO = "sync_eio"
     """The next sync fails; reads return the lost bytes until reboot, and the sync after it succeeds."""
     READ_EIO = "read_eio"
-    """The next read fails."""
+    """The next read fails, and every other one for `lasts_ns`. Nothing is lost: then they work again."""
     DISK_FULL = "disk_full"
     """ENOSPC for `lasts_ns`, sometimes after a part was written."""
     DISK_FLAPS = "disk_flaps"

@@ -62,7 +62,21 @@ class Thread:
         if self._calls_left > 0 or self._must_end:
             return
         self._calls_left = 1 + self._draws.below(CALLS_MAX)
-        self.parked_ns = self._draws.below(PARKED_NS)
+        self._park(self._draws.below(PARKED_NS))
+
+    def pause(self, length: int) -> bool:
+        """Called in the thread: it sleeps. False: it unwinds.
+
+        Raises:
+            Gone: its life has ended meanwhile.
+        """
+        if self._must_end:
+            return False
+        self._park(length)
+        return True
+
+    def _park(self, length: int) -> None:
+        self.parked_ns = length
         self._yielded.release()
         self._resumed.acquire()
         if self._must_end:

@@ -151,5 +151,5 @@ async def test_what_is_stored_is_compared_with_the_few_files_that_share_its_span
     digest = spools[0].digest()
     stored = [Fragment(ByteOffset(n), ByteOffset(n + 1), digest, Codec.NONE) for n in range(1100)]
     looked_at = 0
-    assert await contradiction(NAME, spools, stored) == ("", {})
+    assert await contradiction(SimDisk(), NAME, spools, stored) == ("", {})
     assert looked_at < 5 * len(stored)

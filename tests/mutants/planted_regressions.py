@@ -50,6 +50,13 @@ FIXES = [
         Tier.SERVICES,
     ),
     (
+        "append_start_on_a_disk_whose_reads_fail_for_a_while",
+        "A read of a start that fails is asked again before it counts as damage (ADR 0198).",
+        "broadsheet.runtime.rereading:Rereading.again",
+        ("until = self._wait_end()", "raise error"),
+        Tier.SERVICES,
+    ),
+    (
         "journal_listing_ended_by_the_end_of_the_outage",
         "A journal that pauses before it asks the store again looks for the outage after the pause.",
         "broadsheet.journal.fragments:FragmentStore.list_when_it_answers",

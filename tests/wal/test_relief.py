@@ -339,20 +339,6 @@ async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> N
         await abandon(bench)
 
 
-async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end_of_the_node() -> None:
-    """EIO from a read while copying: the disk has lost some bytes, and tells."""
-    disk = SimDisk()
-    bench = await open_log(disk, config=TIGHT)
-    await bench.commit(B, b"lost")
-    disk.state.health.read_errors = 10_000
-    await roll_on(bench, 8)
-    assert bench.crashes == []
-    assert bench.log.is_quarantined(B)
-    disk.state.health.read_errors = 0
-    await roll_on(bench, 20)
-    await abandon(bench)
-
-
 async def test_damage_that_cannot_be_set_aside_pins_its_segment_until_there_is_space() -> None:
     """W7 on a full disk: no bytes go before they are kept, nothing ends, and it is tried again."""
     disk, bench = await _with_a_damaged_record()

@@ -383,7 +383,7 @@ class Broker:
         context, info = self._context, replica.info
         here = [each for each in (*replica.closed, replica.spool) if not each.fault]
         try:
-            doubted = (await contradiction(info.name, here, replica.index.everything())).spools
+            doubted = (await contradiction(context.disk, info.name, here, replica.index.everything())).spools
         except OSError as error:
             text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
             raise StoreUnhealthy(text) from error

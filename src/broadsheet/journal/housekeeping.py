@@ -114,7 +114,9 @@ class Housekeeping:
         while not replica.is_closed:
             try:
                 index = await self._context.disk.run(lambda: Index(fragments))
-                found = await contradiction(replica.name, [*replica.closed, replica.spool], fragments)
+                found = await contradiction(
+                    self._context.disk, replica.name, [*replica.closed, replica.spool], fragments
+                )
             except OSError:
                 self._context.spools.relieve()
                 await asyncio.sleep(in_seconds(RELIEF_RETRY))
@@ -350,8 +352,12 @@ class Housekeeping:
             spool.unstored = not_stored(spool.begin, spool.end, error)
             return False
         except Corrupt as error:
-            if await mend(replica, spool.begin, spool.end):
-                return False  # The log had the content: try again.
+            try:
+                if await mend(replica, spool.begin, spool.end):
+                    return False  # The log had the content: try again.
+            except OSError as away:
+                spool.unstored = not_stored(spool.begin, spool.end, away)
+                return False
             if spool.fault:
                 return True  # The status tells it, and the file's other blocks are served.
             spool.unstored = not_stored(spool.begin, spool.end, error)

@@ -43,7 +43,7 @@ from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
-from broadsheet.journal.spool_file import SpoolFile, create, first_above, rebuild, spool_name
+from broadsheet.journal.spool_file import SpoolFile, ask_again, create, first_above, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -116,7 +116,7 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
     registers, epoch = _registers(plan, keys), plan.epoch
     try:
-        contradicted = await contradiction(info.name, spools, listed or ())
+        contradicted = await contradiction(context.disk, info.name, spools, listed or ())
         reason = reason or contradicted.reason
         await _settle(context, stream, directory, standing, spools, is_cut=found.tail_cut)
         if not reason:
@@ -198,7 +198,7 @@ class Contradiction(NamedTuple):
 
 
 async def contradiction(
-    name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
+    disk: Disk, name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
 ) -> Contradiction:
     """Compare the spans that the store and the spool files both have.
 
@@ -210,7 +210,8 @@ async def contradiction(
         spools: by offset.
 
     Raises:
-        OSError: no descriptor is free, so a file cannot be compared now. That is not a contradiction.
+        OSError: no descriptor is free, or the disk reads nothing, so a file cannot be compared now. That is
+            not a contradiction.
     """
     reason, doubted = "", dict[ByteOffset, None]()
     stored = dict.fromkeys((each.begin, each.end, each.sum) for each in fragments)
@@ -226,7 +227,7 @@ async def contradiction(
             continue  # Damage has its own reason. If the store has two contents, the index reports that.
         is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
         try:
-            if is_within and await _digest(shared, fragment) == fragment.sum:
+            if is_within and await _digest(disk, shared, fragment) == fragment.sum:
                 continue
             text = (
                 f"journal {name}: the fragment store has {fragment.name}, which is not what the spool files"
@@ -244,13 +245,18 @@ def _begins_below(end: ByteOffset, spool: SpoolFile) -> bool:
     return spool.begin < end
 
 
-async def _digest(spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
+async def _digest(disk: Disk, spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
     """The SHA-1 of a fragment's range in the spool files."""
     digest = sha1(usedforsecurity=False)
     for spool in spools:
         for at in range(max(spool.begin, fragment.begin), min(spool.end, fragment.end), READ_BYTES):
             length = min(READ_BYTES, spool.end - at, fragment.end - at)
-            digest.update(spool.read(ByteOffset(at), length))
+            try:
+                piece = spool.read(ByteOffset(at), length)
+            except Corrupt:
+                await ask_again(disk, spool, ByteOffset(at), ByteOffset(at + length))
+                piece = spool.read(ByteOffset(at), length)
+            digest.update(piece)
             # Read on the loop, not in a thread: each append changes the last block of the open spool.
             await asyncio.sleep(0)
     return digest.digest()

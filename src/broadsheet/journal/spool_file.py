@@ -23,7 +23,7 @@ from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.records import ClosedSpool
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.spool_disk import Opener
-from broadsheet.ports import File
+from broadsheet.ports import Disk, File
 from broadsheet.wal.config import BLOCK_BYTES as SECTOR_BYTES
 from broadsheet.wal.segments import read_around
 
@@ -377,6 +377,19 @@ def _can_cut(file: File, at: int) -> bool:
             raise
         return False
     return True
+
+
+async def ask_again(disk: Disk, spool: SpoolFile, offset: ByteOffset, end: ByteOffset) -> None:
+    """Have a thread read the blocks of `[offset, end)`: it waits if reads fail for a while (ADR 0198).
+
+    Whoever reads on the loop does not wait. It calls this, and reads again, before it decides by a failure.
+
+    Raises:
+        OSError: DISK_AWAY: the disk still reads nothing. EBADF: the file was closed meanwhile.
+    """
+    blocks = [*spool.blocks(offset, end)]
+    first, stop = blocks[0] - spool.begin, spool.block_end(blocks[-1]) - spool.begin
+    await disk.run(lambda: read_around(spool.file, first, stop - first))
 
 
 def contents(spool: SpoolFile, size: int) -> Iterator[bytes]:

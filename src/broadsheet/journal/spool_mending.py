@@ -18,7 +18,8 @@ from broadsheet.errors import BroadsheetError, Trimmed
 from broadsheet.journal.core.records import Proposal, decode
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NO_SPACE, Replica
-from broadsheet.journal.spool_file import SpoolFile, overwrite
+from broadsheet.journal.spool_file import SpoolFile, ask_again, overwrite
+from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.wal.segments import read_around
 
 Piece = tuple[ByteOffset, bytes]
@@ -33,6 +34,9 @@ async def mend(replica: Replica, offset: ByteOffset, end: ByteOffset) -> bool:
     Returns:
         Whether every byte of the range can be read now. If not, the file's `unreadable` is the reason. If
         that is empty, nothing is known, because no descriptor or no space was free: the call may be repeated.
+
+    Raises:
+        OSError: DISK_AWAY: the disk reads nothing at present. Nothing changed.
     """
     async with replica.context.mending:  # Each call reads what the log has of the journal: one at a time.
         spool = _spool_at(replica, offset)
@@ -41,6 +45,8 @@ async def mend(replica: Replica, offset: ByteOffset, end: ByteOffset) -> bool:
         try:
             return await _mend(replica, spool, offset, min(end, spool.end))
         except OSError as error:
+            if error.errno == DISK_AWAY:
+                raise
             if error.errno not in PASSING:
                 replica.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return False
@@ -50,7 +56,12 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
     damaged = list[ByteOffset]()
     for begin in spool.blocks(offset, end):
         if not spool.is_sound(begin):
-            damaged.append(begin)
+            if begin not in spool.given_up:
+                await ask_again(replica.context.disk, spool, begin, spool.block_end(begin))
+            if not _is_here(replica, spool):
+                return False
+            if not spool.is_sound(begin):
+                damaged.append(begin)
         await asyncio.sleep(0)
     wanted = dict.fromkeys(begin for begin in damaged if begin not in spool.given_up)
     if not wanted:

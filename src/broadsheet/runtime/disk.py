@@ -10,19 +10,24 @@ If a sync meets them, the file fails, and they become EIO. So ENOSPC always mean
 file is unchanged".
 """
 
+import asyncio
 import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
+from broadsheet.base.time import SECOND
 from broadsheet.base.types import Buffer
 from broadsheet.runtime.blocks import begin_writing, reserve_blocks
 from broadsheet.runtime.directory_tree import FILE_MODE, Tree
+from broadsheet.runtime.rereading import Rereading
 from broadsheet.runtime.syncs import Inode, Syncs
 from broadsheet.runtime.workers import Workers
 
@@ -34,6 +39,9 @@ WRITERS_MAX: Final = 8
 """Directories with a writer thread of their own, in order of first use; later ones share `SHARED_WRITERS`."""
 SHARED_WRITERS: Final = 2
 POOL_THREADS: Final = 4
+WITNESSES: Final = 8
+"""How many places of a file, and how many files, are asked whether the disk reads anything."""
+PAGE_BYTES: Final = 4096
 REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write after which the file is sound, except for the range of that write."""
 
@@ -41,9 +49,12 @@ REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
 class LocalFile:
     """An open file of a `LocalDisk`."""
 
-    def __init__(self, fd: int, name: str, *, inode: Inode, writer: Workers, pool: Workers) -> None:
+    def __init__(
+        self, fd: int, name: str, *, inode: Inode, writer: Workers, pool: Workers, disk: "LocalDisk"
+    ) -> None:
         """Take over the descriptor `fd`."""
         self._fd, self._name, self._inode, self._writer, self._pool = fd, name, inode, writer, pool
+        self._disk = disk
         self._on_way = 0
         self._is_closed = False
 
@@ -57,7 +68,20 @@ class LocalFile:
         return os.fstat(self._fd).st_size
 
     def read_at(self, at: int, length: int) -> bytes:
-        """The bytes of [at, at + length), fewer only at the end of the file."""
+        """The bytes of [at, at + length), fewer only at the end of the file.
+
+        Raises:
+            OSError: as `runtime.rereading` says: in a thread, EIO means a bad sector.
+        """
+        try:
+            return self._read(at, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            elsewhere = self._disk.elsewhere(self._name, at, at + length)
+            return self._disk.rereading.again(error, partial(self._read, at, length), elsewhere)
+
+    def _read(self, at: int, length: int) -> bytes:
         first = os.pread(self._fd, length, at)
         if len(first) == length or not first:
             return first
@@ -165,6 +189,9 @@ class LocalDisk:
         self._pool = Workers("disk-pool", pool_threads)
         self._shared = Workers("disk-writer-shared", SHARED_WRITERS)
         self._writers: dict[str, Workers] = {}
+        self.rereading = Rereading(now=time.monotonic_ns, pause=_pause)
+        self._opened: deque[str] = deque(maxlen=WITNESSES)
+        """The names that were opened last: where the disk is asked whether it reads anything."""
 
     def open(self, name: str, *, create: bool = False, exclusive: bool = False) -> LocalFile:
         """Open for reading and writing.
@@ -183,7 +210,8 @@ class LocalDisk:
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", name)
         inode = self.tree.syncs.of(fd)
-        return LocalFile(fd, name, inode=inode, writer=self._writer_of(name), pool=self._pool)
+        self._opened.append(name)
+        return LocalFile(fd, name, inode=inode, writer=self._writer_of(name), pool=self._pool, disk=self)
 
     def exists(self, name: str) -> bool:
         """Whether a file or directory of that name is there."""
@@ -248,6 +276,26 @@ class LocalDisk:
         """Do blocking `work` on the pool."""
         return await self._pool.do(work)
 
+    def elsewhere(self, name: str, begin: int, end: int) -> Iterator[Callable[[], bytes]]:
+        """Reads of the disk, past the page cache, that do not touch [begin, end) of `name`.
+
+        First other blocks of that file, because they are of the same device; then of files opened lately.
+        """
+        for each in dict.fromkeys([name, *list(self._opened)]):
+            try:
+                with self.tree.parent(each) as (parent, last):
+                    fd = os.open(last, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=parent)
+            except OSError:
+                continue  # It is gone, or nothing can be opened: that tells nothing of reads.
+            try:
+                size = os.fstat(fd).st_size
+                places = [size * n // WITNESSES // PAGE_BYTES * PAGE_BYTES for n in range(WITNESSES)]
+                for at in dict.fromkeys(places if each == name else places[:1]):
+                    if at < size and (each != name or at >= end or at + PAGE_BYTES <= begin):
+                        yield partial(_read_uncached, fd, at)
+            finally:
+                os.close(fd)
+
     def close(self) -> None:
         """Close the root and end the threads; open files stay usable for blocking calls. Idempotent."""
         self.tree.close()
@@ -261,6 +309,22 @@ class LocalDisk:
         if directory not in self._writers and len(self._writers) >= WRITERS_MAX:
             return self._shared
         return self._writers.setdefault(directory, Workers(f"disk-writer-{len(self._writers)}", 1))
+
+
+def _pause(length: int) -> bool:
+    """Wait, unless this is the thread of a loop, which must not."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        time.sleep(length / SECOND)
+        return True
+    return False
+
+
+def _read_uncached(fd: int, at: int) -> bytes:
+    """A page as the device has it, if it is clean in the page cache."""
+    os.posix_fadvise(fd, at, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
+    return os.pread(fd, PAGE_BYTES, at)
 
 
 def _write_all(fd: int, at: int, parts: Sequence[Buffer]) -> None:

@@ -16,6 +16,7 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import TooLarge
+from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.copying import Copied, copy_forward
@@ -288,7 +289,7 @@ class SegmentReclaimer:
             hit("wal.copy_refused")
             self.grow()
         except OSError as error:
-            if error.errno not in NO_SPACE + NO_FILE:
+            if error.errno not in (*NO_SPACE, *NO_FILE, DISK_AWAY):
                 log.die(error)
                 return
             hit("wal.set_aside_refused")  # Damage pins its segment until there is space for its bytes.

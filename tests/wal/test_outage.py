@@ -1,0 +1,114 @@
+"""Reads that fail for a while and then work again: nobody decides anything by them (ADR 0198)."""
+
+import pytest
+
+from broadsheet.errors import BroadsheetError
+from broadsheet.wal.config import BLOCK_BYTES
+from simulator.disk import SimDisk
+from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
+from tests.wal.harness import A, B, abandon, open_log, payloads
+from tests.wal.one_stream import ROOMY
+from tests.wal.test_relief import SEGMENT, TIGHT, roll_on
+from tests.wal.test_shorter import image_of
+
+__all__ = ["outage"]
+
+
+async def laps(disk: SimDisk, count: int) -> list[bytes]:
+    """A log that is killed with a single batch in its last lap; what its stream holds."""
+    bench = await open_log(disk, config=ROOMY)
+    held: list[bytes] = []
+    while bench.log.status().lap_head < count:
+        held.append(b"record-%d" % len(held) + bytes(12_000))
+        await bench.commit(A, held[-1])
+    await abandon(bench)
+    disk.state.locks.clear()
+    return held
+
+
+async def test_the_only_batch_of_a_new_lap_is_waited_for(outage: Outage) -> None:
+    """The survey took the segment for an older one, and a second lap of that number was begun beside it.
+
+    The next start refused: two segments claimed it.
+    """
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    name = next(name for name, content in image_of(disk).items() if held[-1] in content)
+    outage[name, 1] = PASSING
+    for seed in (2, 3):
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records) == held
+        assert not found.is_quarantined
+        await abandon(bench)
+        disk.state.locks.clear()
+
+
+async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(outage: Outage) -> None:
+    """It had no batch, so it counted as free, and was written over: durable records, readable soon."""
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    name = next(name for name, content in image_of(disk).items() if held[len(held) // 2] in content)
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=1), PASSING))
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    assert payloads((await bench.found(A)).records) == held
+    await abandon(bench)
+
+
+async def test_a_disk_that_reads_nothing_is_not_started_and_not_changed() -> None:
+    """Longer than the disk's patience: it refuses, and the start after the outage has every record."""
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    image = image_of(disk)
+    disk.state.health.read_errors = LASTING
+    with pytest.raises((OSError, BroadsheetError), match="answers no read"):
+        await open_log(disk, config=ROOMY, seed=2)
+    disk.state.health.read_errors = 0
+    disk.state.locks.clear()
+    assert {name: content for name, content in image_of(disk).items() if name in image} == image
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    assert payloads((await bench.found(A)).records) == held
+    await abandon(bench)
+
+
+async def test_a_reader_waits_and_quarantines_nothing(outage: Outage) -> None:
+    """A live read took the failure for damage: its stream took no appends any more."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"there")
+    name = next(name for name in image_of(disk) if name.endswith("0.wal"))
+    outage[name, image_of(disk)[name].index(b"there") // BLOCK_BYTES] = PASSING
+    assert [run.count for run in await bench.log.read(A, bench.log.recovered(A).first_offset, 100)] == [1]
+    assert not bench.log.is_quarantined(A)
+    await abandon(bench)
+
+
+async def test_a_copy_from_a_disk_that_is_away_is_made_later() -> None:
+    """The copier set zeros aside in place of the records, and quarantined their streams."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    await bench.commit(B, b"old")
+    disk.state.health.read_errors = 100
+    await roll_on(bench, 40)
+    assert bench.crashes == []
+    assert not bench.log.is_quarantined(B)
+    assert disk.state.health.read_errors == 0
+    assert [record.payload async for record in bench.log.records(B)] == [b"old"]
+    await abandon(bench)
+
+
+async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end_of_the_node(
+    outage: Outage,
+) -> None:
+    """EIO from a read while copying: the disk has lost some bytes, and tells."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    await bench.commit(B, b"lost")
+    place = SEGMENT, disk.state.image()[SEGMENT].index(b"lost") // BLOCK_BYTES
+    outage[place] = LASTING
+    await roll_on(bench, 8)
+    assert bench.crashes == []
+    assert bench.log.is_quarantined(B)
+    del outage[place]
+    await roll_on(bench, 20)
+    await abandon(bench)
