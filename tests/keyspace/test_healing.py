@@ -7,7 +7,7 @@ import random
 import pytest
 
 from broadsheet.base.time import Instant
-from broadsheet.base.types import Generation, LogStreamId
+from broadsheet.base.types import Generation, LogStreamId, Revision
 from broadsheet.errors import Corrupt, StoreUnhealthy
 from broadsheet.keyspace.core.record import snapshot
 from broadsheet.keyspace.core.store import EncodeSnapshot
@@ -361,3 +361,20 @@ async def test_a_seal_of_a_later_generation_begins_a_later_one() -> None:
 
     assert generation == 8
     assert [pair.key for pair in again.range("")] == ["k"]
+
+
+async def test_a_start_with_a_seal_waits_for_room_for_the_map() -> None:
+    """A map above what is filled of a log at its start ended the node: another segment was being filled."""
+    disk = SimDisk()
+    shown = [KeyValue(f"k/{n:02}", b"v" * 1000, Revision(1), Revision(1)) for n in range(60)]
+    write_seal(disk, Seal(Generation(0), [*snapshot(Revision(5), shown, chunk_bytes=2048)]))
+    disk.state.quota_bytes = disk.state.used() + (40 << 10)  # Only as much of the log is filled at first.
+    life = Life(disk, 1)
+    starting = asyncio.ensure_future(life.start())
+    await asyncio.sleep(0.1)
+    disk.state.quota_bytes = 1 << 30
+    keyspace = await starting
+
+    assert await same_after_a_cut(disk, life, keyspace) == shown
+    assert not disk.exists("keyspace/seal")
+    assert not life.crashes

@@ -21,16 +21,30 @@ async def made_durable(place: Callable[[Callable[[], None]], object]) -> None:
     """Have records placed, and return when they are durable.
 
     Args:
-        place: appends them to a log, with the `done` that it is given. It is called again while the log is
-            full, so it must first look at what it has done already.
+        place: appends them to a log, with the `done` that it is given. See `placed`.
 
     Raises:
         LogFull: there was no room within `ROOM_WAIT`.
     """
-    durable, backoff, waited = asyncio.Event(), Backoff(FIRST_PAUSE, LONGEST_PAUSE), 0
+    durable = asyncio.Event()
+    await placed(lambda: place(durable.set))
+    await durable.wait()
+
+
+async def placed(place: Callable[[], object]) -> None:
+    """Have records placed, and return when they are, durable or not.
+
+    Args:
+        place: appends them to a log. It is called again while the log is full, so it must first look at what
+            it has done already.
+
+    Raises:
+        LogFull: there was no room within `ROOM_WAIT`.
+    """
+    backoff, waited = Backoff(FIRST_PAUSE, LONGEST_PAUSE), 0
     while True:
         try:
-            place(durable.set)
+            place()
             break
         except LogFull:
             if waited >= ROOM_WAIT:
@@ -38,4 +52,3 @@ async def made_durable(place: Callable[[Callable[[], None]], object]) -> None:
             pause = backoff.next()
             waited += pause
             await asyncio.sleep(in_seconds(pause))
-    await durable.wait()

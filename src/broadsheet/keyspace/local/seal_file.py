@@ -8,6 +8,7 @@ transaction is answered. Source: W6, W7; ADR 0122.
 
 import asyncio
 import errno
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.ports import Disk
 from broadsheet.wal.log import Log
 from broadsheet.wal.segments import NO_SPACE
+from broadsheet.wal.start_records import placed
 
 DIRECTORY: Final = "keyspace"
 SEAL_NAME: Final = f"{DIRECTORY}/seal"
@@ -134,11 +136,11 @@ async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Of
     """Reset the stream, append the map, and remove the seal once the map is durable; returns the next offset.
 
     Raises:
-        StoreUnhealthy: the log has no room; the seal is still there, so the call may be repeated.
+        LogFull: the log had no room for `ROOM_WAIT`. The seal is still there, so the call may be repeated.
     """
     # Above the seal's generation too: a crash may have come between an earlier reset and the seal's removal.
     generation = Generation(max(log.generation(stream), seal.generation) + 1)
-    log.reset(stream, log.next_offset(stream), generation, done=lambda: None)
+    await placed(partial(log.reset, stream, log.next_offset(stream), generation, done=lambda: None))
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def durable() -> None:
@@ -147,7 +149,8 @@ async def begin_log(log: Log, disk: Disk, stream: LogStreamId, seal: Seal) -> Of
 
     for index, chunk in enumerate(seal.chunks):
         is_last = index == len(seal.chunks) - 1
-        log.append(stream, (chunk,), done=durable if is_last else lambda: None, relief=True)
+        done = durable if is_last else lambda: None
+        await placed(partial(log.append, stream, (chunk,), done=done, relief=True))
         await asyncio.sleep(0)  # Let other tasks run between the chunks of a large map.
     await written
     await disk.run(lambda: _remove(disk))
