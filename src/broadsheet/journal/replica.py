@@ -209,7 +209,8 @@ class Replica:
         assert self._awaited is not None, "the store is listed once"
         awaited, self._awaited, self.index = self._awaited, None, index
         self.listed.set()
-        stored = {(each.begin, each.end, each.sum): None for each in fragments}
+        begins = dict.fromkeys(each.begin for each in awaited)  # Few; the fragments may be 100,000.
+        stored = {(each.begin, each.end, each.sum): None for each in fragments if each.begin in begins}
         missing = [each for each in awaited if (each.begin, each.end, each.sum) not in stored]
         reason, self.doubted = contradiction, doubted
         if self.index.end > self.opened_head:
