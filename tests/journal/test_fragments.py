@@ -17,6 +17,7 @@ from broadsheet.journal.config import CACHE_BYTES_MIN
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.fragments import LISTED_MAX, FragmentStore
 from broadsheet.journal.stored_fragment import BLOCK_BYTES
+from broadsheet.runtime.waiting_line import WOKEN_MAX
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf, Stored
 
@@ -341,3 +342,31 @@ async def test_the_next_reader_of_a_block_asks_again_when_the_first_is_cancelled
     may_go_on.set()
     assert await second == content
     assert first.cancelled()
+
+
+async def test_a_block_that_many_readers_wait_for_is_kept_once_when_the_first_leaves() -> None:
+    """They go on a few in each turn, so one of them has the block before the last ones go on.
+
+    These kept it again, and that assertion ended the node.
+    """
+    bench, begun, asked = Bench(), asyncio.Event(), list[tuple[str, int, int | None]]()
+    content = Random("twice").randbytes(1000)
+    fragment, get = bench.add(content), bench.objects.get
+    assert await bench.read(fragment, 0, 1000) == content  # The sums are known from now on.
+    bench.budget.drop(lambda _: True)
+
+    async def late(name: str, begin: int = 0, end: int | None = None) -> bytes:
+        bench.objects.get = get  # type: ignore[method-assign]
+        asked.append((name, begin, end))
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+    bench.objects.get = late  # type: ignore[method-assign]
+    first, *others = (asyncio.ensure_future(bench.read(fragment, 0, 1000)) for _ in range(2 + WOKEN_MAX))
+    await begun.wait()
+    given = bench.objects.given
+    first.cancel()
+    assert set(await asyncio.gather(*others)) == {content}
+    assert bench.objects.given - given == len(content)
+    bench.budget.check()

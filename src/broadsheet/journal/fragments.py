@@ -250,7 +250,9 @@ class FragmentStore:
         return [name for name in names if "/" not in name]
 
     async def _fetch(self, name: str, fragment: Fragment, number: int) -> Block:
-        """Get a block, check it, and keep it."""
+        """Get a block, check it, and keep it, unless it is kept by now: its first reader may have left."""
+        if isinstance(kept := self._budget.use((name, number)), Block):
+            return kept
         sums: object = self._sums.get(name)
         if sums is None:
             sums = await self._flights.join(name, partial(self._sum, name, fragment))
