@@ -3,13 +3,16 @@
 import asyncio
 import gc
 
+import pytest
+
 from broadsheet.base.types import JournalName
+from broadsheet.errors import ShuttingDown
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
-from tests.journal.crash_histories import Running, Shelf, _idle, running
+from tests.journal.crash_histories import Running, Shelf, _idle, _until, running
 
 COUNT = 20
 
@@ -46,6 +49,37 @@ async def test_a_deletion_leaves_what_somebody_else_put_beside_the_spools() -> N
         assert disk.list(directory) == ["notes.txt", "theirs"]
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes) as node:
         assert node.broker.count == 0
+    assert not crashes
+
+
+async def test_a_reader_of_a_journal_that_is_deleted_is_not_told_of_damage() -> None:
+    """Its fragment went while it was read: the error said that it is damaged, and how to restore it."""
+    crashes: list[BaseException] = []
+    shelf, name = Shelf(None, {}), JournalName("dead/read")
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=name, fragment=FragmentSpec(length=1 << 10)))
+        replica = await node.broker.replica(name)
+        for _ in range(2):
+            run = UnaryAppend(b"x" * 2000)
+            replica.deliver(Submitted(run=run, count=1, length=2000))
+            await run.answered
+        await _until(lambda: len(replica.index), "a fragment is stored")
+        get = shelf.get
+
+        async def late(name: str, begin: int = 0, end: int | None = None) -> bytes:
+            begun.set()
+            await may_go_on.wait()
+            return await get(name, begin, end)
+
+        shelf.get = late  # type: ignore[method-assign]
+        reading = asyncio.ensure_future(node.content_of(name))
+        await begun.wait()
+        await node.broker.delete(name, None)
+        assert not shelf.objects
+        may_go_on.set()
+        with pytest.raises(ShuttingDown):
+            await reading
     assert not crashes
 
 

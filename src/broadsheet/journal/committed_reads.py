@@ -117,7 +117,7 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
     Raises:
         Trimmed: no fragment has them. Corrupt: they are damaged.
         StoreUnhealthy: no file could be opened for them within `descriptor_wait`.
-        OSError: the store does not answer.
+        OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
     """
     most = min(stop - offset, replica.context.config.read_bytes_max)
     _require_agreement(replica, offset)
@@ -142,7 +142,11 @@ async def read_chunk(replica: Replica, offset: ByteOffset, stop: ByteOffset) -> 
             f" {next_begin(replica, offset)}"
         )
     length = min(most, fragment.end - offset)
-    return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+    try:
+        return Chunk(offset=offset, data=await replica.store.read(replica.name, fragment, offset, length))
+    except Corrupt:
+        _require_open(replica, offset)  # A deletion removes fragments while they are read: that is no damage.
+        raise
 
 
 def _require_agreement(replica: Replica, offset: ByteOffset) -> None:
