@@ -35,7 +35,7 @@ from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.history import refuse_other_query
-from broadsheet.sink.core.producers import HeldPublisher
+from broadsheet.sink.core.producers import HeldPublisher, OutsidePublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
 from broadsheet.spark.commits import CommitJournal
@@ -138,7 +138,7 @@ def _key(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-_held = HeldPublisher()
+_held, _outside = HeldPublisher(), OutsidePublisher()
 
 
 def new_producer() -> ProducerId:
@@ -293,7 +293,9 @@ class SinkWriter(DataSourceStreamArrowWriter):
         assert context is not None, "a task has a context"
         batch, query = task_of(context.getLocalProperty)
         if not self.is_exact:
-            intents, row_count = self._append(iterator, Publisher(new_producer()), Flag.OUTSIDE)
+            publisher = _outside.take(process=os.getpid(), new_producer=new_producer)
+            _, row_count = self._append(iterator, publisher, Flag.OUTSIDE)
+            _outside.keep(publisher, process=os.getpid())
             return Done(query, batch, [], row_count)
         assert self.plan is not None, "PLAN ran"
         refuse_other_query(self.plan.query, query, journal=self.commit_journal)

@@ -4,8 +4,9 @@ A producer id belongs to one fence and one worker process. It is used again only
 clock of this process's last intents. If PLAN does not, then those intents were not committed, or their
 acknowledgement may still arrive and would roll back what the producer sends next.
     held --take--> in a task, held by nobody --keep--> held
-A task that fails does not call `keep`, so its producer is never used again. This module draws no entropy:
-the caller gives new ids. Source: pipelines.8.
+A task that fails does not call `keep`, so its producer is never used again. Messages that commit by
+themselves have no intents, so `OutsidePublisher` asks no PLAN. This module draws no entropy: the caller gives
+new ids. Source: pipelines.8.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,3 +50,24 @@ class HeldPublisher:
         """Hold `publisher` until the next task, whose PLAN tells whether these intents were committed."""
         self.process, self.fence, self.publisher = process, plan.fence, publisher
         self.acknowledged = max((intent.clock for intent in intents), default=NO_CLOCK)
+
+
+class OutsidePublisher:
+    """Holds, between two tasks of a worker process, the publisher of messages that commit by themselves.
+
+    A node remembers each producer of a journal for a day and a GiB at least. A new one for each task would
+    be more than a producer index holds.
+    """
+
+    def __init__(self) -> None:
+        self.process = 0
+        self.publisher: Publisher | None = None
+
+    def take(self, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
+        """The held publisher, or a new one. Afterwards none is held, so a task that fails leaves none."""
+        old, self.publisher = self.publisher, None
+        return old if old is not None and self.process == process else Publisher(new_producer())
+
+    def keep(self, publisher: Publisher, *, process: int) -> None:
+        """Hold `publisher`, all of whose messages were acknowledged by their journals."""
+        self.process, self.publisher = process, publisher
