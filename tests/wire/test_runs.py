@@ -5,7 +5,15 @@ import asyncio
 import pytest
 
 from broadsheet.base.types import Buffer
-from broadsheet.errors import NotFound, Status, TooLarge, Unauthenticated, Unknown, WrongAppendOffset
+from broadsheet.errors import (
+    NotFound,
+    Status,
+    TooLarge,
+    Unauthenticated,
+    Unknown,
+    Unreachable,
+    WrongAppendOffset,
+)
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream
 from broadsheet.wire.limits import WireLimits
@@ -243,6 +251,29 @@ async def test_a_sender_that_gives_up_gives_its_room_back() -> None:
 
         await asyncio.gather(*[run.send((bytes(3 << 20),)) for _ in range(4)])
         assert run.unanswered_bytes == 0
+        await client.close()
+
+
+async def test_a_run_that_waits_is_refused_where_its_stream_is_closed_meanwhile() -> None:
+    """The client's task that sends all small appends of a journal ended with an assertion.
+
+    The journal had been deleted and made again. All appends that waited were late, and nothing was wrong.
+    """
+    async with world() as w:
+        (client, run), log = await opened(w, is_holding=True), w.methods.log
+        first = [asyncio.create_task(run.send([bytes(3 << 20)])) for _ in range(3)]
+        await until(lambda: len(log.held) == 3)
+        waiting = asyncio.create_task(run.send([b"x" * 1_000_000]))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(run.close())
+
+        with pytest.raises(Unreachable, match="nothing of this was sent"):
+            await asyncio.wait_for(waiting, 5)
+        with pytest.raises(Unreachable, match="nothing of this was sent"):
+            await run.send([b"late"])
+        log.release()
+        assert [(await each).begin for each in first] == [0, 3 << 20, 6 << 20]
+        await closing
         await client.close()
 
 

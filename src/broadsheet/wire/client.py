@@ -171,8 +171,7 @@ class ClientRunStream:
             Refused: no record was appended.
             Unknown: the records may have been appended.
         """
-        future = await self.submit(records, at=at)
-        return await future
+        return await (await self.submit(records, at=at))
 
     async def submit(
         self, records: Sequence[Buffer], *, at: int | None = None
@@ -222,6 +221,7 @@ class ClientRunStream:
             self._has_finished = True
             self._connection.machine.finish(self.stream)
             self._connection.mark_dirty()
+            self.on_writable()  # Runs that wait for room are refused.
 
     def check(self) -> None:
         """Assert that no run waits although it has room; true between two turns, checked under -O too."""
@@ -251,7 +251,7 @@ class ClientRunStream:
     @property
     def has_ended(self) -> bool:
         """Whether nothing can be submitted any more."""
-        return self._error is not None or self._away is not None
+        return self._error is not None or self._away is not None or self._has_finished
 
     def _raise_if_ended(self) -> None:
         """Refuse a run on a stream that has ended. It was not sent, so an `Unknown` end becomes a refusal."""
@@ -261,7 +261,8 @@ class ClientRunStream:
             raise Unreachable(f"the run stream had ended, and nothing of this was sent: {self._error}")
         if self._error is not None:
             raise self._error
-        assert not self._has_finished, "the stream was closed by us"
+        if self._has_finished:
+            raise Unreachable("the run stream was closed by us, and nothing of this was sent")
 
     # ------------------------------------------------------------------ for the connection
 
