@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import broadsheet
+from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, LogStreamId, Offset
 from broadsheet.client_sync import SyncJournals
 from broadsheet.errors import BroadsheetError, Corrupt, Status
@@ -192,6 +194,28 @@ async def test_healing_waits_for_space_and_descriptors(op: str, error: int, name
         assert await append(node, NAME, b"on") is Status.OK
         assert faulty.faults.faults_hit == {op: 2}
         assert await shown(node, NAME) == b"a" * 2100 + b"on"
+    assert not crashes
+
+
+async def test_files_that_are_stored_while_a_journal_heals_are_removed() -> None:
+    """An idle journal kept them until its next upload or start, however much room they took."""
+    disk, shelf, crashes = SimDisk(), Shelf(None, {}), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    soon = replace(ROOMY, upload_retry_min=Duration(MILLISECOND), upload_retry_max=Duration(MILLISECOND))
+    async with running(disk, shelf, seed=1, crashes=crashes, config=soon, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica = await node.broker.replica(NAME)
+        shelf.is_shut = True
+        for _ in range(3):
+            assert await append(node, NAME, b"a" * 700) is Status.OK
+        faulty.plan(Fault("write_at", error=errno.ENOSPC, name="*/seal.new", times=3))
+        node.broker._context.log.quarantine(replica.stream)
+        await until(lambda: replica.log_fault)
+        shelf.is_shut = False
+        await until(lambda: not replica.closed)
+        assert replica.log_fault, "it is not healed yet"
+        await until(lambda: not replica.log_fault)
+        await until(lambda: disk.list(replica.directory) == [replica.spool.name.rpartition("/")[2]])
     assert not crashes
 
 

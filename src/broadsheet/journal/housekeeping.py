@@ -204,6 +204,7 @@ class Housekeeping:
             if not self._is_checkpointing and await self.healing.attempt():
                 break
             await asyncio.sleep(in_seconds(HEAL_RETRY))
+        self._consider_removal()  # What was stored meanwhile waits for a checkpoint that does not name it.
         self.consider_checkpoint()
 
     def checkpoint(self) -> None:
