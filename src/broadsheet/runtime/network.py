@@ -162,9 +162,8 @@ class TCPListener:
                 chosen.append(sock)
             else:
                 sock.close()  # It was reset while it waited.
-        room = TAKES_MAX - len(chosen)
-        is_crowded = bool(self._spoken or self._finished) or len(self._silent) > room
-        for sock in list(self._silent)[: min(room, SILENT_TAKES_MAX) if is_crowded else room]:
+        room = TAKES_MAX - len(chosen)  # None, if more of the others wait.
+        for sock in list(self._silent)[: room if len(self._silent) <= room else min(room, SILENT_TAKES_MAX)]:
             del self._silent[sock]
             chosen.append(sock)
         for sock in chosen:

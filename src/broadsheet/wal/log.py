@@ -469,10 +469,10 @@ class Log:
         places: list[Place] = []
         size = 0
         for place in state.runs(offset, state.next):
-            expected = places[-1].end if places else offset
-            is_there = place.begin <= expected and place.lap in self.pool.laps
-            if not is_there or place.at & OPEN or position(place.lap, place.at) >= self._durable:
-                return places if places or is_there else None
+            if place.lap == LOST:
+                break
+            if place.at & OPEN or position(place.lap, place.at) >= self._durable:
+                return places
             if places and size + place.length > bytes_max:
                 return places
             places.append(place)
@@ -1003,8 +1003,6 @@ class Log:
         pool, end = self.pool, self.segments.filled[index]
         if index in pool.rooms:
             pool.rooms[index] = end
-            if self._last is not None and self._last.index == index:
-                self._last.filled = end
         elif end >= self.segments.wanted[index]:
             pool.add_free(index, end)
         self._open_to_appends()
