@@ -78,7 +78,7 @@ TARGETS = (
             "tests/sink",
             "tests/spark/test_commits.py",
             "tests/spark/test_offsets.py",
-            "tests/spark/test_sink.py",
+            "tests/spark/test_options.py",
         ),
         (("pipeline", 1, 20),),
     ),

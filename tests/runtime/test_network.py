@@ -13,6 +13,7 @@ from broadsheet.runtime.network import (
     FINISHED_MAX,
     KEEPALIVE_IDLE_S,
     SILENT_MAX,
+    SILENT_TAKES_MAX,
     SPOKEN_MAX,
     TAKES_MAX,
     TCPNetwork,
@@ -129,6 +130,25 @@ async def test_few_connections_are_taken_in_one_turn_of_the_loop() -> None:
     assert most <= 2 * TAKES_MAX
     for sock in socks:
         sock.close()
+
+
+async def test_fewer_are_taken_in_one_turn_of_many_that_say_nothing() -> None:
+    """They are most often a flood: a protocol for each costs the time in which others are served."""
+    Counted.made = Counted.lost = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    socks = [socket.create_connection(address) for _ in range(100)]
+    most = before = 0
+    async with asyncio.timeout(10):
+        while Counted.made < 50:
+            await asyncio.sleep(0)
+            most, before = max(most, Counted.made - before), Counted.made
+        while Counted.made < 100:  # noqa: ASYNC110 - the condition is the other side of a socket.
+            await asyncio.sleep(0)
+    await listener.close()
+
+    assert most <= 2 * SILENT_TAKES_MAX
+    await all_lost(socks, 100)
 
 
 async def test_a_connection_that_was_closed_before_it_was_taken_costs_nothing() -> None:

@@ -94,6 +94,18 @@ def test_rows_for_the_commit_journal_are_refused(node: Any) -> None:
         assert client.journals.status("com/c").end == 0
 
 
+def test_the_rows_of_a_task_are_in_the_journals_when_it_tells_what_to_commit(node: Any) -> None:
+    """Its intents are committed next: rows that still waited in the task would be lost."""
+    with connect_sync(node.address) as client:
+        client.journals.create("o/rows")
+        writer = SinkWriter(GOOD | {"address": node.address, "journal": "o/rows"}, ROWS)
+        batches = [pa.record_batch({"x": [1, 2]}), pa.record_batch({"x": [3]})]
+
+        intents, row_count = writer._append(iter(batches), Publisher(ProducerId(1)), Flag.CONTINUE)
+        stored = b"".join(chunk.data for chunk in client.journals.read("o/rows"))
+        assert (len(intents), row_count, stored.count(b"\n")) == (1, 3, 3)
+
+
 def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task with rows for thousands of journals held megabytes of each until its end."""
     monkeypatch.setattr(sink, "WAITING_BYTES_MAX", 100_000)

@@ -320,6 +320,10 @@ async def test_a_damaged_old_record_pins_nobody_and_ends_nothing(size: int) -> N
     assert told == [B], "its domain is told, once"
     with pytest.raises(StreamQuarantined):
         bench.send(B, b"more")
+    with pytest.raises(StreamQuarantined, match="lost records"):
+        await bench.log.read(B, Offset(0), 1 << 20)
+    (behind,) = await bench.log.read(B, Offset(1), 1 << 20)
+    assert [record.payload for record in behind.records()] == [b"b" * size], "what is sound is still read"
     bench.log.check()
     kept = [content for name, content in disk.state.image().items() if "quarantine-" in name]
     assert any(b"B" * 8 + b"?" + b"B" * (size - 9) in content for content in kept), (

@@ -17,7 +17,7 @@ from broadsheet.wal.segments import QUARANTINE_PREFIX, Segments
 from simulator.disk import SimDisk, SimFile
 from tests.wal.harness import A, B, C, abandon, after_power_cut, files_open, open_log, opened, payloads
 from tests.wal.histories import read_image
-from tests.wal.test_relief import SEGMENT, _with_a_damaged_record, roll_on
+from tests.wal.test_relief import SEGMENT, TIGHT, _with_a_damaged_record, roll_on
 
 
 class KilledError(Exception):
@@ -41,6 +41,30 @@ async def test_a_full_disk_that_cannot_keep_what_is_damaged_leaks_no_file(
     assert bench.log.is_quarantined(B)
     assert not is_open
     disk.state.quota_bytes = 1 << 40
+    await abandon(bench)
+
+
+async def test_what_a_full_disk_could_not_keep_pins_its_segment_only_until_it_is_kept() -> None:
+    """The disk has space again, and the bytes are set aside: the log must not stay full for ever."""
+    disk, bench = await _with_a_damaged_record()
+    await bench.settled()
+    await abandon(bench)
+    disk.state.locks.clear()
+    disk.state.quota_bytes = 0
+    bench = await open_log(disk, config=TIGHT, seed=2)
+    pinned = bench.log.status().lap_oldest
+    assert not bench.log.status().quarantine_files
+    disk.state.quota_bytes = 1 << 40
+    async with asyncio.timeout(10):
+        while not bench.log.status().quarantine_files:  # noqa: ASYNC110 - the log tries again by itself.
+            await asyncio.sleep(0.001)
+    bench.log.drop(B)
+    bench.log.drop(C)
+    await roll_on(bench, 10)
+    await bench.settled()
+
+    assert bench.log.status().lap_oldest > pinned
+    assert not bench.crashes
     await abandon(bench)
 
 
