@@ -93,7 +93,7 @@ def _methods() -> list[Method]:
     return [
         row("fuzz.echo", ECHO, Shape.UNARY, Asked, _echo),
         row("fuzz.sum", SUM, Shape.STREAM, Empty, _sum),
-        row("fuzz.append", APPEND, Shape.RUN, Empty, lambda _call, _request: RunOpened(EMPTY, _Sink())),
+        row("fuzz.append", APPEND, Shape.RUN, Empty, lambda _call, _request: RunOpened(EMPTY, _Sink(), 4096)),
     ]
 
 

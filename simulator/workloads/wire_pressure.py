@@ -18,7 +18,7 @@ import msgspec
 
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import ConnectionId
-from broadsheet.errors import BroadsheetError
+from broadsheet.errors import BroadsheetError, Refused
 from broadsheet.wire.client import ClientStream
 from broadsheet.wire.method import Call, Empty
 from simulator.workload import Episode, Violation
@@ -141,6 +141,8 @@ class Pressure(ClientSide):
                         await asyncio.gather(sender, return_exceptions=True)
                         sender = asyncio.ensure_future(send())
                 told = await stream.reply(Told)
+        except Refused as error:  # As where every place for a stream is taken.
+            self._run.history.reject(operation, type(error).__name__)
         except (BroadsheetError, TimeoutError):
             self._run.history.lose(operation)
         else:

@@ -49,6 +49,18 @@ PLANTED = [
         ("if self._waiting or not self._has_room(size):", "if not self._has_room(size):"),
     ),
     (
+        "wire_joined_frames_at_one_place",
+        "Each frame of a joined run is told where the run begins (ADR 0196).",
+        f"{WIRE}.run:Run.answer",
+        ("begin += size", "pass"),
+    ),
+    (
+        "wire_joined_frames_answered_once",
+        "Only the first frame of a joined run is answered (ADR 0196).",
+        f"{WIRE}.run:Run.answer",
+        ("for count, size in self.frames:", "for count, size in self.frames[:1]:"),
+    ),
+    (
         "wire_read_while_it_waits",
         "A connection is read while it waits for its turn.",
         f"{WIRE}.server_connection:ServerConnection.update_reading",

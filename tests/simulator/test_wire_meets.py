@@ -9,8 +9,8 @@ from simulator.campaign import run_campaign
 from simulator.plan import Tier
 
 MARKS = (
-    "wire.cancelled", "wire.drained", "wire.expelled", "wire.goaway", "wire.held", "wire.late", "wire.narrow",
-    "wire.row", "wire.row_waited", "wire.turn_waited",
+    "wire.cancelled", "wire.drained", "wire.expelled", "wire.goaway", "wire.held", "wire.joined",
+    "wire.late", "wire.narrow", "wire.row", "wire.row_waited", "wire.turn_waited",
 )  # fmt: skip
 
 

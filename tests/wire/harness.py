@@ -59,6 +59,7 @@ class Log:
         self.is_holding = False
         self.is_ended = False
         self.refuse_above = 1 << 62
+        self.joined_bytes_max = 0
 
     def on_run(self, run: Run) -> None:
         if self.is_holding:
@@ -213,13 +214,13 @@ class Methods:
         return Reply(EMPTY)
 
     def append(self, _call: Call, _request: Echo) -> RunOpened:
-        return RunOpened(EMPTY, self.log)
+        return RunOpened(EMPTY, self.log, self.log.joined_bytes_max)
 
     async def append_later(self, _call: Call, request: Echo) -> RunOpened:
         await asyncio.sleep(0)
         if request.number:
             raise NotFound("there is no such log")
-        return RunOpened(EMPTY, self.log)
+        return RunOpened(EMPTY, self.log, self.log.joined_bytes_max)
 
 
 class World:

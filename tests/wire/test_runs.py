@@ -3,7 +3,10 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from broadsheet.base.machine import Event
 from broadsheet.base.types import Buffer
 from broadsheet.errors import (
     NotFound,
@@ -16,9 +19,10 @@ from broadsheet.errors import (
 )
 from broadsheet.wire import frame as f
 from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream
+from broadsheet.wire.events import RunReceived
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, RunOpened
-from broadsheet.wire.run import RUN_BYTES
+from broadsheet.wire.run import RUN_BYTES, joining
 from tests.wire.harness import Echo, Empty, World, until, world
 
 
@@ -377,3 +381,90 @@ async def test_a_run_stream_that_was_opened_in_time_outlives_the_deadline_of_its
         assert acknowledged.end == 3
         assert w.methods.log.is_ended
         await client.close()
+
+
+async def test_frames_that_come_together_are_one_run_and_each_has_its_own_answer() -> None:
+    """ADR 0196: a run costs 30 us whatever it holds. Who sent many small frames paid it for each."""
+    async with world() as w:
+        log = w.methods.log
+        log.joined_bytes_max = 1000
+        client, run = await opened(w, is_holding=True)
+        answers = [await run.submit([bytes([n]) * n, b"!"]) for n in range(1, 6)]
+        await until(lambda: bool(log.held))
+        joined = [(each.sequence, each.count, each.size, each.frames) for each in log.held]
+        log.release()
+        found = [await each for each in answers]
+
+        assert joined == [(0, 10, 20, [(2, 2), (2, 3), (2, 4), (2, 5), (2, 6)])]
+        assert [(each.sequence, each.count, each.begin, each.end) for each in found] == [
+            (0, 2, 0, 2), (2, 2, 2, 5), (4, 2, 5, 9), (6, 2, 9, 14), (8, 2, 14, 20),
+        ]  # fmt: skip
+        assert bytes(log.content) == b"".join(bytes([n]) * n + b"!" for n in range(1, 6))
+        await run.close()
+        await client.close()
+
+
+async def test_each_frame_of_a_joined_run_that_is_refused_is_told() -> None:
+    """A frame without an answer leaves its caller waiting, and its bytes in the window."""
+    async with world() as w:
+        log = w.methods.log
+        log.joined_bytes_max, log.refuse_above = 1000, 10
+        client, run = await opened(w)
+        answers = [await run.submit([b"x" * 4]) for _ in range(5)]
+        found = await asyncio.gather(*answers, return_exceptions=True)
+        after = await run.send([b"y"])
+
+        assert [type(each) for each in found] == [TooLarge] * 5
+        assert (after.sequence, after.begin, after.end) == (5, 0, 1)
+        (server,) = w.server.connections.values()
+        assert server.runs.unanswered_bytes == 0
+        await client.close()
+
+
+async def test_joined_frames_give_back_all_that_they_held() -> None:
+    """What is not given back is missing for good: the connection would stop after a few thousand frames."""
+    limits = WireLimits(frame_bytes_max=1 << 20, in_flight_bytes_max=1 << 20)
+    async with world(limits) as w:
+        w.methods.log.joined_bytes_max = 256 << 10
+        client, run = await opened(w)
+        for _ in range(40):
+            answers = [await run.submit([b"x" * 30_000]) for _ in range(8)]
+            ends = [(await each).end for each in answers]
+            assert ends == sorted(ends)
+        (server,) = w.server.connections.values()
+
+        assert len(w.methods.log.content) == 40 * 8 * 30_000
+        assert server.runs.unanswered_bytes == 0
+        await client.close()
+
+
+FRAMES = st.lists(
+    st.tuples(st.sampled_from((1, 1, 1, 3)), st.integers(0, 40), st.sampled_from((None, None, None, 7))),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(FRAMES, st.integers(0, 100))
+def test_only_frames_that_stand_together_are_joined(
+    frames: list[tuple[int, int, int | None]], bytes_max: int
+) -> None:
+    """One of another stream keeps its place; one with an offset, or empty, has an outcome of its own."""
+    events: list[Event] = [
+        RunReceived(stream=stream, sequence=number, count=1, at=at, content=memoryview(bytes(size)))
+        for number, (stream, size, at) in enumerate(frames)
+    ]
+    groups: list[list[RunReceived]] = []
+    while (taken := sum(map(len, groups))) < len(events):
+        groups.append(joining(events, taken, bytes_max))
+
+    assert [each for group in groups for each in group] == events
+    for group, following in zip(groups, [*groups[1:], []], strict=True):
+        size = sum(len(each.content) for each in group)
+        assert len({each.stream for each in group}) == 1
+        if len(group) > 1:
+            assert all(each.at is None and each.content for each in group)
+            assert size <= bytes_max
+        if following and (first := following[0]).stream == group[0].stream:
+            may_join = all(each.at is None and each.content for each in (*group, first))
+            assert not may_join or size + len(first.content) > bytes_max, "joins what it may"

@@ -12,6 +12,8 @@ GIB = 1024 * MIB
 CACHE_BYTES_MIN = 16 * MIB
 RUN_BYTES_MAX = MIB
 """Bytes of one run, at most: it is hashed on the loop."""
+JOINED_BYTES_MAX = 256 * KIB
+"""Bytes of runs that are appended as one, at most."""
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
 """The largest log record without its content: a proposal with the largest registers."""
@@ -129,6 +131,11 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def run_bytes_max(self) -> int:
         """The most content of one run: it is hashed on the loop, and it must fit into one log record."""
         return min(RUN_BYTES_MAX, self._record_bytes)
+
+    @property
+    def joined_bytes_max(self) -> int:
+        """The most content of runs that are appended as one: an empty pipeline must admit it (ADR 0196)."""
+        return min(JOINED_BYTES_MAX, self.run_bytes_max, self.limits.pending_bytes_max)
 
     @property
     def closed_max(self) -> int:

@@ -281,7 +281,9 @@ class Service:
         """Open a stream of appends that arrive in runs; their one condition may be an offset."""
         replica = await self._broker.replica(request.journal, request.create_revision, by=call.deadline)
         reply = RunReply(journal=replica.info, run_bytes_max=self._config.run_bytes_max)
-        return RunOpened(body=reply, sink=AppendRunSink(replica))
+        return RunOpened(
+            body=reply, sink=AppendRunSink(replica), joined_bytes_max=self._config.joined_bytes_max
+        )
 
     async def read(self, call: Call, request: ReadRequest, stream: RoomyStream) -> Reply:
         """Committed bytes, chunk by chunk."""

@@ -118,6 +118,8 @@ class RunOpened(msgspec.Struct, frozen=True):
     """The reply to the opening request."""
     sink: RunSink
     """Takes the stream's runs from now on."""
+    joined_bytes_max: int = 0
+    """Frames that come together and want no offset are one run up to so many bytes (ADR 0196); 0: no two."""
 
 
 UnaryHandler: TypeAlias = Callable[[Call, Any, memoryview], Reply | Awaitable[Reply]]

@@ -24,7 +24,7 @@ from broadsheet.access.claims import ANYONE, Principal
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration, Instant, after, since
-from broadsheet.base.types import ConnectionId
+from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.errors import (
     BroadsheetError,
     Cancelled,
@@ -44,7 +44,7 @@ from broadsheet.wire.account import Accounts, Holding, Owned
 from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
 from broadsheet.wire.connection_machine import Phase
-from broadsheet.wire.connection_protocol import ConnectionProtocol, WirePorts
+from broadsheet.wire.connection_protocol import JOIN_BYTES_MAX, ConnectionProtocol, WirePorts
 from broadsheet.wire.events import (
     Broken,
     CallsReceived,
@@ -61,7 +61,7 @@ from broadsheet.wire.events import (
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
-from broadsheet.wire.run import Run, ServedRunStream
+from broadsheet.wire.run import Run, ServedRunStream, joining
 from broadsheet.wire.send_shares import SendShares
 from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.stream import StreamEnd
@@ -364,7 +364,11 @@ class ServedRunStreams:
             )
         accounts.opened(holding)
         self._ends[stream] = ServedRunStream(
-            opened.sink, stream, connection=connection.connection, send=self._on_answered
+            opened.sink,
+            stream,
+            connection=connection.connection,
+            send=self._on_answered,
+            joined_bytes_max=opened.joined_bytes_max,
         )
         connection.machine.accept_run(stream, f.encode(opened.body))
         connection.mark_dirty()
@@ -372,16 +376,28 @@ class ServedRunStreams:
         if connection.machine.streams[stream].has_peer_finished:
             self.on_finish(stream)  # FINISH came before the stream was accepted.
 
-    def on_run(self, event: RunReceived) -> None:
-        """Pass a received run to the sink."""
+    def on_runs(self, events: Sequence[Event], number: int) -> int:
+        """Pass the run frame `events[number]` to the sink, with those behind it that join it; how many."""
+        event = events[number]
+        assert type(event) is RunReceived, "the caller has looked"
         end = self._ends.get(event.stream)
         if end is None:
-            return
-        connection = self._connection
+            return 1
+        connection, frames = self._connection, joining(events, number, end.joined_bytes_max)
+        parts = [each.content for each in frames]
+        size = sum([len(part) for part in parts])
         self._owing[end] = None
-        run = Run(end, event, connection.keep(event.content))
+        kept: tuple[Buffer, ...]
+        if len(parts) == 1:
+            kept = (connection.keep(parts[0]),)
+        else:
+            hit("wire.joined")
+            is_small = size <= len(parts) * JOIN_BYTES_MAX
+            kept = (b"".join(parts),) if is_small else tuple([connection.keep(part) for part in parts])
+        run = Run(end, frames, kept)
         connection.backpressure.take(run.held_bytes)
         end.on_run(run)
+        return len(frames)
 
     def on_finish(self, stream: int) -> None:
         """The dialler sends no more."""
@@ -938,22 +954,28 @@ class ServerConnection(ConnectionProtocol):
     def on_events(self, events: list[Event], now: Instant) -> None:
         """Process events in order, within the share of this turn; the others stay pending."""
         self.asked_at = now
-        share = self.share
-        for number, event in enumerate(events):
+        share, number = self.share, 0
+        while number < len(events):
+            event, number = events[number], number + 1
             if self.machine.phase is Phase.BROKEN and type(event) is not Broken:
                 continue  # No answer could be sent, and after a bad token the caller is no longer known.
             if type(event) is CallsReceived:
                 left = serve_calls(self, event, now)
                 if left is not None:
-                    self._pending = [left, *events[number + 1 :]]
+                    self._pending = [left, *events[number:]]
                     break
+            elif type(event) is RunReceived:
+                count = self.runs.on_runs(events, number - 1)
+                number += count - 1
+                if share is not None:
+                    share.units -= count - 1
             else:
                 _ON[type(event)](self, event, now)
             if share is None:
                 continue
             share.units -= _UNITS.get(type(event), 1)
             if share.is_over or self.backpressure.is_held:
-                self._pending = events[number + 1 :]
+                self._pending = events[number:]
                 break
         if self.machine.phase is Phase.BROKEN and self._pending:
             pending, self._pending = self._pending, []  # No answer could be sent, so requests are dropped.
@@ -1136,9 +1158,6 @@ class ServerConnection(ConnectionProtocol):
         if event.stream not in self.tasks:
             self.machine.ended(event.stream)
 
-    def _on_run(self, event: RunReceived, _now: Instant) -> None:
-        self.runs.on_run(event)
-
     # ------------------------------------------------------------------ answers
 
     def reply(self, stream: int, reply: Reply, method: Method | None = None) -> None:
@@ -1297,6 +1316,5 @@ _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] 
     HelloReceived: ServerConnection._on_hello,  # noqa: SLF001
     MessageReceived: ServerConnection._on_message,  # noqa: SLF001
     OpenReceived: ServerConnection._on_open,  # noqa: SLF001
-    RunReceived: ServerConnection._on_run,  # noqa: SLF001
     TokenReceived: ServerConnection._on_token,  # noqa: SLF001
 }
