@@ -12,6 +12,7 @@ from time import process_time
 from typing import Any, ClassVar, Final, TypeVar
 
 from broadsheet.base.types import NodeId
+from broadsheet.errors import BroadsheetError
 from simulator.clock import NodeClock
 from simulator.coverage import Coverage
 from simulator.disk import SimDisk
@@ -25,6 +26,11 @@ from simulator.trace import StoriesTraced, Trace
 from simulator.workload import Episode, Violation, Workload
 from simulator.world import Life, World
 
+MS: Final = 1_000_000
+BLIND: Final = 0.1
+"""Of the disks that are started, the share of which a start could read nothing for a while."""
+BLIND_LIVES: Final = 1_000_000
+"""Where the numbers of such lives begin."""
 LIFE_NS: Final = 3_600_000_000_000
 """How long one life may take, in virtual time."""
 NODE: Final = "n1"
@@ -121,6 +127,48 @@ class CrashEpisode:
         """
         found = self._lived(disk_state, work, clock=clock, operations=operations)
         return found[0] if found else None
+
+    def blind(
+        self,
+        disk_state: DiskState,
+        work: Callable[[Life, SimDisk], Coroutine[Any, Any, object]],
+        *,
+        clock: NodeClock | None = None,
+        share: float = BLIND,
+    ) -> bool:
+        """Now and then one life more, whose disk fails all reads for a while: nothing is lost by it.
+
+        A start may end by it, and the next one finds everything (ADR 0198).
+
+        Args:
+            work: a start, which may be refused.
+            share: how often.
+
+        Returns:
+            Whether there was one.
+        """
+        draw, health = stream(self.plan.seed, "blind", self.lives), disk_state.health
+        if draw.random() >= share:
+            return False
+        begin = self.world.now + draw.choice((0, 0, 20_000, 200_000, MS)) + draw.randrange(100_000)
+        end = begin + draw.choice((1_000, 100_000, MS, 300 * MS, 2_000 * MS, 4_500 * MS, 12_000 * MS))
+
+        def fail(count: int) -> None:
+            health.read_outages = count
+
+        self.world.at(begin, None, fail, 1)
+        self.world.at(end, None, fail, 0)
+        health.may_fail_reads = True
+        self.lives += BLIND_LIVES  # The others keep their numbers, by which stored plans draw.
+        try:
+            self._lived(disk_state, work, clock=clock)
+        except (OSError, BroadsheetError) as error:
+            self.trace.note("blind", repr(error))
+        self.lives -= BLIND_LIVES + 1
+        self.world.run(max(end, self.world.now) + 1, lambda: False)
+        health.may_fail_reads = False
+        disk_state.locks.clear()
+        return True
 
     def _lived(
         self,

@@ -260,6 +260,7 @@ class _Histories(CrashHistories):
                 is_cut, clock = True, self._cut(disk.state)
                 disk = disk._replace(damage=disk.damage._replace(may_lack=disk.damage.is_newest))
             self._forget_locks(disk.state)
+        self.run.blind(disk.state, partial(self._opened, shelf), clock=clock)
         shown: dict[JournalName, bytes] = {}
         said = self.run.live(disk.state, partial(self._looked_at, disk, shelf, shown), clock=clock)
         if said is None and random.random() < 0.4:

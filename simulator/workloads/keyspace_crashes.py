@@ -226,6 +226,7 @@ class KeyspaceHistories(CrashHistories):
                 clock = self._cut(state)
                 disk = disk._replace(clock=None)
             state.locks.clear()
+        self.run.blind(state, self._opened_somehow, clock=clock)
         marks = list(disk.marks)
         said = self.run.live(state, partial(self._look, disk, marks), clock=clock)
         if said is None and random.random() < 0.5:

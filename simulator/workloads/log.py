@@ -52,6 +52,8 @@ EARLY: Final = 0.4
 """Of the disks that are started, the share on which a start was killed before."""
 DAMAGED: Final = 50
 """Damaged disks of an epoch that are judged."""
+BLIND: Final = 0.5
+"""Of the disks on which a log is really started, the share that read nothing for a while before."""
 RESTARTED: Final = 4
 """Disks of an epoch on which a log is really started."""
 READS: Final = 0.2
@@ -250,7 +252,11 @@ class _Histories(CrashHistories):
                 disk_state.power_cut()
             image = {name: bytes(inode.view) for name, inode in sorted(disk_state.files.items())}
             self._look(image, promised, damage, state.position)
-        return {name: bytes(inode.view) for name, inode in sorted(disk_state.files.items())}
+        is_blind = self.run.blind(disk_state, self._opened, share=BLIND)
+        image = {name: bytes(inode.view) for name, inode in sorted(disk_state.files.items())}
+        if is_blind:
+            self._look(image, promised, damage, state.position)
+        return image
 
     async def _opened(self, life: Life, disk: SimDisk) -> None:
         """A start that is to be killed, in its opening or soon behind it."""
