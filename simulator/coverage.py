@@ -30,6 +30,8 @@ ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "wal.block_unreadable": _DAMAGE,
         "wal.copy_found_damage": _DAMAGE,
         "wal.quarantined": _DAMAGE,
+        "wal.recovery.lap_left_over": _DAMAGE,
+        "wal.segment_unread": _DAMAGE,
         "wal.recovery.batch_lost": _DAMAGE,
         "wal.recovery.frame_damaged": _DAMAGE,
         "wal.recovery.gap": _DAMAGE,

@@ -13,11 +13,12 @@ from broadsheet.wal.format import BatchHeader
 from broadsheet.wal.log import Log
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import Record
-from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
+from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content, batches
 from broadsheet.wal.segments import segment_index
 from broadsheet.wal.stream import Place
 from broadsheet.wal.stream_replay import FoundRun, Point
+from broadsheet.wal.survey import log_id_of, shorter, survey
 
 DIRECTORY: Final = "wal"
 UNREADABLE: Final = b"what recovery took cannot be read"

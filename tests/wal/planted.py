@@ -8,16 +8,16 @@ import pytest
 
 from broadsheet.base.types import Buffer
 from broadsheet.errors import BroadsheetError
-from broadsheet.wal import copying, opening, recovery, scan, stream_replay
+from broadsheet.wal import copying, opening, recovery, scan, stream_replay, survey
 from broadsheet.wal.batch import Batch, Encoded
 from broadsheet.wal.extents import Extents
 from broadsheet.wal.format import BatchHeader, FrameHeader
 from broadsheet.wal.log import Log
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.reclaimer import SegmentReclaimer
-from broadsheet.wal.recovery import Found
 from broadsheet.wal.scan import Content, FoundFrame, batches
 from broadsheet.wal.stream import Place
+from broadsheet.wal.survey import Found
 from simulator import logimage
 from simulator.disk import SimDisk, SimFile
 from tests.wal import histories, scenarios
@@ -117,10 +117,10 @@ def stale_tail_kept(patch: pytest.MonkeyPatch) -> None:
 
 def lap_ignored(patch: pytest.MonkeyPatch) -> None:
     """Batches of a former use of the segment count as if they were of this one."""
-    survey = recovery.survey
+    look = survey.survey
 
     def all_laps(index: int, content: Content, name: str) -> Found:
-        found = survey(index, content, name)
+        found = look(index, content, name)
         return found._replace(batches=array("Q", (header.at for header in batches(content))))
 
     walk = recovery.Recovery._walk

@@ -2,11 +2,11 @@
 
 import pytest
 
-from broadsheet.errors import BroadsheetError
+from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 from simulator.disk import SimDisk
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
-from tests.wal.harness import A, B, abandon, open_log, payloads
+from tests.wal.harness import A, B, C, abandon, open_log, payloads
 from tests.wal.one_stream import ROOMY
 from tests.wal.test_relief import SEGMENT, TIGHT, roll_on
 from tests.wal.test_shorter import image_of
@@ -44,6 +44,35 @@ async def test_the_only_batch_of_a_new_lap_is_waited_for(outage: Outage) -> None
         disk.state.locks.clear()
 
 
+@pytest.mark.parametrize("appends", [0, 3], ids=["killed at once", "went on"])
+async def test_a_lap_that_was_begun_twice_is_no_riddle(appends: int, outage: Outage) -> None:
+    """The only batch of the last lap could not be read for long, and a start began that lap in another file.
+
+    Then it could be read, and the next start refused: two files claimed the lap, and no remedy fitted. Or the
+    start had written over it. Nothing tells of the hidden record any more, but its bytes are kept (W7).
+    """
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    name = next(name for name, content in image_of(disk).items() if held[-1] in content)
+    outage[name, 1] = LASTING
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    for n in range(appends):
+        held.append(b"later-%d" % n)
+        await bench.commit(B, held[-1])
+    first = bench.log.status().lap_head
+    await abandon(bench)
+    outage.clear()
+    for seed in (3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        assert bench.log.status().lap_head == first
+        assert payloads((await bench.found(B)).records) == held[len(held) - appends :]
+        await bench.commit(C, b"appends go on")
+        kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
+        assert any(held[-appends - 1] in content for content in kept)
+        await abandon(bench)
+
+
 async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(outage: Outage) -> None:
     """It had no batch, so it counted as free, and was written over: durable records, readable soon."""
     disk = SimDisk()
@@ -51,6 +80,22 @@ async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(out
     name = next(name for name, content in image_of(disk).items() if held[len(held) // 2] in content)
     outage.update(dict.fromkeys(blocks_of(disk, name, first=1), PASSING))
     bench = await open_log(disk, config=ROOMY, seed=2)
+    assert payloads((await bench.found(A)).records) == held
+    await abandon(bench)
+
+
+async def test_a_middle_lap_that_stays_unreadable_refuses_the_start(outage: Outage) -> None:
+    """Its header could be read, so it counted as free, and the start wrote over it."""
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    image = image_of(disk)
+    name = next(name for name, content in image.items() if held[len(held) // 2] in content)
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=1), LASTING))
+    with pytest.raises(ConfigError, match="Start again; if it stays so"):
+        await open_log(disk, config=ROOMY, seed=2)
+    assert image_of(disk) == image, "nothing was changed"
+    outage.clear()
+    bench = await open_log(disk, config=ROOMY, seed=3)
     assert payloads((await bench.found(A)).records) == held
     await abandon(bench)
 

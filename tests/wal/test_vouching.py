@@ -7,8 +7,8 @@ import pytest
 from broadsheet.base.time import Duration
 from broadsheet.wal import LogFull
 from broadsheet.wal.format import BATCH_MAGIC, RowFlag
-from broadsheet.wal.recovery import survey
 from broadsheet.wal.scan import Content
+from broadsheet.wal.survey import survey
 from simulator.disk import SimDisk
 from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, open_log, opened, vouching
 from tests.wal.histories import noise, read_image

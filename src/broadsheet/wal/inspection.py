@@ -16,11 +16,12 @@ from broadsheet.ports import Disk, File
 from broadsheet.wal.opening import read_extents, require_batch
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
-from broadsheet.wal.recovery import Recovery, log_id_of, shorter, survey
+from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
 from broadsheet.wal.segments import read_around, require_readable, segment_index
 from broadsheet.wal.stream import Place
 from broadsheet.wal.stream_replay import FoundRun, Suspect, Verdict
+from broadsheet.wal.survey import log_id_of, shorter, survey
 
 
 class FoundRecord(msgspec.Struct, frozen=True, gc=False):

@@ -65,7 +65,7 @@ from broadsheet.wal.record import (
     recovered_of,
 )
 from broadsheet.wal.recovery import Damage
-from broadsheet.wal.segments import NO_FILE, NO_SPACE
+from broadsheet.wal.segments import LATER, NO_SPACE
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.vouching import VouchTimer
 
@@ -827,7 +827,7 @@ class Log:
                 self.quarantine_files.extend(await self.disk.run(lambda: set_aside(self.segments, kept)))
                 await self._reclaimer.alone(self._accept_extents)
             except OSError as error:
-                if error.errno not in NO_SPACE + NO_FILE:
+                if error.errno not in LATER:
                     self.die(error)
                     return
                 continue

@@ -18,14 +18,15 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
 from broadsheet.wal.format import VERSION, FrameHeader, Kind, RowFlag, SegmentHeader, aligned
-from broadsheet.wal.recovery import Damage, Found, Recovery, Result, log_id_of, shorter, survey
+from broadsheet.wal.recovery import Damage, Recovery, Result
 from broadsheet.wal.scan import Content, frames
 from broadsheet.wal.segments import (
+    LATER,
     LOCK_NAME,
-    NO_FILE,
     NO_SPACE,
     QUARANTINE_PREFIX,
     Segments,
+    begins_unread,
     read_around,
     require_readable,
     segment_index,
@@ -33,6 +34,7 @@ from broadsheet.wal.segments import (
     unreadable,
 )
 from broadsheet.wal.stream_replay import FoundRun, Suspect, suspect_of
+from broadsheet.wal.survey import Found, log_id_of, shorter, survey
 
 JOIN_GAP_BYTES: Final = MIB
 """Damaged places that are no further apart are set aside in one file."""
@@ -146,6 +148,8 @@ def _open_locked(
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
     free = result.free if result else list(segments.files)
+    segments.unread = {index: None for index in free if begins_unread(segments.files[index])}
+    free = [index for index in free if index not in segments.unread]
     opened = OpenedLog(lock, segments, result, free, lacks_streams=lacks_streams)
     remains = result.remains if result is not None else []
     if result is None and lacks_streams:
@@ -271,11 +275,11 @@ def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:
 
 
 def set_aside_if_room(segments: Segments, damage: Sequence[Damage]) -> list[str]:
-    """Like `set_aside`; without space, or a descriptor, the bytes stay where they are."""
+    """Like `set_aside`; without space, a descriptor, or an answer of the disk, the bytes stay."""
     try:
         return set_aside(segments, damage)
     except OSError as error:
-        if error.errno not in NO_SPACE + NO_FILE:
+        if error.errno not in LATER:
             raise
         hit("wal.set_aside_refused")
         return []

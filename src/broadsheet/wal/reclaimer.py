@@ -16,13 +16,12 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import TooLarge
-from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.copying import Copied, copy_forward
 from broadsheet.wal.format import FRAME_BYTES
 from broadsheet.wal.record import LogFull
-from broadsheet.wal.segments import FILL_STEP_BYTES, NO_FILE, NO_SPACE
+from broadsheet.wal.segments import FILL_STEP_BYTES, LATER, NO_FILE, NO_SPACE
 
 FREE_LOW: Final = 2
 """Look for more when fewer segments are free beside the reserve: one is used up while another is filled."""
@@ -289,7 +288,7 @@ class SegmentReclaimer:
             hit("wal.copy_refused")
             self.grow()
         except OSError as error:
-            if error.errno not in (*NO_SPACE, *NO_FILE, DISK_AWAY):
+            if error.errno not in LATER:
                 log.die(error)
                 return
             hit("wal.set_aside_refused")  # Damage pins its segment until there is space for its bytes.

@@ -8,14 +8,12 @@ or shorter than it was, batches behind the last one may be gone with it. Then ev
 including streams of which nothing is left. Source: log.11-15, log.20, W2-W4, W6, W7; ADR 0102.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
-from broadsheet.wal.extents import EXTENTS_NAME, Told
 from broadsheet.wal.format import (
     BATCH_BYTES,
     FRAME_BYTES,
@@ -28,10 +26,8 @@ from broadsheet.wal.format import (
     Kind,
     Row,
     RowFlag,
-    SegmentHeader,
     aligned,
     frame_bytes,
-    read_segment_header,
 )
 from broadsheet.wal.kept_cuts import kept_cuts
 from broadsheet.wal.quick_scan import sound_runs
@@ -39,7 +35,6 @@ from broadsheet.wal.scan import (
     STEP_BYTES,
     Content,
     FoundFrame,
-    batches,
     first_gap,
     frames,
     is_chained,
@@ -48,6 +43,7 @@ from broadsheet.wal.scan import (
     unread_frame,
 )
 from broadsheet.wal.stream_replay import FoundRun, StreamReplay, Suspect, Verdict, suspect_of
+from broadsheet.wal.survey import Found, lap_files
 
 NO_BATCH: Final = -1
 
@@ -59,20 +55,6 @@ class Damage(NamedTuple):
     lap: int
     begin: int
     end: int
-
-
-class Found(NamedTuple):
-    """One segment file, as the survey found it."""
-
-    file: int
-    size: int
-    header: SegmentHeader | None
-    lap: int
-    """The greatest lap of its batches; 0 if it has no batch."""
-    batches: Sequence[int]
-    """The places of whole batch headers of that lap, in order."""
-    newest: BatchHeader | None
-    """The batch header of that lap with the greatest number."""
 
 
 class Result(NamedTuple):
@@ -133,15 +115,10 @@ class Recovery:
         """Walk the log.
 
         Raises:
-            ConfigError: two files claim the same lap.
+            ConfigError: two files claim the same lap, and end with the same batch.
         """
-        by_lap: dict[int, Found] = {}
-        for segment in found:
-            if segment.lap in by_lap:
-                files = f"segments {by_lap[segment.lap].file} and {segment.file} both claim lap {segment.lap}"
-                raise ConfigError(f"{files}: one is a copy: move it away. Nothing was changed")
-            if segment.lap:
-                by_lap[segment.lap] = segment
+        by_lap, left = lap_files(found)
+        self._damage += [Damage(segment.file, segment.lap, BLOCK_BYTES, segment.end) for segment in left]
         head = by_lap[max(by_lap)]
         assert head.newest is not None, "a lap has at least one batch"
         self._oldest = oldest = head.newest.oldest
@@ -407,71 +384,6 @@ def _read_back(held: FoundRun, content: Content) -> Suspect:
     begin = held.at + FRAME_BYTES
     data = content.read(begin, begin + held.length)
     return Suspect(held.offset, held.end, held.generation, held.batch, data, is_whole=True)
-
-
-def survey(index: int, content: Content, name: str) -> Found:
-    """Find out the log, the lap and the batches of one segment file.
-
-    Raises:
-        ConfigError: a version that this program does not know.
-    """
-    header = read_segment_header(content.read(0, BLOCK_BYTES), name)
-    size = content.size
-    if header is not None:
-        content.size = min(size, header.segment_bytes)  # Bytes behind the segment's size are not the log's.
-    lap = 0
-    mine = array("Q")
-    newest: BatchHeader | None = None
-    for batch in batches(content):
-        if header is not None and batch.log_id != header.log_id:
-            continue
-        if batch.lap > lap:
-            lap, mine, newest = batch.lap, array("Q"), None
-        if batch.lap == lap:
-            mine.append(batch.at)
-            if newest is None or batch.batch > newest.batch:
-                newest = batch
-    return Found(index, size, header, lap, mine, newest)
-
-
-def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
-    """The files that are gone, or shorter than they were.
-
-    Args:
-        told: how far each file was filled. None if that is lost, too: then each file must be as long as its
-            header says.
-    """
-    sizes = {segment.file: segment.size for segment in found}
-    if told is None:
-        known = dict.fromkeys(range(max(sizes, default=-1) + 1), BLOCK_BYTES)
-        known |= {s.file: s.header.segment_bytes for s in found if s.header is not None}
-    else:
-        known = told.filled
-    return [index for index, end in known.items() if sizes.get(index, 0) < end]
-
-
-def log_id_of(found: list[Found], told: Told | None = None) -> int | None:
-    """The id of the log that all segments belong to; None if no segment was ever written.
-
-    Raises:
-        ConfigError: the segments belong to several logs.
-    """
-    ids: dict[int | str, int] = {
-        segment.file: segment.header.log_id for segment in found if segment.header is not None
-    }
-    if told is not None:
-        ids[EXTENTS_NAME] = told.log_id
-    for segment in found:
-        if segment.file not in ids and segment.newest is not None:
-            ids[segment.file] = segment.newest.log_id
-    different = list(dict.fromkeys(ids.values()))
-    if len(different) > 1:
-        claims = ", ".join(f"{file}: {log_id:016x}" for file, log_id in ids.items())
-        raise ConfigError(
-            f"the directory has segments of several logs ({claims}): move the foreign ones away. "
-            "Nothing was changed"
-        )
-    return different[0] if different else None
 
 
 def of_batch(batch: BatchHeader) -> Callable[[FrameHeader], bool]:

@@ -14,6 +14,7 @@ from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.ports import Disk, File
 from broadsheet.runtime.failpoints import passed
+from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.wal.config import BLOCK_BYTES, MIB
 from broadsheet.wal.extents import Extents, Told
 from broadsheet.wal.format import VERSION, SegmentHeader
@@ -25,6 +26,8 @@ FILL_STEP_BYTES: Final = 4 * MIB
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
 """Errors for too many open files: nothing was made, and the open files are sound."""
+LATER: Final = (*NO_SPACE, *NO_FILE, DISK_AWAY)
+"""Errors after which damage stays where it is, and is set aside later."""
 
 
 def segment_name(index: int) -> str:
@@ -65,6 +68,9 @@ class Segments:
         self.shortened: dict[int, None] = {}
         """Files that are gone, or shorter than they were. Until `accept`, only their lengths tell of a loss,
         so they are neither made nor filled. Nor are those whose remains could not be zeroed."""
+        self.unread: dict[int, None] = {}
+        """Files that count as free, but whose first batch the disk could not read. A newer lap may begin
+        there, so nothing is written to them until a start can read it."""
         self._is_evidence_kept = False
         """Some remains could not be zeroed, so the extents must go on to say that files are shorter."""
 
@@ -212,6 +218,7 @@ class Segments:
                 and index not in but
                 and index not in self.kept
                 and index not in self.shortened
+                and index not in self.unread
             ),
             None,
         )
@@ -224,13 +231,16 @@ class Segments:
 
 
 def require_readable(file: File) -> None:
-    """Refuse a file of which the disk reads no block: it looks unused, and would be written over.
+    """Refuse a file of which the disk reads no block behind the header: it looks unused.
+
+    It would be written over, and may hold a lap that later laps follow.
 
     Raises:
-        ConfigError: every block is unreadable (EIO). Nothing was changed.
+        ConfigError: every such block is unreadable (EIO). Nothing was changed.
     """
     error: OSError | None = None
-    for at in range(0, file.size(), BLOCK_BYTES):
+    size = file.size()
+    for at in range(BLOCK_BYTES if size > BLOCK_BYTES else 0, size, BLOCK_BYTES):
         try:
             file.read_at(at, BLOCK_BYTES)
         except OSError as raised:
@@ -241,6 +251,18 @@ def require_readable(file: File) -> None:
             return
     if error is not None:
         raise unreadable(file, error)
+
+
+def begins_unread(file: File) -> bool:
+    """Whether the disk cannot read the block in which the first batch of a lap stands."""
+    try:
+        file.read_at(BLOCK_BYTES, BLOCK_BYTES)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        hit("wal.segment_unread")
+        return True
+    return False
 
 
 def unreadable(file: File, error: OSError) -> ConfigError:
