@@ -27,6 +27,7 @@ from broadsheet.journal.service import UnaryAppend
 from broadsheet.message.framing import JSON_LINES, framed
 from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
+from broadsheet.runtime.waiting_line import WOKEN_MAX
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, Running, Shelf, Stored, _idle, _until, running
@@ -360,6 +361,28 @@ async def test_readers_that_come_and_go_while_the_store_hangs_leave_one_task_beh
         await asyncio.sleep(0)
         shelf.gate.set()
         assert [len(found) for found in await asyncio.gather(*readers)] == [2, 2, 2]
+    assert not crashes
+
+
+async def test_each_reader_of_an_index_is_told_the_error_of_the_store_although_others_ask_again() -> None:
+    """The first that asked again made the others hear that their journal was closed."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), SlowShelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 3)
+    shelf.is_down = True
+    async with running(disk, shelf, seed=2, crashes=crashes) as node:
+        indexing = await node.broker.indexing(NAME)
+
+        async def ask_twice() -> None:
+            for _ in range(2):
+                with pytest.raises(OSError, match="the store is down"):
+                    await indexing.points()
+
+        await asyncio.gather(*[ask_twice() for _ in range(2 * WOKEN_MAX)])
+        shelf.is_down = False
+        assert len(await indexing.points()) == 2
     assert not crashes
 
 

@@ -104,9 +104,10 @@ class Indexing:
         self._turn = asyncio.Lock()
         self._readers = WaitingLine()
         """Those that wait for the task that catches up."""
-        self._is_carrying = False
+        self._is_catching_up = False
+        """Whether such a task is there."""
         self._failure: Exception | None = None
-        """Why the last such task did not catch up."""
+        """Why the last such task that ended did not catch up."""
         self._flights = Flights()
         self.end_reason = ""
         """Why the indexing has ended."""
@@ -158,25 +159,24 @@ class Indexing:
             OSError: the store does not answer. ShuttingDown: the journal was closed meanwhile.
         """
         if self._framing is not None and not self._is_loaded and not self.end_reason:
-            await self._carried()
+            await self._caught_up()
         return self._points
 
-    async def _carried(self) -> None:
+    async def _caught_up(self) -> None:
         """Catch up in a task that a cancelled reader does not end: a deletion must wait for its writes.
 
         All readers wait for the same task: of each that came and left while the store is slow, one would be
         left behind.
         """
-        if not self._is_carrying:
-            self._is_carrying = True
-            self._failure = ShuttingDown(f"journal {self._replica.name} was closed")
-            task = self._spawn(self._carry(), f"index.{self._replica.name}")
-            task.add_done_callback(self._on_carried)  # Also of one that is cancelled before it begins.
+        if not self._is_catching_up:
+            self._is_catching_up = True
+            task = self._spawn(self._catch_up_for_readers(), f"index.{self._replica.name}")
+            task.add_done_callback(self._on_caught_up)  # Also of one that is cancelled before it begins.
         await self._readers.wait()
         if self._failure is not None:
             raise self._failure
 
-    async def _carry(self) -> None:
+    async def _catch_up_for_readers(self) -> None:
         try:
             await self.catch_up()
         except (BroadsheetError, OSError) as error:
@@ -184,8 +184,10 @@ class Indexing:
         else:
             self._failure = None
 
-    def _on_carried(self, _task: asyncio.Task[None]) -> None:
-        self._is_carrying = False
+    def _on_caught_up(self, task: asyncio.Task[None]) -> None:
+        self._is_catching_up = False
+        if task.cancelled():
+            self._failure = ShuttingDown(f"journal {self._replica.name} was closed")
         self._readers.wake()
 
     async def at(self, offset: ByteOffset) -> FoundIndex:
@@ -223,7 +225,7 @@ class Indexing:
         return FoundIndex(ByteOffset(0), previous=None)
 
     async def part(self, found: FoundIndex, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of an index that `at` has found, or fewer but one.
+        """Bytes of an index that `at` has found, from `begin` on: at least one, and none at or behind `end`.
 
         Raises:
             Corrupt: they are no longer there. OSError: the store does not answer.
