@@ -12,6 +12,7 @@ from broadsheet.base.time import MILLISECOND, SECOND
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.rereading import CALM, DISK_AWAY, PATIENCE, PAUSE_MAX, Rereading
 from tests.support.faultfs import Rule, mounted
+from tests.support.powercut import ext4_volume
 
 EIO = OSError(errno.EIO, "unreadable", "log")
 
@@ -143,3 +144,28 @@ async def test_the_production_disk_reads_again_in_a_thread(tmp_path: Path) -> No
         assert await asyncio.wait_for(disk.run(lambda: file.read_at(0, 1)), 5) == b"\0"
         file.close()
         disk.close()
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_ext4
+async def test_the_page_cache_is_no_witness_that_the_disk_reads(tmp_path: Path) -> None:
+    """A kernel with large folios kept the page that was to be read, and read it from memory.
+
+    So on each such kernel a disk that had gone away was taken for a bad sector, and its records for lost.
+    """
+    with ext4_volume(tmp_path, size_mib=32) as volume:
+        disk = LocalDisk(volume.path / "node")
+        cached, file = (disk.open(name, create=True) for name in ("cached", "log"))
+        try:
+            for each in (cached, file):
+                each.write_at(0, (bytes(4 << 20),))
+                each.sync()
+            await file.uncache(0, 4 << 20)
+            volume.take_away()
+            disk.rereading._failed_at = time.monotonic_ns()  # As if it had been waited for in vain.
+            with pytest.raises(OSError, match="the disk answers no read"):
+                await disk.run(lambda: file.read_at(1 << 20, 256))
+        finally:
+            cached.close()
+            file.close()
+            disk.close()

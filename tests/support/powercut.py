@@ -71,6 +71,10 @@ class Volume:
         self._unmount()
         self._mount()
 
+    def take_away(self) -> None:
+        """Let the device answer EIO to each read and write from now on; only the page cache is left."""
+        os.truncate(self._image, 0)
+
     def close(self) -> None:
         """Unmount and remove the image; idempotent."""
         if self._image.exists():

@@ -322,8 +322,11 @@ def _pause(length: int) -> bool:
 
 
 def _read_uncached(fd: int, at: int) -> bytes:
-    """A page as the device has it, if it is clean in the page cache."""
-    os.posix_fadvise(fd, at, PAGE_BYTES, os.POSIX_FADV_DONTNEED)
+    """A page as the device has it, if it is clean in the page cache.
+
+    The whole file leaves the cache: the kernel keeps a page that is only a part of a larger folio.
+    """
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     return os.pread(fd, PAGE_BYTES, at)
 
 
