@@ -4,6 +4,9 @@ import pytest
 
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.recovery import Recovery
+from broadsheet.wal.scan import Content
+from broadsheet.wal.survey import survey
 from simulator.disk import SimDisk
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
 from tests.wal.harness import A, B, C, abandon, open_log, payloads
@@ -59,7 +62,11 @@ async def test_a_lap_that_was_begun_twice_is_no_riddle(appends: int, outage: Out
     for n in range(appends):
         held.append(b"later-%d" % n)
         await bench.commit(B, held[-1])
-    first = bench.log.status().lap_head
+    first, segments = bench.log.status().lap_head, bench.log.segments
+    (unread,) = segments.unread
+    segments.wanted[unread] += BLOCK_BYTES
+    others = [index for index in segments.files if index != unread]
+    assert segments.unfilled(but=others) is None, "it is not filled further either, and so not used"
     await abandon(bench)
     outage.clear()
     for seed in (3, 4):
@@ -82,6 +89,19 @@ async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(out
     bench = await open_log(disk, config=ROOMY, seed=2)
     assert payloads((await bench.found(A)).records) == held
     await abandon(bench)
+
+
+async def test_batches_that_vanish_within_a_start_refuse_it() -> None:
+    """The survey had read them, and the walk did not: the node ended with an assertion."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"there")
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"WBat" in content]
+    content = Content.of(image_of(disk)[name])
+    found = survey(0, content, name)
+    with pytest.raises(ConfigError, match="start again"):
+        Recovery(lambda _: Content.of(bytes(content.size)), log_id=1).run([found])
 
 
 async def test_a_middle_lap_that_stays_unreadable_refuses_the_start(outage: Outage) -> None:

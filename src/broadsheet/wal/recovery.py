@@ -115,7 +115,8 @@ class Recovery:
         """Walk the log.
 
         Raises:
-            ConfigError: two files claim the same lap, and end with the same batch.
+            ConfigError: two files claim the same lap, and end with the same batch; or no batch can be read
+            any more.
         """
         by_lap, left = lap_files(found)
         self._damage += [Damage(segment.file, segment.lap, BLOCK_BYTES, segment.end) for segment in left]
@@ -128,7 +129,11 @@ class Recovery:
             tail_at = self._walk(by_lap[lap], self._content(index))
             if lap != head.lap:
                 self._look_behind(by_lap[lap], tail_at, is_known=True)
-        assert self._last is not None, "a lap has at least one batch"
+        if self._last is None:
+            raise ConfigError(
+                "the disk reads no batch of the log any more, and has read some: start again; if it stays so,"
+                " check the disk. Nothing was changed"
+            )
         behind = [(head, tail_at)]
         behind += [(segment, BLOCK_BYTES) for segment in found if segment.file not in laps.values()]
         remains: list[Damage] = []
