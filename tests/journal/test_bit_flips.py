@@ -29,7 +29,7 @@ def spool_of(disk: SimDisk, runs: list[bytes]) -> SpoolFile:
     disk.make_dir("s")
     spool = create(disk, "s", ByteOffset(100))
     for run in runs:
-        spool.stage((run,), wall=7)
+        spool.append((run,), wall=7)
     return spool
 
 
@@ -110,7 +110,7 @@ def test_a_spool_that_does_not_have_its_sum_is_kept_and_not_served() -> None:
     assert not rebuild(disk, "s", plan).damage
 
 
-def test_a_restored_spool_is_as_if_nothing_had_been_staged() -> None:
+def test_a_restored_spool_is_as_if_nothing_had_been_appended() -> None:
     """A broken-off append leaves neither bytes nor sums (journals.6)."""
     random = Random("restore")
     one, other = SimDisk(), SimDisk()
@@ -118,10 +118,10 @@ def test_a_restored_spool_is_as_if_nothing_had_been_staged() -> None:
 
     for _ in range(200):
         saved, doomed = spool.save(), content(random, random.randrange(20, 2 * BLOCK_BYTES))
-        spool.stage((doomed,), wall=1)
+        spool.append((doomed,), wall=1)
         spool.restore(saved)
         kept = content(random, random.randrange(20, BLOCK_BYTES // 4))
-        spool.stage((kept,), wall=2)
-        naive.stage((kept,), wall=2)
+        spool.append((kept,), wall=2)
+        naive.append((kept,), wall=2)
     assert spool.digest() == naive.digest()
     assert spool.read(spool.begin, spool.length) == naive.read(naive.begin, naive.length)

@@ -174,9 +174,9 @@ async def test_a_flipped_bit_in_the_newest_record_is_repaired_before_the_log_vou
     assert await judge(disk, "newest") == "repaired"
 
 
-@pytest.mark.parametrize("staged", [b"", b"never adopted"])
-async def test_one_flipped_bit_before_the_newest_content_is_repaired_whatever_is_staged(
-    staged: bytes,
+@pytest.mark.parametrize("behind", [b"", b"never adopted"])
+async def test_one_flipped_bit_before_the_newest_content_is_repaired_whatever_is_behind(
+    behind: bytes,
 ) -> None:
     """J2, W7: its record did not decode, or its frame was gone, and the append went aside in silence.
 
@@ -186,7 +186,7 @@ async def test_one_flipped_bit_before_the_newest_content_is_repaired_whatever_is
     disk = await lived(is_vouched=False)
     name, at = place_of(disk, PARTS[-1], ".wal")
     spool, end = place_of(disk, PARTS[-1], ".spool")
-    disk.state.change(disk.state.files[spool], Write(end + len(PARTS[-1]), staged))
+    disk.state.change(disk.state.files[spool], Write(end + len(PARTS[-1]), behind))
     for place in range(at - 188, at, 3):
         damaged = copy_of(disk)
         flip(damaged, name, place, 1 << place % 8)

@@ -16,7 +16,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.listing import Listing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
-from broadsheet.journal.streamed_append import Stage, StreamedAppend
+from broadsheet.journal.streamed_append import Phase, StreamedAppend
 from broadsheet.runtime.waiting_line import WOKEN_MAX
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
@@ -97,7 +97,7 @@ async def test_no_clock_runs_against_a_client_while_its_content_is_synced(node: 
     assert replica.pipeline.deadline() is not None
 
     append.finish()
-    assert append.stage is Stage.PLACING
+    assert append.phase is Phase.PLACING
     assert replica.pipeline.deadline() is None
     assert await status_of(append.answered) is Status.OK
 

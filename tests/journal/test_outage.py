@@ -113,7 +113,7 @@ async def test_a_spool_is_compared_with_the_store_when_it_can_be_read(outage: Ou
     disk = SimDisk()
     disk.make_dir("journal")
     spool = create(disk, "journal", ByteOffset(0))
-    spool.stage(PARTS, wall=0)
+    spool.append(PARTS, wall=0)
     grown = Fragment(ByteOffset(0), ByteOffset(len(PARTS[0])), sha1(PARTS[0]).digest(), Codec.NONE)
     outage.update(dict.fromkeys(blocks_of(disk, spool.name), PASSING))
     assert await contradiction(disk, NAME, [spool], [grown]) == ("", {})

@@ -34,11 +34,11 @@ def test_a_small_spool_reserves_nothing_and_a_large_one_stays_ahead_of_its_end()
     """Ten thousand small journals must not hold a megabyte each; a busy one asks once in a megabyte."""
     spool, asked = spool_on(SimDisk())
     while spool.length < RESERVE_BYTES:
-        spool.stage((PIECE,), wall=1)
+        spool.append((PIECE,), wall=1)
     assert asked == []
 
     while spool.length < 8 * RESERVE_BYTES:
-        spool.stage((PIECE, PIECE), wall=1)
+        spool.append((PIECE, PIECE), wall=1)
         assert asked[-1][1] >= spool.length
         assert asked[-1][1] - spool.length <= RESERVE_BYTES
     assert 6 <= len(asked) <= 8
@@ -49,7 +49,7 @@ def test_a_file_system_that_refuses_a_reservation_is_not_asked_again() -> None:
     """Where there is no such call, it would be made for each append."""
     spool, asked = spool_on(SimDisk(), refused_from=1)
     while spool.length < 8 * RESERVE_BYTES:
-        spool.stage((PIECE,), wall=1)
+        spool.append((PIECE,), wall=1)
 
     assert len(asked) == 1
     assert spool.read(spool.begin, len(PIECE)) == PIECE
@@ -61,7 +61,7 @@ def test_a_finished_spool_holds_no_more_of_the_disk_than_its_content(tmp_path: P
     disk.make_dir("s")
     spool = create(disk, "s", ByteOffset(0))
     while spool.length <= RESERVE_BYTES:
-        spool.stage((PIECE,), wall=1)
+        spool.append((PIECE,), wall=1)
     spool.file.sync()
     held = (tmp_path / spool.name).stat().st_blocks * 512
 
@@ -77,8 +77,8 @@ def test_parts_are_staged_as_if_they_were_one_content() -> None:
     """A run's appends are passed on as they came: sums and bytes are those of the whole (W4)."""
     one, other = spool_on(SimDisk())[0], spool_on(SimDisk())[0]
     parts = [PIECE[:1000], PIECE, b"", PIECE[1000:], PIECE * 3]
-    one.stage(parts, wall=5)
-    other.stage((b"".join(parts),), wall=5)
+    one.append(parts, wall=5)
+    other.append((b"".join(parts),), wall=5)
 
     assert (one.digest(), one.end, one.first_append) == (other.digest(), other.end, other.first_append)
     assert one.read(one.begin, one.length) == b"".join(parts)

@@ -17,7 +17,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.staging_area import DIRECTORY, SLICE_BYTES, Staged, StagedBy, StagingArea
-from broadsheet.journal.streamed_append import Stage, StreamedAppend
+from broadsheet.journal.streamed_append import Phase, StreamedAppend
 from broadsheet.ports import Disk
 from simulator.disk import SimDisk
 from simulator.journalnode import status_of
@@ -77,7 +77,7 @@ async def test_a_stream_that_ends_early_leaves_nothing_anywhere(node: Running, d
         stream.abort(status)
         assert await status_of(stream.answered) is status
         await until(lambda: disk.list(DIRECTORY) == [])
-        assert stream.stage is Stage.DONE
+        assert stream.phase is Phase.DONE
 
     assert (replica.end, replica.spool.length, replica.streamed_appends) == (0, 0, {})
     assert (replica.context.staging.count, replica.context.staging.length) == (0, 0)
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_while_its_content_is_copied_leaves_nothing(n
         stream.put(b"x" * SLICE_BYTES)
     stream.finish()
     await asyncio.sleep(0)
-    assert (stream.stage, replica.spool.length > 0) == (Stage.PLACING, True)
+    assert (stream.phase, replica.spool.length > 0) == (Phase.PLACING, True)
     stream.fail(Status.CANCELLED)
 
     assert await status_of(stream.answered) is Status.CANCELLED
@@ -389,7 +389,7 @@ async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() 
         faulty.hooks[replica.directory] = starve
         stream.finish()
         for _ in range(1000):
-            if stream.stage in {Stage.PLACED, Stage.DONE}:
+            if stream.phase in {Phase.PLACED, Phase.DONE}:
                 break
             await asyncio.sleep(0)
         housekeeping = node.broker._slots[NAME].housekeeping

@@ -67,7 +67,7 @@ JOURNAL = [
         "content_after_its_client_has_gone",
         "An append whose client has gone goes on to copy its content to the tail.",
         f"{STREAMED}._place",
-        ("if self.stage is not Stage.PLACING:\n                    return", "pass"),
+        ("if self.phase is not Phase.PLACING:\n                    return", "pass"),
     ),
     (
         "tail_of_a_client_that_has_gone",

@@ -308,7 +308,7 @@ class Replica:
                 return self._begin_fragment(effect)
 
     def _write(self, effect: Persist) -> bool:
-        """Stage the content in the spool and log its record; False: no descriptor is free now."""
+        """Append the content to the spool and log its record; False: no descriptor is free now."""
         if self.log_fault:
             self._refuse(effect, None, Status.STORE_UNHEALTHY)
             return True
@@ -321,7 +321,7 @@ class Replica:
                 parts += run.parts
                 saved = spool.save()
                 passed("journal.append.before_spool")
-                spool.stage(parts, wall=self.context.time.wall())
+                spool.append(parts, wall=self.context.time.wall())
             head = self._log(effect, spool, parts)
         except (StoreUnhealthy, Throttled, TooLarge, StreamQuarantined, OSError) as error:
             return self._refused(effect, error, saved)
@@ -480,7 +480,7 @@ class Replica:
             streamed.abort(effect.status)
 
     def _rollback(self, effect: Rollback) -> None:
-        assert self.spool.end == effect.end, "what was refused was not staged"
+        assert self.spool.end == effect.end, "what was refused is not in the spool"
         self._is_refusing = False
 
     def _roll(self, effect: Roll) -> None:

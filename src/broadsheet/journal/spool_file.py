@@ -1,9 +1,10 @@
 """Spool file: one fragment while it is being built, and until the store has it.
 
 Offsets are journal bytes; the byte at `begin` is byte 0 of the file. The owner moves it EMPTY -> open ->
-closed -> removed. Content is staged at `end` when it is adopted; a streaming append stages it before, and
-`restore` undoes that. Two kinds of sums are kept: the SHA-1 of the whole, which names the fragment, and the
-crc32c of each block, which is checked on every read, so that a damaged page is refused and not served (W4).
+closed -> removed. Content is appended at `end` before the log has its record; if that is refused, or a
+streamed append is given up, `restore` takes it back. Two kinds of sums are kept: the SHA-1 of the whole,
+which names the fragment, and the crc32c of each block, which is checked on every read, so that a damaged page
+is refused and not served (W4).
 
 The spool file does not decide what is committed. Its content is durable only if it was synced and the log
 says so. Source: journals.6, journals.14; W4.
@@ -133,13 +134,13 @@ class SpoolFile:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Forget content that was staged after `saved`, which must not be used again."""
+        """Forget content that was appended after `saved`, which must not be used again."""
         assert saved.end <= self.end, "a spool goes back, not forth"
         self.end, self._sha, self._tail_crc = saved.end, saved.sha, saved.tail_crc
         self.first_append = saved.first_append
         del self._block_crcs[saved.block_count :]
 
-    def stage(self, parts: Sequence[Buffer], *, wall: int) -> None:
+    def append(self, parts: Sequence[Buffer], *, wall: int) -> None:
         """Write `parts` back to back at the end, and add them to the sums.
 
         Raises:
@@ -185,10 +186,10 @@ class SpoolFile:
         self.end = ByteOffset(self.end + length)
 
     def read(self, offset: ByteOffset, length: int) -> bytes:
-        """The bytes of `[offset, offset + length)`, all of which are staged.
+        """The bytes of `[offset, offset + length)`, all of which the spool has.
 
         Raises:
-            Corrupt: the bytes are not those that were staged. Nothing is served.
+            Corrupt: the bytes are not those that were appended. Nothing is served.
         """
         assert self.begin <= offset, f"offset {offset} is below the spool's begin {self.begin}"
         assert offset + length <= self.end, f"[{offset}, +{length}) is above the spool's end {self.end}"

@@ -43,7 +43,7 @@ class Decoding:
         self.size = DECODER_BYTES[fragment.codec]
         self.number = 0
         """The block that comes next."""
-        self._objects, self._run, self._name, self._fragment = objects, run, name, fragment
+        self._objects, self._run, self._name = objects, run, name
         self._fed, self._at = Fed(), 0
         self._pieces = decompress(fragment.codec, self._fed, length=fragment.length)
         self._rest = b""

@@ -38,7 +38,7 @@ NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
 """The system refuses another open file. No sync was begun, so none has failed."""
 
 
-class Stage(Enum):
+class Phase(Enum):
     """How far a streaming append has come."""
 
     OPENED = "opened"
@@ -49,7 +49,7 @@ class Stage(Enum):
     DONE = "done"
 
 
-_UNPLACED: Final = (Stage.OPENED, Stage.STAGING, Stage.WHOLE)
+_UNPLACED: Final = (Phase.OPENED, Phase.STAGING, Phase.WHOLE)
 
 
 class StreamedAppend:
@@ -67,7 +67,7 @@ class StreamedAppend:
             Throttled: too many streams are staged.
         """
         loop = asyncio.get_running_loop()
-        self.stage = Stage.OPENED
+        self.phase = Phase.OPENED
         self.granted: asyncio.Future[None] = loop.create_future()
         """Done once content may come; has the refusal as its exception if it may not."""
         self.aborted: asyncio.Future[Status] = loop.create_future()
@@ -84,7 +84,7 @@ class StreamedAppend:
     @property
     def is_placing(self) -> bool:
         """Whether the append owns the tail."""
-        return self.stage is Stage.PLACING
+        return self.phase is Phase.PLACING
 
     def refused(self, status: Status) -> BroadsheetError:
         """The error that tells the client why no content is accepted."""
@@ -95,27 +95,27 @@ class StreamedAppend:
 
     def begin(self) -> None:
         """Accept content from now on."""
-        assert self.stage is Stage.OPENED, f"begun while {self.stage}"
-        self.stage = Stage.STAGING
+        assert self.phase is Phase.OPENED, f"begun while {self.phase}"
+        self.phase = Phase.STAGING
         self.granted.set_result(None)
 
     def grant(self, spool: SpoolFile) -> None:
         """Start to copy the content to the end of `spool`: the append owns the tail."""
-        assert self.stage is Stage.WHOLE, f"granted while {self.stage}"
-        self._spool, self._saved, self.stage = spool, spool.save(), Stage.PLACING
+        assert self.phase is Phase.WHOLE, f"granted while {self.phase}"
+        self._spool, self._saved, self.phase = spool, spool.save(), Phase.PLACING
         self._replica.context.scope.spawn(self._place(spool), name=f"place.{self._replica.name}")
 
     def abort(self, status: Status) -> None:
         """Accept no more content, and drop the staged content."""
         if not self.aborted.done():
             self.aborted.set_result(status)
-        if self.stage is not Stage.OPENED:
+        if self.phase is not Phase.OPENED:
             # A stream that was refused when it was opened is answered in its turn instead (journals.9).
             self.fail(status)
 
     def expire(self) -> None:
         """Give up shortly before the client's deadline, unless the content is being copied to the tail."""
-        if self.stage in _UNPLACED:
+        if self.phase in _UNPLACED:
             self.abort(Status.CANCELLED)
 
     def undo(self) -> None:
@@ -132,7 +132,7 @@ class StreamedAppend:
 
     def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
         """Give the pipeline's answer to the waiting tasks."""
-        self.stage = Stage.DONE
+        self.phase = Phase.DONE
         self._replica.streamed_appends.pop(self._stream, None)
         self._staged.close()
         if not self.granted.done():
@@ -147,7 +147,7 @@ class StreamedAppend:
 
         Does nothing after `aborted` is done.
         """
-        if self.stage is not Stage.STAGING:
+        if self.phase is not Phase.STAGING:
             return
         passed("journal.stream.before_stage")
         try:
@@ -164,17 +164,17 @@ class StreamedAppend:
 
     def finish(self) -> None:
         """Tell the pipeline that all content is staged; it grants the tail when that is free."""
-        if self.stage is Stage.STAGING:
-            self.stage = Stage.WHOLE
+        if self.phase is Phase.STAGING:
+            self.phase = Phase.WHOLE
             self._replica.deliver(StreamEnded(stream=self._stream, length=self._staged.length))
 
     def fail(self, status: Status) -> None:
         """Drop the content, also from the tail, and report the failure. Does nothing once it is PLACED."""
-        if self.stage is Stage.PLACING:
+        if self.phase is Phase.PLACING:
             self.undo()
-        elif self.stage not in _UNPLACED:
+        elif self.phase not in _UNPLACED:
             return
-        self.stage = Stage.DONE
+        self.phase = Phase.DONE
         self._staged.close()
         passed("journal.stream.after_drop")
         self._replica.deliver(StreamFailed(stream=self._stream, status=status))
@@ -190,12 +190,12 @@ class StreamedAppend:
             slices = self._staged.slices()
             while True:
                 async with context.placing:
-                    if self.stage is not Stage.PLACING:
+                    if self.phase is not Phase.PLACING:
                         return
                     part = next(slices, None)
                     if part is None:
                         break
-                    spool.stage((part,), wall=context.time.wall())
+                    spool.append((part,), wall=context.time.wall())
                     crc = crc32c(part, crc)
                     await asyncio.sleep(0)
         except OSError as error:
@@ -217,13 +217,13 @@ class StreamedAppend:
             self._refuse_or_crash(error, NO_FILE)
             return
         passed("journal.stream.after_sync")
-        if self.stage is Stage.PLACING:
-            self.stage = Stage.PLACED
+        if self.phase is Phase.PLACING:
+            self.phase = Phase.PLACED
             self._staged.close()
             self._replica.deliver(StreamPlaced(stream=self._stream))
 
     def _refuse_or_crash(self, error: OSError, refusals: tuple[int, ...]) -> None:
-        if self.stage is Stage.DONE:
+        if self.phase is Phase.DONE:
             return  # The journal was closed meanwhile, together with its files.
         if error.errno in refusals:
             self.abort(Status.STORE_UNHEALTHY)
