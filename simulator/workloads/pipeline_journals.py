@@ -37,6 +37,7 @@ class Request(msgspec.Struct, frozen=True):
     journal: str
     content: bytes = b""
     offset: int | None = None
+    end: int | None = None
     check: Mapping[str, str | None] | None = None
     union: Mapping[str, str] | None = None
 
@@ -178,7 +179,7 @@ class JournalsNode:
                 self.context.send(sender, Reply(asked.key, values=values))
             case _:
                 journal = self._synced(asked)
-                content = bytes(journal.content[asked.offset or 0 :])
+                content = bytes(journal.content[asked.offset or 0 : asked.end])
                 self.context.send(sender, Reply(asked.key, content=content, made=journal.made))
 
     def _synced(self, asked: Request) -> Journal:

@@ -339,7 +339,7 @@ class DriverNode:
         if isinstance(call, Append):
             options = {name: getattr(call, name) for name in ("content", "offset", "check", "union")}
         elif isinstance(call, ReadContent):
-            options = {"offset": call.offset}
+            options = {"offset": call.offset, "end": call.end}
 
         def done(reply: Reply) -> None:
             host.deliver(_answer(call, reply))

@@ -118,7 +118,13 @@ MUTANTS = [
         "retired_are_listed",
         "PLAN lists retired producers, too.",
         "broadsheet.sink.core.driver:reusable_of",
-        edited("if intent.producer not in retired:", "if True:"),
+        edited("if producer not in retired", "if True"),
+    ),
+    planted(
+        "retired_before_are_listed",
+        "PLAN overlooks what was retired before the newest commit.",
+        f"{DRIVER}._plan",
+        edited("[*older, *records]", '[*(each for each in older if each.type == "commit"), *records]'),
     ),
     planted(
         "lost_acknowledgement_taken_for_done",

@@ -19,7 +19,7 @@ from broadsheet.errors import (
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.publisher import Intent
 from broadsheet.message.uuid import Clock, ProducerId
-from broadsheet.sink.core.driver import PAUSE_MIN, Driver, State
+from broadsheet.sink.core.driver import OLDER_BYTES, PAUSE_MIN, Driver, State
 from broadsheet.sink.core.driver_events import (
     AbortAsked,
     Append,
@@ -284,17 +284,70 @@ def test_a_start_asks_for_the_fence_again_before_it_acknowledges(desk: Desk) -> 
     assert isinstance(failed.error, Fenced)
 
 
+def planned(desk: Desk, at: int, older: bytes | Exception, content: bytes) -> dict[ProducerId, Clock]:
+    """The reusable producers of a plan: the newest commit lies at `at`, and `older` right before it."""
+    (read,) = desk.registers(desk.one(PlanAsked()), at=str(at))
+    assert isinstance(read, ReadContent)
+    assert (read.offset, read.end) == (at, None)
+    look = desk.one(ContentRead(read.call, content))
+    assert isinstance(look, ReadContent)
+    assert (look.offset, look.end) == (max(0, at - OLDER_BYTES), at)
+    assert look.timeout is not None
+    if isinstance(older, bytes):
+        finished = desk.one(ContentRead(look.call, older))
+    else:
+        finished = desk.one((CallLost if isinstance(older, Unknown) else CallRefused)(look.call, older))
+    assert isinstance(finished, Finish)
+    assert isinstance(finished.result, BatchPlan)
+    assert finished.result == BatchPlan(fence=OURS, committed=3, query="q", reusable=finished.result.reusable)
+    return dict(finished.result.reusable)
+
+
+def commit_of(*intents: Intent, fence: str = OURS, batch: int = 3) -> bytes:
+    return Record(type="commit", fence=fence, batch=batch, intents=list(intents)).line()
+
+
+def retire_of(*producers: int) -> bytes:
+    return Record(type="retire", fence=OURS, producers=[ProducerId(each) for each in producers]).line()
+
+
 def test_a_plan_lists_the_producers_of_its_own_fence_less_the_retired(desk: Desk) -> None:
     """The acknowledgement of every other may still be on its way (pipelines.8)."""
-    commit = Record(type="commit", fence="f1", batch=3, intents=[intent(0, 0), intent(0, 1), intent(1, 0)])
-    retire = Record(type="retire", fence="f1", producers=[ProducerId(1)])
-    (read,) = desk.registers(desk.one(PlanAsked()))
-    assert isinstance(read, ReadContent)
-    finished = desk.one(ContentRead(read.call, commit.line() + retire.line()))
+    content = commit_of(intent(0, 0), intent(0, 1), intent(1, 0)) + retire_of(1)
 
-    assert finished == Finish(
-        BatchPlan(fence=OURS, committed=3, query="q", reusable=((ProducerId(0), Clock(320)),))
+    assert planned(desk, 70, b"", content) == {ProducerId(0): Clock(320)}
+
+
+def test_a_plan_lists_the_producers_of_older_batches_of_its_fence_less_the_retired(desk: Desk) -> None:
+    """A pool of workers takes turns. With a new producer each time, a producer index ends within a day."""
+    older = (
+        commit_of(intent(0, 0), fence="f0", batch=0)
+        + Record(type="fence", fence=OURS).line()
+        + commit_of(intent(1, 0), intent(2, 0), batch=1)
+        + retire_of(2)
+        + commit_of(intent(3, 0), intent(4, 0), batch=2)
     )
+    content = commit_of(intent(1, 1), intent(5, 0)) + retire_of(4)
+
+    assert planned(desk, len(older), older, content) == {
+        ProducerId(1): Clock(480), ProducerId(3): Clock(640), ProducerId(5): Clock(960),
+    }  # fmt: skip
+
+
+def test_a_plan_lists_no_producer_of_a_commit_before_bytes_that_it_cannot_read(desk: Desk) -> None:
+    """The record that retired the producer may have been there."""
+    cut = commit_of(intent(0, 0), batch=0)
+    older = commit_of(intent(1, 0), batch=1) + b"{damaged\n" + commit_of(intent(2, 0), batch=2)
+
+    assert planned(desk, 1 << 20, cut + older, commit_of()) == {ProducerId(2): Clock(480)}
+    assert planned(desk, 1 << 20, cut, commit_of()) == {}, "its first line may have been cut"
+    assert planned(desk, len(cut), cut, commit_of()) == {ProducerId(0): Clock(160)}
+
+
+@pytest.mark.parametrize("error", [LOST, NotAllowed("trimmed")])
+def test_a_plan_needs_no_bytes_before_the_newest_commit(desk: Desk, error: Exception) -> None:
+    """They may be damaged, or in a store that is down; without them workers only take new producers."""
+    assert planned(desk, 70, error, commit_of(intent(0, 0))) == {ProducerId(0): Clock(160)}
 
 
 def test_a_lost_look_is_repeated_with_growing_pauses_until_the_patience_ends(desk: Desk) -> None:

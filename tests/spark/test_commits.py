@@ -190,6 +190,19 @@ def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Be
     assert take(held, journal.plan(Fence("f1"))) is not first
 
 
+def test_a_worker_takes_its_producer_again_after_batches_of_other_workers(bench: Bench) -> None:
+    """Spark gives tasks to idle workers in turn: each would take a new id each time (ADR 0136)."""
+    journal, held = bench.commit_journal(), HeldPublisher()
+    journal.begin(Fence("f1"))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    for batch in (1, 2, 3):
+        commit(journal, "f1", batch, bench.task(batch))
+
+    assert take(held, journal.plan(Fence("f1"))) is first
+
+
 def test_an_older_driver_is_fenced_at_every_step(bench: Bench) -> None:
     """It may wake up at any time, and must write nothing that counts."""
     old, new = bench.commit_journal(), bench.commit_journal()

@@ -159,10 +159,10 @@ class CommitJournal:
             case ReadRegisters():
                 return RegistersRead(call.call, self.journals.registers(call.journal).values)
             case _:
-                return ContentRead(call.call, self._content(call.offset))
+                return ContentRead(call.call, self._content(call.offset, call.end))
 
-    def _content(self, offset: int) -> bytes:
-        return b"".join(chunk.data for chunk in self.journals.read(self.name, offset))
+    def _content(self, offset: int, end: int | None) -> bytes:
+        return b"".join(chunk.data for chunk in self.journals.read(self.name, offset, end=end))
 
 
 def _now() -> Instant:

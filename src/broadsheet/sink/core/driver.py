@@ -69,6 +69,7 @@ from broadsheet.sink.core.records import (
     Fence,
     Record,
     SinkRegisters,
+    records_before,
     records_from,
     reusable_of,
     standing_of,
@@ -77,6 +78,11 @@ from broadsheet.sink.core.records import (
 PATIENCE: Final = Duration(120 * SECOND)
 PAUSE_MIN: Final = Duration(50 * MILLISECOND)
 PAUSE_MAX: Final = Duration(SECOND)
+OLDER_BYTES: Final = 64 << 10
+"""How far before the newest commit PLAN looks for producers. Spark gives idle workers tasks in turn, so
+the last batch of a worker is often some batches old."""
+OLDER_WAIT: Final = Duration(SECOND)
+"""How long PLAN waits for these bytes, without which workers only take new producers."""
 ATTEMPTS_MAX: Final = 1000
 """How often a fence or a commit is tried again because the journal changed after it was read."""
 
@@ -253,8 +259,9 @@ class Driver:
         now = yield from self._ours()
         if now.at < 0:
             return BatchPlan(fence=self.fence, committed=now.batch, query=now.query)
-        newest, *later = yield from self._records(now)
-        reusable = reusable_of(newest, later, self.fence)
+        records = yield from self._records(now)
+        older = yield from self._older(now)
+        reusable = reusable_of([*older, *records], self.fence)
         return BatchPlan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
@@ -419,6 +426,18 @@ class Driver:
         answer = yield from self._surely(ReadContent(self.journal, now.at))
         assert isinstance(answer, ContentRead), "content was asked for"
         return records_from(answer.content, now, journal=self.journal)
+
+    def _older(self, now: SinkRegisters) -> Steps[list[Record]]:
+        """The records before the newest commit, as far as they are needed; none if they cannot be read.
+
+        They may be damaged, or in a fragment store that is down, and no batch depends on them.
+        """
+        begin = max(0, now.at - OLDER_BYTES)
+        answer = yield from self._ask(ReadContent(self.journal, begin, now.at), OLDER_WAIT)
+        if not isinstance(answer, ContentRead):
+            hit("sink.plan.older_unread")
+            return []
+        return records_before(answer.content, is_whole=begin == 0)
 
     def _refuse_remade(self, asked: CommitAsked) -> None:
         """Refuse a batch whose messages lie partly in a deleted journal and partly in its successor."""

@@ -58,7 +58,7 @@ class RegistersRead(Event, frozen=True, gc=True):
 
 
 class ContentRead(Event, frozen=True):
-    """All committed bytes from the asked offset on."""
+    """All committed bytes of the asked range."""
 
     call: int
     content: bytes
@@ -110,10 +110,12 @@ class ReadRegisters(Effect, frozen=True):
 
 
 class ReadContent(Effect, frozen=True):
-    """Read all committed bytes from `offset` on."""
+    """Read all committed bytes of `[offset, end)`."""
 
     journal: str
     offset: int
+    end: int | None = None
+    """None: the committed end."""
     call: int = 0
     timeout: Duration | None = None
 

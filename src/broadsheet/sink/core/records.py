@@ -6,7 +6,7 @@ record. Units: batch numbers from 0, `NO_BATCH` for none; byte offsets. This mod
 decides. Source: pipelines.6-9.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, NewType
 
 import msgspec
@@ -150,18 +150,38 @@ def _record(line: bytes, at: int, journal: str) -> Record:
         ) from error
 
 
-def reusable_of(newest: Record, later: list[Record], fence: Fence) -> tuple[tuple[ProducerId, Clock], ...]:
+def records_before(content: bytes, *, is_whole: bool) -> list[Record]:
+    """The records before the newest commit, but none that is older than an unreadable one.
+
+    Args:
+        content: the journal's bytes up to the newest commit.
+        is_whole: whether `content` begins where a line begins.
+    """
+    found: list[Record] = []
+    for line in content.split(b"\n")[0 if is_whole else 1 : -1]:
+        try:
+            found.append(msgspec.json.decode(line, type=Record))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = []  # It may have retired a producer of these.
+    return found
+
+
+def reusable_of(records: Iterable[Record], fence: Fence) -> tuple[tuple[ProducerId, Clock], ...]:
     """The producers that the next batch under `fence` may use again, with their last acknowledged clocks.
 
-    These are the producers of the newest commit, if the same fence made it, without the retired ones
-    (pipelines.8). The acknowledgement of any other producer may still be on its way, and would roll back the
-    producer's next messages.
+    These are the producers of the commits that the same fence made, without the retired ones (pipelines.8):
+    a batch follows when the one before it is acknowledged, and then each of its acknowledgements was answered
+    at once, or its producers are retired. Any other acknowledgement may still be on its way, and would roll
+    back the producer's next messages.
+
+    Args:
+        records: from any record to the journal's end. A producer is retired behind the commit that names it.
     """
-    if newest.fence != fence:
-        return ()
-    retired = dict.fromkeys(p for each in later if each.type == "retire" for p in each.producers)
     reusable: dict[ProducerId, Clock] = {}
-    for intent in newest.intents:
-        if intent.producer not in retired:
-            reusable[intent.producer] = max(reusable.get(intent.producer, NO_CLOCK), intent.clock)
-    return tuple(reusable.items())
+    retired: dict[ProducerId, None] = {}
+    for each in records:
+        if each.fence == fence:
+            retired |= dict.fromkeys(each.producers)
+            for intent in each.intents:
+                reusable[intent.producer] = max(reusable.get(intent.producer, NO_CLOCK), intent.clock)
+    return tuple((producer, clock) for producer, clock in reusable.items() if producer not in retired)
