@@ -8,7 +8,7 @@ import pytest
 from broadsheet.base.types import JournalName
 from broadsheet.errors import ShuttingDown
 from broadsheet.journal.core.pipeline_events import Submitted
-from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from simulator.disk import SimDisk
@@ -80,6 +80,28 @@ async def test_a_reader_of_a_journal_that_is_deleted_is_not_told_of_damage() -> 
         may_go_on.set()
         with pytest.raises(ShuttingDown):
             await reading
+    assert not crashes
+
+
+async def test_a_reader_of_an_index_of_a_journal_that_is_deleted_is_not_told_of_damage() -> None:
+    """It was told that the index is missing. It asks again where it hears that the journal was closed."""
+    crashes: list[BaseException] = []
+    shelf, name = Shelf(None, {}), JournalName("dead/index")
+    labels = {FRAMING_LABEL: "json-lines"}
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(JournalSpec(name=name, fragment=FragmentSpec(length=1 << 10), labels=labels))
+        replica = await node.broker.replica(name)
+        for _ in range(2):
+            run = UnaryAppend(b'{"x":"' + b"y" * 2000 + b'"}\n')
+            replica.deliver(Submitted(run=run, count=1, length=2009))
+            await run.answered
+        indexing = await node.broker.indexing(name)
+        await _until(lambda: bool(indexing._points), "an index is stored")
+        found = await indexing.at(replica.end)
+        assert found.size
+        await node.broker.delete(name, None)
+        with pytest.raises(ShuttingDown):
+            await indexing.part(found, 0, found.size)
     assert not crashes
 
 

@@ -229,6 +229,7 @@ class Indexing:
 
         Raises:
             Corrupt: they are no longer there. OSError: the store does not answer.
+            ShuttingDown: the journal was closed meanwhile.
         """
         if content := await self._get(found.name, begin, end):
             return content
@@ -253,11 +254,13 @@ class Indexing:
         """The bytes [begin, end) of the stored index `name`, or fewer if it ends before.
 
         Raises:
-            Corrupt: it is missing.
+            Corrupt: it is missing. ShuttingDown: the journal was closed meanwhile.
         """
         try:
             return await self._replica.store.get_side(self._replica.name, name, begin, end)
         except FileNotFoundError as error:
+            if self._replica.is_closed:  # A deletion removes indexes while they are read: that is no damage.
+                raise ShuttingDown(f"journal {self._replica.name} was closed") from error
             raise Corrupt(f"journal {self._replica.name}: producer index {name} is missing") from error
 
     async def _load(self) -> None:
