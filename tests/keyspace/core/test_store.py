@@ -181,6 +181,7 @@ def test_a_bad_request_is_refused_by_name_and_changes_nothing() -> None:
         ([Put("ü" * 33, b"")], Status.TOO_LARGE, "key_bytes_max 64"),
         ([Put("k", bytes(513))], Status.TOO_LARGE, "value_bytes_max 512"),
         ([Put("a", bytes(512)), Put("b", bytes(512))], Status.TOO_LARGE, "transaction_bytes_max 1024"),
+        ([Put(f"{n:02}" + "ü" * 31, b"") for n in range(17)], Status.TOO_LARGE, "1088 bytes are above"),
         ([Put("k", b""), Delete("k")], Status.INVALID_ARGUMENT, "two operations"),
     ]
 

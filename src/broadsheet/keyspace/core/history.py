@@ -10,7 +10,7 @@ from collections import deque
 
 from broadsheet.base.types import Revision
 from broadsheet.keyspace.core.map import size
-from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.core.transaction import KeyValue, key_size
 
 Changes = tuple[tuple[str, KeyValue | None], ...]
 """Each key that a transaction changed, in key order, with its new pair; None if the key was deleted."""
@@ -36,7 +36,7 @@ class History:
     def add(self, revision: Revision, changes: Changes) -> None:
         """Append the transaction of `revision`, and forget the oldest ones above the bounds."""
         assert revision == self.end, f"revision {revision} follows {self.end - 1}"
-        held = sum(len(key) if pair is None else size(pair) for key, pair in changes)
+        held = sum(key_size(key) if pair is None else size(pair) for key, pair in changes)
         self._entries.append(changes)
         self._sizes.append(held)
         self._bytes += held

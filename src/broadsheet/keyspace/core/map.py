@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from typing import Final
 
-from broadsheet.keyspace.core.transaction import KeyValue
+from broadsheet.keyspace.core.transaction import KeyValue, key_size
 
 INSERTS_SINGLE: Final = 16
 """Up to this many keys are inserted or removed one by one; for more, one pass over all keys is faster."""
@@ -92,4 +92,4 @@ class OrderedMap:
 
 def size(pair: KeyValue) -> int:
     """The bytes of a pair that count towards `map_bytes_max`."""
-    return len(pair.key) + len(pair.value)
+    return key_size(pair.key) + len(pair.value)

@@ -12,6 +12,7 @@ import msgspec
 
 from broadsheet.base.types import Revision
 from broadsheet.errors import Corrupt
+from broadsheet.keyspace.core.map import size
 from broadsheet.keyspace.core.transaction import KeyValue
 
 FORMAT: Final = 1
@@ -74,7 +75,7 @@ def snapshot(revision: Revision, pairs: Iterable[KeyValue], *, chunk_bytes: int)
             chunks.append([])
             room = chunk_bytes
         chunks[-1].append(pair)
-        room -= len(pair.key) + len(pair.value)
+        room -= size(pair)
     return tuple(
         encoded(SnapshotChunk(revision=revision, index=index, count=len(chunks), pairs=tuple(chunk)))
         for index, chunk in enumerate(chunks)

@@ -137,7 +137,7 @@ def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits
     for compare in compares:
         if (bad := _key_refusal(compare.key, limits)) is not None:
             return bad
-        total += len(compare.key) + (len(compare.value) if isinstance(compare, ValueIs) else 0)
+        total += key_size(compare.key) + (len(compare.value) if isinstance(compare, ValueIs) else 0)
     written: dict[str, None] = {}
     for operation in operations:
         if (bad := _key_refusal(operation.key, limits)) is not None:
@@ -145,7 +145,7 @@ def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits
         if operation.key in written:
             return InvalidArgument(f"key {operation.key!r} is in two operations of one transaction: keep one")
         written[operation.key] = None
-        total += len(operation.key)
+        total += key_size(operation.key)
         if isinstance(operation, Put):
             if operation.lease:
                 return Unsupported(
@@ -164,11 +164,16 @@ def refusal(compares: Sequence[Compare], operations: Sequence[Operation], limits
     return None
 
 
+def key_size(key: str) -> int:
+    """The bytes of a key, as UTF-8."""
+    return len(key) if key.isascii() else len(key.encode())
+
+
 def _key_refusal(key: str, limits: Limits) -> Refused | None:
     if not key:
         return InvalidArgument("a key must not be empty")
     try:
-        length = len(key) if key.isascii() else len(key.encode())
+        length = key_size(key)
     except UnicodeEncodeError:
         return InvalidArgument(f"key {key!r} is not valid Unicode text")
     if length > limits.key_bytes_max:
