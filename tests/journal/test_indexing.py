@@ -117,6 +117,22 @@ async def test_a_damaged_index_is_passed_over() -> None:
     assert not crashes
 
 
+async def test_each_stored_index_names_the_one_before_it_and_the_first_names_none() -> None:
+    """Whoever makes the files, they are the same: a node that had another first one would make each anew."""
+    crashes: list[BaseException] = []
+    shelf = Shelf(None, {})
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        await _append(node, 4)
+        assert await _point(node, 4 * len(LINE)) == 3 * len(LINE)
+    before = 0
+    for name in _indexes(shelf):
+        stored = shelf.objects[name]
+        assert decode(stored, previous=before).offset
+        before = int.from_bytes(stored[-4:], "little")
+    assert not crashes
+
+
 async def test_a_name_of_no_offset_is_no_index_point() -> None:
     """It stopped its journal, and the head that `reset-head` chose above it fits into no record."""
     crashes: list[BaseException] = []

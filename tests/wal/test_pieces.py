@@ -1,6 +1,7 @@
 """What is read of a segment in pieces is what one look at all of it would find, wherever the borders are."""
 
 import asyncio
+import errno
 
 import pytest
 
@@ -145,6 +146,56 @@ def test_a_file_that_is_longer_already_is_left_as_it_is() -> None:
 
     assert segments.filled[index] == 32 << 10
     assert segments.read(index, 20 << 10, 4) == b"kept"
+
+
+def test_the_last_block_of_a_file_that_cannot_be_read_is_not_written_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start makes the length of each file durable. Another error than EIO says nothing of the sector."""
+    disk = SimDisk()
+    disk.make_dir("wal")
+    segments = Segments(disk, "wal", log_id=1, segment_bytes=64 << 10)
+    index = segments.create()
+    segments.files[index].write_at(4096, [b"content" * 1000])
+    segments.files[index].sync()
+    segments.filled[index] = 8192
+    failure = errno.EIO
+
+    def unreadable(self: SimFile, _at: int, _length: int) -> bytes:
+        raise OSError(failure, "unreadable", self.name)
+
+    monkeypatch.setattr(SimFile, "read_at", unreadable)
+    before = disk.state.image()
+    segments.witness()
+    after = disk.state.image()
+    assert after[segments.files[index].name] == before[segments.files[index].name]
+    segments.filled[index], failure = 12288, errno.EACCES
+    with pytest.raises(OSError, match="unreadable"):
+        segments.witness()
+
+
+def test_each_file_whose_remains_a_full_disk_could_not_make_void_stays_as_short_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of them grew when the second was refused, and a batch that was cut in two was whole again."""
+    disk = SimDisk()
+    disk.make_dir("wal")
+    segments = Segments(disk, "wal", log_id=1, segment_bytes=64 << 10)
+    for index in (segments.create(), segments.create()):
+        segments.fill(index, 16 << 10)
+    segments.remains = [(0, 1, 8192, 16384), (1, 1, 8192, 16384)]
+    segments.kept = {1: None}
+
+    def full(self: SimFile, _at: int, _parts: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left", self.name)
+
+    monkeypatch.setattr(SimFile, "write_at", full)
+    for is_kept in (True, False):
+        segments.accept(is_kept=is_kept)
+    segments.kept = {}
+
+    assert list(segments.shortened) == [0, 1]
+    assert segments.unfilled() is None
 
 
 async def test_only_the_very_run_of_a_place_is_found() -> None:

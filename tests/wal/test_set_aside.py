@@ -68,6 +68,28 @@ async def test_what_a_full_disk_could_not_keep_pins_its_segment_only_until_it_is
     await abandon(bench)
 
 
+async def test_whole_records_behind_a_lost_one_are_kept_when_their_segment_is_written_over() -> None:
+    """Nobody may read them, so they pin nothing; but only they tell an operator what the stream held (W7)."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    for payload in (b"lost" * 200, b"whole" * 200, b"end" * 200):
+        await bench.commit(B, payload)
+    await abandon(bench)
+    at = disk.state.image()[SEGMENT].index(b"lost" * 200)
+    disk.open(SEGMENT).write_at(at + 100, [b"?"])
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=TIGHT, seed=2)
+    assert payloads((await bench.found(B)).records) == []
+    bench.log.drop(B)
+    await roll_on(bench, 10)
+    await abandon(bench)
+
+    image = disk.state.image()
+    for payload in (b"whole" * 200, b"end" * 200):
+        assert [name for name, content in image.items() if payload in content and QUARANTINE_PREFIX in name]
+        assert payload not in image[SEGMENT]
+
+
 async def test_bytes_that_a_killed_start_has_set_aside_are_durable_before_the_next_start_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

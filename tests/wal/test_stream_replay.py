@@ -100,3 +100,13 @@ def test_what_stands_behind_the_end_of_a_quarantined_stream_is_not_held() -> Non
     assert verdict.flags & RowFlag.QUARANTINED
     assert [(held.offset, held.end) for held in verdict.held] == [(0, 2)]
     assert [held.offset for held in verdict.unreached] == [2]
+
+
+def test_a_row_to_which_no_run_leads_voids_nothing() -> None:
+    """No start has cut the stream there: a drop was lost, and what is held may be all that there is."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(0, 5, 0, 0, 50, 60, 1, 4096, 1))
+    replay.row(Row(1, 0, 5, 0, 50, 0), 1)
+    replay.row(Row(1, 0, 3, 0, 99, 0), 2)
+
+    assert list(replay.held) == [0]

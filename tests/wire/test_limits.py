@@ -340,6 +340,26 @@ async def test_another_cluster_is_refused() -> None:
         await client.close()
 
 
+async def test_a_newer_token_is_sent_although_nothing_else_is() -> None:
+    """A client that only listens would lose its streams when the older one expires."""
+    never = Duration(3600 * SECOND)
+    tokens = Tokens([KEY], audience="c1")
+    limits = WireLimits(
+        keepalive_interval=never, dial_timeout=never, first_byte_timeout=never, greeting_timeout=never
+    )
+    async with world(limits, tokens) as w:
+        now = w.ports.time.wall()
+        old, newer = (
+            tokens.sign(Capability.READ, now=now, lifetime=Duration(seconds * SECOND)) for seconds in (60, 90)
+        )
+        client = await w.client(token=old)
+        (served,) = w.server.connections.values()
+        before = served.principal
+        client.refresh_token(newer)
+        await until(lambda: served.principal is not before)
+        await client.close()
+
+
 async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> None:
     """S3: a token that was good at the opening is not good for ever (wire.8)."""
     tokens = Tokens([KEY], audience="c1")
@@ -437,7 +457,9 @@ async def test_a_run_stream_ends_when_its_token_does_and_not_at_the_next_ping() 
     """Nothing but the keepalive looked at the clock: records were taken for ten seconds more."""
     tokens = Tokens([KEY], audience="c1")
     never = Duration(3600 * SECOND)
-    limits = WireLimits(keepalive_interval=never, first_byte_timeout=never, greeting_timeout=never)
+    limits = WireLimits(
+        keepalive_interval=never, dial_timeout=never, first_byte_timeout=never, greeting_timeout=never
+    )
     async with world(limits, tokens=tokens) as w:
         now = w.ports.time.wall()
         issued = type(now)(now - 6 * SECOND)  # With the leeway of 5 s it has one to two seconds left.

@@ -184,6 +184,18 @@ async def test_a_run_above_a_frame_is_refused_before_it_is_sent() -> None:
         await client.close()
 
 
+async def test_the_longest_run_that_is_not_refused_is_taken() -> None:
+    """One that the node's frames cannot hold would break the connection, and all that is on it."""
+    async with world() as w:
+        client, run = await opened(w)
+        longest = w.limits.frame_bytes_max - 8 - 4  # The place, and the length of one record.
+        with pytest.raises(TooLarge):
+            await run.send([bytes(longest + 1)])
+        assert (await run.send([bytes(longest)])).begin == 0
+        assert (await run.send([b"a"])).begin == longest
+        await client.close()
+
+
 async def test_views_of_a_run_never_show_other_bytes_later() -> None:
     """Slabs are used again only when nobody refers to them, however long a run is held."""
     async with world() as w:

@@ -124,3 +124,17 @@ def test_what_an_acceptor_says_is_durable(seed: int) -> None:
                 pass
 
     assert life.count > 50, f"{life.count} answers"
+
+
+def test_an_answer_leaves_as_soon_as_its_own_record_is_durable() -> None:
+    """Under load a later record is always on its way: whoever waited for that would wait for ever."""
+    life = Life()
+    for counter in (1, 2, 3):
+        ballot = Ballot(counter, NODES[0], 1)
+        life.step(Prepare(ballot.node, ballot, OWN, NO_BALLOT, AcceptorSets()))
+    said = []
+    while life.pending:
+        life.sync()
+        said.append(life.count)
+
+    assert said == [1, 2, 3]

@@ -15,7 +15,7 @@ from broadsheet.journal.core.registers import (
     is_within_limits,
     validate_condition,
 )
-from broadsheet.journal.core.spool_claims import Claims, claims_of
+from broadsheet.journal.core.spool_claims import Claim, Claims, claims_of, is_put
 
 SUM, OTHER = bytes(range(20)), bytes(range(1, 21))
 
@@ -85,3 +85,11 @@ def test_registers_of_many_bytes_are_as_bounded_as_many_registers() -> None:
 
     assert is_within_limits(replace(NO_REGISTERS, values=ascii_only))
     assert not is_within_limits(replace(NO_REGISTERS, values=ascii_only | {f"r{0:063}": "\u20ac" * 256}))
+
+
+def test_registers_of_which_no_key_is_known_were_not_put() -> None:
+    """Their append was not acknowledged, so nobody may be told that its bytes are proven."""
+    claims = [Claim(at(0), at(9), SUM, 0, version) for version in (0, 1, 2)]
+
+    assert [is_put(each, None) for each in claims] == [True, False, False]
+    assert [is_put(each, replace(NO_REGISTERS, version=1)) for each in claims] == [True, True, False]

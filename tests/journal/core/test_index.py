@@ -2,11 +2,12 @@
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.journal.core.fragment import Codec, Fragment
+from broadsheet.journal.core.fragment import Codec, Fragment, parse_name
 from broadsheet.journal.core.fragment_index import Index
 
 
@@ -56,3 +57,15 @@ def test_a_journal_with_many_fragments_is_indexed_without_looking_at_all_of_them
 
     assert len(index) == 40_000
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "suffix"),
+    [(0, 9, ".lzo"), (9, 9, ".raw"), (10, 9, ".raw"), (0, 1 << 63, ".raw"), (5, 5, ".lzo")],
+)
+def test_a_file_of_another_codec_or_of_no_span_is_no_fragment(begin: int, end: int, suffix: str) -> None:
+    """A store may hold what others put there: whoever took it for content would serve it, or end."""
+    name = f"{begin:016x}-{end:016x}-{bytes(20).hex()}{suffix}"
+
+    assert parse_name(name) is None
+    assert parse_name(fragment(3, 9).name) == fragment(3, 9)
