@@ -17,12 +17,15 @@ from tests.wal.test_shorter import image_of
 __all__ = ["outage"]
 
 
-async def laps(disk: SimDisk, count: int) -> list[bytes]:
-    """A log that is killed with a single batch in its last lap; what its stream holds."""
+async def laps(disk: SimDisk, count: int, *, more: int = 0, size: int = 12_000) -> list[bytes]:
+    """A log that is killed with a single batch in its last lap, or `more`; what its stream holds."""
     bench = await open_log(disk, config=ROOMY)
     held: list[bytes] = []
     while bench.log.status().lap_head < count:
-        held.append(b"record-%d" % len(held) + bytes(12_000))
+        held.append(b"record-%d" % len(held) + bytes(size))
+        await bench.commit(A, held[-1])
+    for _ in range(more):
+        held.append(b"record-%d" % len(held))
         await bench.commit(A, held[-1])
     await abandon(bench)
     disk.state.locks.clear()
@@ -78,6 +81,29 @@ async def test_a_lap_that_was_begun_twice_is_no_riddle(appends: int, outage: Out
         kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
         assert any(held[-appends - 1] in content for content in kept)
         await abandon(bench)
+
+
+@pytest.mark.parametrize("size", [12_000, 15_000], ids=["at once", "after its boot batch"])
+async def test_of_two_files_of_a_lap_the_later_one_counts_however_short_it_is(
+    size: int, outage: Outage
+) -> None:
+    """The file that could not be read had more batches, and counted: what was acknowledged since was lost."""
+    disk = SimDisk()
+    hidden = (await laps(disk, 3, more=3, size=size))[-4]
+    name = next(name for name, content in image_of(disk).items() if hidden in content)
+    outage.update({(name, block): LASTING for block in range(1, 9)})
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    held = [bytes(size)]
+    await bench.commit(B, held[-1])
+    assert bench.log.status().lap_head == 3
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    assert payloads((await bench.found(B)).records) == held
+    kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
+    assert any(hidden in content for content in kept)
+    await abandon(bench)
 
 
 async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(outage: Outage) -> None:

@@ -115,7 +115,7 @@ class Recovery:
         """Walk the log.
 
         Raises:
-            ConfigError: two files claim the same lap, and end with the same batch; or no batch can be read
+            ConfigError: two files claim the same lap, and none is the later one; or no batch can be read
             any more.
         """
         by_lap, left = lap_files(found)

@@ -28,6 +28,8 @@ class Found(NamedTuple):
     """The greatest lap of its batches; 0 if it has no batch."""
     batches: Sequence[int]
     """The places of whole batch headers of that lap, in order."""
+    first: BatchHeader | None
+    """The first of these batch headers."""
     newest: BatchHeader | None
     """The batch header of that lap with the greatest number."""
 
@@ -63,14 +65,18 @@ def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Found]]:
     return chosen, left
 
 
-def _lateness(segment: Found, before: Found | None) -> tuple[int, bool]:
-    """Greater for the later one of two files of a lap: by its last batch, then by which life began it.
+def _lateness(segment: Found, before: Found | None) -> tuple[bool, bool, bool]:
+    """Greater for the later one of two files of a lap; equal if nothing tells which is the later one.
 
-    The life that wrote the lap before went on in the file that was left over.
+    The life that wrote the lap before went on in the file that was left over. The start that could not read
+    that file may have gone on in the lap before: then the file does not follow it. Or it may have ended with
+    its boot batch: then it has acknowledged nothing, and a file with more batches counts.
     """
-    assert segment.newest is not None, "a lap has at least one batch"
-    boot = before.newest.boot if before is not None and before.newest is not None else None
-    return segment.newest.batch, segment.newest.boot != boot
+    assert segment.first is not None, "a lap has at least one batch"
+    if before is None or before.newest is None:
+        return True, len(segment.batches) > 1, True
+    follows = segment.first.batch > before.newest.batch
+    return follows, len(segment.batches) > 1, segment.first.boot != before.newest.boot
 
 
 def survey(index: int, content: Content, name: str) -> Found:
@@ -85,17 +91,18 @@ def survey(index: int, content: Content, name: str) -> Found:
         content.size = min(size, header.segment_bytes)  # Bytes behind the segment's size are not the log's.
     lap = 0
     mine = array("Q")
+    first: BatchHeader | None = None
     newest: BatchHeader | None = None
     for batch in batches(content):
         if header is not None and batch.log_id != header.log_id:
             continue
         if batch.lap > lap:
-            lap, mine, newest = batch.lap, array("Q"), None
+            lap, mine, first, newest = batch.lap, array("Q"), batch, None
         if batch.lap == lap:
             mine.append(batch.at)
             if newest is None or batch.batch > newest.batch:
                 newest = batch
-    return Found(index, size, header, lap, mine, newest)
+    return Found(index, size, header, lap, mine, first, newest)
 
 
 def shorter(found: Sequence[Found], told: Told | None) -> list[int]:
