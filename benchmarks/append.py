@@ -1,14 +1,15 @@
 """One-node appends over the native door, fsynced, beside a hand-written loop that does the same work.
 
 Both servers are processes of their own on uvloop and take the same bytes, rendered beforehand: RUN frames, of
-one append or of many, as our client makes them of what is ready. A run has one answer, which tells where it
-began. The loop parses the same frames with their header checksums, sums the content (SHA-1, crc32c), writes
-it to a spool and to a log in a resident segment, and syncs once per batch with one batch on its way; it has
-no host, machine, conditions, limits, registers or recovery. Rounds alternate, each side first in every other
-round, and begin when the node has prefilled its log; ratios are of appends per second, medians over the
-rounds of the ratio within a round. The node's CPU per append is split, case by case, by the module that its
-own interpreter was in, a sample per millisecond of CPU time (threads that write count for whoever the loop
-works for then). That is done after the rounds, in a load of its own: sampling costs the node a few percent.
+one append or of many, as our client makes them of what is ready. Each has one answer, which tells where it
+began; the node takes small ones that it reads together as one run (ADR 0196), and the loop does not. The loop
+parses the same frames with their header checksums, sums the content (SHA-1, crc32c), writes it to a spool and
+to a log in a resident segment, and syncs once per batch with one batch on its way; it has no host, machine,
+conditions, limits, registers or recovery. Rounds alternate, each side first in every other round, and begin
+when the node has prefilled its log; ratios are of appends per second, medians over the rounds of the ratio
+within a round. The node's CPU per append is split, case by case, by the module that its own interpreter was
+in, a sample per millisecond of CPU time (threads that write count for whoever the loop works for then). That
+is done after the rounds, in a load of its own: sampling costs the node a few percent.
 
 The loop's spool is resident as well: it wraps around in a file that was written before. A node's spool is a
 new file for each fragment, and its pages are new: where free memory goes back to the host, as in a virtual
@@ -56,13 +57,13 @@ ANSWER_BYTES = f.HEADER_BYTES + f.RUN_ACK_BODY.size
 KIND_AT, RUN_ACK = 8, bytes([f.RUN_ACK])
 """Where an answer tells its kind, and what it must be: a run that is refused costs less, and is no append."""
 CASES = (
-    ("100 B, one in a run", 100, 1, 1),
-    ("100 B, one in a run", 100, 256, 1),
-    ("100 B, 64 in a run", 100, 256, 64),
-    ("100 B, 1024 in a run", 100, 4096, 1024),
-    ("64 KiB, one in a run", 65536, 8, 1),
+    ("100 B, one in a frame", 100, 1, 1),
+    ("100 B, one in a frame", 100, 256, 1),
+    ("100 B, 64 in a frame", 100, 256, 64),
+    ("100 B, 1024 in a frame", 100, 4096, 1024),
+    ("64 KiB, one in a frame", 65536, 8, 1),
 )
-"""Title, bytes of an append, appends in flight, appends in a run."""
+"""Title, bytes of an append, appends in flight, appends in a frame."""
 
 KINDS = ("node", "loop", "fresh")
 LARGE_BYTES = 64 << 10

@@ -91,7 +91,12 @@ class File(Protocol):
         ...
 
     def read_at(self, at: int, length: int) -> bytes:
-        """The bytes of [at, at + length), fewer only at the end of the file."""
+        """The bytes of [at, at + length), fewer only at the end of the file.
+
+        Raises:
+            OSError: EIO, in a thread: these bytes cannot be read, while others can. `DISK_AWAY` of
+                `runtime.rereading`: the disk reads nothing, and nothing is known of these bytes (ADR 0198).
+        """
         ...
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:

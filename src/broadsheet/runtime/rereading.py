@@ -6,7 +6,7 @@ again for up to `PATIENCE`. If it fails for so long, the disk is asked elsewhere
     ASKED --EIO--> ASKED AGAIN --it reads--> its bytes
                                --PATIENCE--> the disk reads elsewhere: EIO, this sector is bad
                                              the disk reads nothing:   DISK_AWAY, nothing is known of it
-The wait is one for the whole disk. Once it was in vain, EIO is believed without another wait until a read
+All reads of a disk share one wait. Once it was in vain, EIO is believed without another wait until a read
 that had failed succeeds, or until none has failed for `CALM`. So a start waits once, however many sectors are
 bad. A read on the loop is not asked again: whoever decides by it asks in a thread first.
 This module does not know files, and it does not know what a reader does with a bad sector.
@@ -22,6 +22,7 @@ from broadsheet.base.time import MILLISECOND, SECOND
 PATIENCE: Final = 5 * SECOND
 """How long a read is asked again: longer than a failover takes."""
 CALM: Final = 60 * SECOND
+"""How long no read may fail before a failure is waited for again."""
 FIRST_PAUSE: Final = 5 * MILLISECOND
 PAUSE_MAX: Final = 250 * MILLISECOND
 DISK_AWAY: Final = errno.ENODEV
@@ -41,7 +42,7 @@ class Rereading:
         self._failed_at: int | None = None
         """When a read failed last; None if the last one that had failed was read."""
         self._until = 0
-        """How long the disk is waited for, since `_failed_at` was None or long ago."""
+        """Until when the disk is waited for; `PATIENCE` after the first failure that came in a calm."""
 
     def again(
         self, error: OSError, ask: Callable[[], bytes], elsewhere: Iterable[Callable[[], object]]
