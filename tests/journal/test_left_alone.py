@@ -136,6 +136,23 @@ async def test_a_commit_wakes_a_few_readers_in_each_turn_of_the_loop(node: Runni
     assert waiting_count(replica) == 0
 
 
+async def test_an_opening_lets_a_few_of_its_callers_go_on_in_each_turn_of_the_loop(node: Running) -> None:
+    """900 appends that waited for a new journal, and each closed a fragment, held the loop for 0.8 s."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    slot = node.broker._slots[NAME]
+    slot.begin_opening()
+    calls = [asyncio.ensure_future(node.broker.replica(NAME)) for _ in range(5 * WOKEN_MAX)]
+    await asyncio.sleep(0)
+    slot.replica = replica
+    slot.opened.set_result(replica)
+    while not all(each.done() for each in calls):
+        before = sum([each.done() for each in calls])
+        await asyncio.sleep(0)
+        assert sum([each.done() for each in calls]) - before <= WOKEN_MAX
+    assert {each.result() for each in calls} == {replica}
+
+
 async def test_an_answered_append_keeps_nothing_of_its_content(node: Running) -> None:
     """The story of each journal remembers its last runs: at 60 KB an append that was 8 MiB a journal."""
     await node.broker.create(SPEC)

@@ -14,6 +14,7 @@ from broadsheet.access.claims import Principal
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
 from broadsheet.errors import Throttled, Unauthenticated
 from broadsheet.wire import frame as f
+from broadsheet.wire.departures import CANCELLED_MAX
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Reply
 from broadsheet.wire.server_connection import ServerConnection
@@ -95,6 +96,45 @@ async def test_fewer_tasks_are_started_while_what_they_do_makes_turns_long() -> 
             await client.call("test.echo", Echo(), reply=Echo)
         assert units[-1] > UNITS, "and are short again"
         await client.close()
+
+
+async def test_first_steps_that_take_long_are_few_in_a_turn() -> None:
+    """Those of one turn were begun in 3 ms, and then took what they took: a tenth of a second."""
+    limits = WireLimits(turn_time_max=Duration(20 * MILLISECOND))
+    begun = 0
+    async with world(limits) as w:
+
+        async def heavy(_call: object, request: Echo, _payload: memoryview) -> Reply:
+            nonlocal begun
+            begun += 1
+            time.sleep(0.01)  # noqa: ASYNC251 - it holds the loop up on purpose.
+            return Reply(request)
+
+        w.server.table[202].handler = heavy
+        calls = b"".join([request(f.CALL, number, 202, body=Echo(number=number)) for number in range(60)])
+        most = await most_in_a_turn(w, calls, lambda: begun, 60)
+
+        assert most <= 3
+
+
+async def test_requests_of_one_who_is_gone_are_cancelled_a_few_in_each_turn() -> None:
+    """8,000 reads of a caller that left were cancelled in one turn, which took 0.15 s."""
+    async with world(LIMITS) as w:
+        host, _, port = w.address.rpartition(":")
+        calls = [request(f.CALL, number, 203) for number in range(5 * CANCELLED_MAX)]
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(HELLO)
+        await reader.read(1)
+        writer.write(b"".join(calls))
+        await until(lambda: w.server.accounts.task_count == len(calls))
+        writer.transport.abort()
+        while w.server.accounts.task_count:
+            before = w.methods.cancelled
+            await asyncio.sleep(0)
+            assert w.methods.cancelled - before <= CANCELLED_MAX
+            w.server.check()
+
+        assert w.methods.cancelled == len(calls)
 
 
 async def test_calls_that_are_alike_are_few_in_a_turn_too() -> None:

@@ -57,6 +57,7 @@ from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import accept_loss, disagreement
 from broadsheet.journal.replica import Replica
+from broadsheet.journal.slot import Slot
 from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
@@ -67,20 +68,6 @@ ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
 
 T = TypeVar("T")
-
-
-class Slot:
-    """A journal that this node serves or is opening."""
-
-    def __init__(self, info: JournalInfo) -> None:
-        self.info = info
-        self.replica: Replica | None = None
-        self.housekeeping: Housekeeping | None = None
-        self.opened: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        self.attempt = asyncio.Lock()
-        """Held while the journal is being opened, so that a deletion waits for the end of that."""
-        self.settled: tuple[bytes, ...] = ()  # Settled attempts, for the replica of a reopened journal.
-        self.opening_error = ""  # Why the journal is not open yet.
 
 
 class Broker:
@@ -280,26 +267,22 @@ class Broker:
         if slot.replica is not None:
             return slot.replica
         self._opening.hasten(info.create_revision)
-        patience = self._context.config.opening_wait
+        opened, patience = slot.opened, self._context.config.opening_wait
         if by is not None:
             # A refusal in time says that nothing was done; a deadline that passes leaves the caller in doubt.
             left = by - self._context.time.now() - ANSWER_TIME
             patience = Duration(max(0, min(patience, left)))
         try:
             async with asyncio.timeout(in_seconds(patience)):
-                replica = await asyncio.shield(slot.opened)
+                while not opened.done():
+                    await slot.callers.wait()
         except TimeoutError:
             raise StoreUnhealthy(
                 f"journal {name} is being opened for {patience // MILLISECOND} ms and more:"
                 f" {slot.opening_error or 'its turn has not come'}; nothing was done; try again later"
             ) from None
-        except asyncio.CancelledError:
-            if not slot.opened.cancelled():
-                raise  # The caller itself was cancelled, not the opening.
-            if self._is_closed:
-                raise ShuttingDown(f"journal {name}: the node shuts down") from None
-            raise NotFound(f"journal {name} was deleted") from None
-        if replica.is_closed:  # It was opened and closed in one turn, before this task went on.
+        replica = None if opened.cancelled() else opened.result()
+        if replica is None or replica.is_closed:  # It may have been closed before this task went on.
             if self._is_closed:
                 raise ShuttingDown(f"journal {name}: the node shuts down")
             raise NotFound(f"journal {name} was deleted")
@@ -415,7 +398,7 @@ class Broker:
         if slot is None or slot.replica is not replica:
             raise NotFound(f"journal {replica.name} changed meanwhile: look again")
         context = self._context
-        slot.opened, slot.replica = asyncio.get_running_loop().create_future(), None
+        slot.begin_opening()
         slot.settled = replica.pipeline.attempts.settled()
         replica.close(Status.SHUTTING_DOWN)
         try:

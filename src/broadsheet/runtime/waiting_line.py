@@ -9,7 +9,7 @@ import asyncio
 from itertools import islice
 from typing import Final
 
-WOKEN_MAX: Final = 128
+WOKEN_MAX: Final = 32
 """Tasks of one line that go on in one turn."""
 
 

@@ -22,6 +22,8 @@ from broadsheet.runtime.scope import Scope
 from broadsheet.wire.account import Accounts, Owned
 from broadsheet.wire.connection_places import ConnectionPlaces
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
+from broadsheet.wire.departures import Departures
+from broadsheet.wire.first_steps import FirstSteps
 from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Method, method_table
@@ -64,8 +66,10 @@ class Server:
         self.numbers = {method.name: method.number for method in self.table.values()}
         self.pool = SlabPool(large_slab_bytes(limits))
         self.accounts = Accounts(limits, ports.turn)
-        self.turns = TurnShares(ports, limits)
+        self.first_steps = FirstSteps(ports, limits)
+        self.turns = TurnShares(ports, limits, on_turn=self.first_steps.refresh)
         self.send_shares = SendShares(ports)
+        self.departures = Departures(ports.timers)
         self.counts = Counts()
         self.places = ConnectionPlaces[ServerConnection](limits)
         self.connections = self.places.all
@@ -103,7 +107,8 @@ class Server:
 
     def check(self) -> None:
         """Assert the invariants: every counted byte, task and place belongs to a connection."""
-        for piece in (self.places, self.turns, self.send_shares, self.accounts):
+        shares = self.turns, self.send_shares, self.first_steps, self.departures, self.accounts
+        for piece in (self.places, *shares):
             piece.check()
         for connection in self.connections.values():
             connection.check()

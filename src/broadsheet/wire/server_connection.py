@@ -45,6 +45,7 @@ from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
 from broadsheet.wire.connection_machine import Phase
 from broadsheet.wire.connection_protocol import JOIN_BYTES_MAX, ConnectionProtocol, WirePorts
+from broadsheet.wire.departures import Departures
 from broadsheet.wire.events import (
     Broken,
     CallsReceived,
@@ -58,6 +59,7 @@ from broadsheet.wire.events import (
     RunReceived,
     TokenReceived,
 )
+from broadsheet.wire.first_steps import FirstSteps
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
 from broadsheet.wire.listening_machine import ListenerConnection
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RunOpened, Shape
@@ -90,6 +92,8 @@ class ConnectionOwner(Admitting, Protocol):
     accounts: Accounts
     turns: TurnShares
     send_shares: SendShares
+    first_steps: FirstSteps
+    departures: Departures
     counts: Counts
     checked: Callable[[], None] | None
 
@@ -492,6 +496,10 @@ class ServedStream(StreamEnd):
         self.connection.server.send_shares.forget(self)
         super().on_end(error)
 
+    def lose(self, error: BroadsheetError) -> None:
+        """Note that the connection is lost. The handler hears of it when it next asks, or is cancelled."""
+        self._is_finished, self._error = True, self._error or error
+
     def on_taken(self, size: int) -> None:
         """Uncount a message that the handler has taken."""
         self.connection.backpressure.queued(-size)
@@ -551,10 +559,9 @@ class RequestTasks:
             self._connection.machine.lingers(stream)
             entry.task.cancel()
 
-    def cancel_all(self) -> None:
-        """Cancel all tasks."""
-        for stream in list(self._tasks):
-            self.cancel(stream)
+    def __iter__(self) -> Iterator[int]:
+        """Their streams."""
+        return iter(self._tasks)
 
     def _start(
         self,
@@ -615,6 +622,7 @@ class RequestTasks:
 
     async def _answer(self, stream: int, work: Awaitable[Reply], method: Method) -> None:
         try:
+            await self._connection.server.first_steps.turn(self._connection.flow)
             self._connection.reply(stream, await work, method)
         except asyncio.CancelledError:
             raise
@@ -623,6 +631,7 @@ class RequestTasks:
 
     async def _open_run(self, stream: int, work: Awaitable[RunOpened], _method: Method) -> None:
         try:
+            await self._connection.server.first_steps.turn(self._connection.flow)
             self._connection.runs.accept(stream, await work)
         except asyncio.CancelledError:
             raise
@@ -1000,12 +1009,19 @@ class ServerConnection(ConnectionProtocol):
         self.server.turns.forget(self)
         self.backpressure.forget()
         self._pending = []
-        self.tasks.cancel_all()
-        for stream in list(self.streams.values()):  # Each is closed when its task has ended.
-            stream.on_end(Unknown("the connection was lost"))
+        gone = Unknown("the connection was lost")
+        for stream in self.streams.values():  # Each is closed when its task has ended.
+            stream.lose(gone)
+        self.server.departures.add(self, list(self.tasks))
         for run in list(self.runs):
             self.runs.drop(run)
         self.server.depart(self)
+
+    def cancel(self, stream: int) -> None:
+        """Cancel the request of `stream`, because the connection is lost."""
+        if (end := self.streams.get(stream)) is not None:
+            end.on_end(None)  # The error is known.
+        self.tasks.cancel(stream)
 
     def on_flushed(self) -> None:
         """Count unread answers; close a draining connection when its last stream is answered."""

@@ -86,8 +86,15 @@ class TurnTaker(Protocol):
 class TurnShares:
     """The turns of all connections of one server."""
 
-    def __init__(self, ports: WirePorts, limits: WireLimits) -> None:
-        self._ports, self._limits = ports, limits
+    def __init__(
+        self, ports: WirePorts, limits: WireLimits, *, on_turn: Callable[[], None] = lambda: None
+    ) -> None:
+        """Share by `limits`.
+
+        Args:
+            on_turn: called when a turn begins, before the tasks that the one before has started.
+        """
+        self._ports, self._limits, self._on_turn = ports, limits, on_turn
         self._now: Callable[[], Instant] = ports.time.now
         self._fresh: dict[str, dict[TurnTaker, None]] = {}
         self._stale: dict[str, dict[TurnTaker, None]] = {}
@@ -141,6 +148,7 @@ class TurnShares:
 
     def _next(self) -> None:
         self._is_armed = False
+        self._on_turn()
         self._adapt()
         served, self._served = self._served, {}
         for connection in served:
