@@ -74,6 +74,36 @@ async def test_one_client_appends_to_more_journals_than_a_connection_has_streams
         node.kill()
 
 
+async def test_a_journal_that_is_deleted_during_appends_leaves_no_stream_open(tmp_path: Path) -> None:
+    """Whoever deleted 2,000 such journals had no stream left: every further call waited for its deadline."""
+    node, told = NodeProcess(tmp_path), list[type]()
+
+    async def append(client: Client, name: str) -> None:
+        try:
+            while True:
+                await client.journals.append(name, bytes(1_000))
+        except BroadsheetError as error:
+            told.append(type(error))
+
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            for number in range(100):
+                await client.journals.create(f"short/{number}")
+                appends = [asyncio.ensure_future(append(client, f"short/{number}")) for _ in range(4)]
+                await asyncio.sleep(0.02)
+                await client.journals.delete(f"short/{number}")
+                await asyncio.gather(*appends)
+                if told.count(Unknown) >= 20:
+                    break
+            assert Unknown in told, "no append was on its way to the disk when its journal was deleted"
+            await client.journals._batches.close()
+            (connection,) = client._pool._connections.values()  # type: ignore[union-attr]
+            assert not connection._runs
+    finally:
+        node.kill()
+
+
 async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path: Path) -> None:
     """It stood in a queue without end, and was appended minutes after its caller had given up."""
     node = NodeProcess(tmp_path)

@@ -136,9 +136,7 @@ class Batches:
             pairs = zip(frames, acknowledged, strict=True)
             return [commit for frame, each in pairs for commit in _commits(frame, each.begin)]
         if any(isinstance(error, Unknown | ShuttingDown | NotFound) for error in failed):
-            old, self._stream = self._stream, None
-            if old is not None:
-                self._drop(old)
+            self._drop(stream)
         if not acknowledged and not any(isinstance(error, Unknown) for error in failed):
             raise failed[0]
         raise Unknown(
@@ -241,11 +239,11 @@ class Batches:
         self._ready[:0] = batch
         return self._take()
 
-    def _forget(self, stream: ClientRunStream) -> None:
-        if self._stream is stream:
-            self._stream = None
-
     def _drop(self, stream: ClientRunStream) -> None:
+        """Use `stream` no more, and end it when its runs are answered: it may be open at the node."""
+        if self._stream is not stream:
+            return
+        self._stream = None
         task = asyncio.get_running_loop().create_task(_close_old(stream))
         self._answering[task] = None
         task.add_done_callback(self._answered)
@@ -258,7 +256,6 @@ class Batches:
         if self._stream is not stream:
             _fail(batch, error)
             return
-        self._stream = None
         self._drop(stream)
         self._ready[:0] = batch
         if self._sender is None:
@@ -274,7 +271,7 @@ class Batches:
             return
         except BroadsheetError as error:
             if isinstance(error, Unknown | ShuttingDown):
-                self._forget(stream)
+                self._drop(stream)
             _fail(batch, error)
             return
         begin = acknowledged.begin
