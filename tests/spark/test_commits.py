@@ -203,6 +203,20 @@ def test_a_worker_takes_its_producer_again_after_batches_of_other_workers(bench:
     assert take(held, journal.plan(Fence("f1"))) is first
 
 
+def test_a_worker_keeps_its_producer_over_a_task_without_rows(bench: Bench) -> None:
+    """Where rows are few most tasks have none, and the next one with rows took a new id (ADR 0136)."""
+    journal, held = bench.commit_journal(), HeldPublisher()
+    journal.begin(Fence("f1"))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    assert take(held, journal.plan(Fence("f1"))) is first
+    keep(held, journal.plan(Fence("f1")), first, [])
+    commit(journal, "f1", 1, [])
+
+    assert take(held, journal.plan(Fence("f1"))) is first
+
+
 def test_an_older_driver_is_fenced_at_every_step(bench: Bench) -> None:
     """It may wake up at any time, and must write nothing that counts."""
     old, new = bench.commit_journal(), bench.commit_journal()

@@ -49,7 +49,8 @@ class HeldPublisher:
     def keep(self, plan: BatchPlan, publisher: Publisher, intents: Sequence[Intent], *, process: int) -> None:
         """Hold `publisher` until the next task, whose PLAN tells whether these intents were committed."""
         self.process, self.fence, self.publisher = process, plan.fence, publisher
-        self.acknowledged = max((intent.clock for intent in intents), default=NO_CLOCK)
+        if intents:  # A task without rows changes nothing of what was committed.
+            self.acknowledged = max(intent.clock for intent in intents)
 
 
 class OutsidePublisher:
