@@ -6,13 +6,21 @@ objects, one that injects faults. One conformance suite runs against all of them
 Names of files are relative to the disk's root, use `/`, and were validated by whoever made them.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from broadsheet.base.time import Duration, Instant, WallTime
 from broadsheet.base.types import Buffer
 
 T = TypeVar("T")
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without space. Nothing changed but the range of a refused write, and all else is sound."""
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a system, that may open no more files. Nothing changed, and no sync has failed."""
+NO_ROOM: Final = (*NO_SPACE, *NO_DESCRIPTOR)
+"""Both: a later try may succeed."""
 
 
 class Time(Protocol):

@@ -13,11 +13,11 @@ from typing import Final, Self
 
 import msgspec
 
+from broadsheet.ports import NO_SPACE
 from broadsheet.runtime.data_dir import is_locked
 from broadsheet.runtime.disk import LocalDisk
 
 FILE: Final = "running.json"
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 POLL_SECONDS: Final = 0.02
 
 
@@ -39,7 +39,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
             new.write_bytes(content)
             new.replace(root / FILE)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_SPACE:
                 raise
         else:
             return True
@@ -50,7 +50,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
                 is_whole = file.write(content) == len(content)
                 file.truncate()
         except OSError as error:
-            if error.errno not in (*NO_ROOM, errno.ENOENT):
+            if error.errno not in (*NO_SPACE, errno.ENOENT):
                 raise
             return False
         return is_whole

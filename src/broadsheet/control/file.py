@@ -20,7 +20,7 @@ from broadsheet.control.port import Versioned
 from broadsheet.control.size import SizeWarning
 from broadsheet.errors import Corrupt, StoreUnhealthy, TooLarge, UnexpectedVersion
 from broadsheet.observe.logs import Logger
-from broadsheet.ports import Disk
+from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM, NO_SPACE, Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, to_the_end
 
@@ -90,7 +90,7 @@ class FileMetastore:
         try:
             await self._disk.run(lambda: _replace(self._disk, following))
         except OSError as error:
-            if error.errno in _REFUSALS:
+            if error.errno in NO_ROOM:
                 text = (
                     f"no space, or no descriptor, for the metastore's document: {error}; nothing was changed"
                 )
@@ -101,7 +101,7 @@ class FileMetastore:
             try:
                 await self._disk.run(lambda: _make_durable(self._disk))
             except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:  # Nothing was synced, so no sync has failed.
+                if error.errno in NO_DESCRIPTOR:  # Nothing was synced, so no sync has failed.
                     await asyncio.sleep(in_seconds(DESCRIPTOR_RETRY))
                     continue
                 self._crash(error)  # Renamed, and perhaps not durable: the next start writes it again.
@@ -110,12 +110,6 @@ class FileMetastore:
         self._current = following
         self._size.saw(len(following.document))
         return following
-
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-_REFUSALS: Final = (*_FULL, *_NO_DESCRIPTOR)
-"""Errors of writes to the second file that leave the first one, and the process, as they were."""
 
 
 def _read(disk: Disk) -> Versioned | None:
@@ -150,7 +144,7 @@ def _write_again(disk: Disk, found: Versioned) -> None:
     try:
         _write(disk, found)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in NO_SPACE:
             raise
         file = disk.open(NAME)
         try:

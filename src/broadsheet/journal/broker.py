@@ -58,8 +58,8 @@ from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import accept_loss, disagreement
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
-from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
+from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
 
 PREFIX: Final = spec_key(JournalName(""))

@@ -25,9 +25,9 @@ from broadsheet.errors import (
 from broadsheet.journal.messages import Chunk
 from broadsheet.journal.remedies import accept_loss, disagreement, more_files
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import first_above
 from broadsheet.journal.spool_mending import mend
+from broadsheet.ports import NO_DESCRIPTOR
 
 LAST_OFFSET: Final = ByteOffset((1 << 63) - 1)
 LISTING_PATIENCE: Final = SECOND

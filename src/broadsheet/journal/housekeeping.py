@@ -26,10 +26,9 @@ from broadsheet.journal.opening import contradiction
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import badly_stored, not_stored
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.spool_mending import mend
-from broadsheet.ports import Timer
+from broadsheet.ports import NO_DESCRIPTOR, Timer
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import StreamQuarantined
 

@@ -19,9 +19,10 @@ from broadsheet.journal.core.records import Checkpoint
 from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.recovered_state import begin_log
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.replica import NO_SPACE, Replica
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.seal_files import write_seal
 from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.ports import NO_ROOM
 
 HEAL_RETRY: Final = Duration(100 * MILLISECOND)
 """Pause before another attempt, while an append is not durable yet or the log is full."""
@@ -58,7 +59,7 @@ class Healing:
         try:
             is_done = is_done or await self._is_done()
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in NO_ROOM:
                 self._context.crash(error)
                 is_done = True
         self.is_active = not is_done

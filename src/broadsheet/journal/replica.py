@@ -51,19 +51,16 @@ from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss, require_place, reset_head, shortage_of
-from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
+from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.runtime.waiting_line import WaitingLine
 from broadsheet.wal.record import StreamQuarantined
 
 NONE_DOUBTED: Final[Mapping[ByteOffset, None]] = MappingProxyType({})
-
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""The system refuses disk space or another open file. Nothing changed, and everything written is sound."""
 
 
 class OpenedReplica(NamedTuple):
@@ -360,7 +357,7 @@ class Replica:
             self.on_log_damaged()
         if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR and effect.stream is None:
             return False  # The spool could not be opened, so nothing was written.
-        if isinstance(error, OSError) and error.errno not in NO_SPACE:
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
             self.context.crash(error)  # EIO: nobody knows which bytes reached the disk (W5).
             return True
         self.shortage = shortage_of(error)
@@ -464,7 +461,7 @@ class Replica:
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
                 return False
-            if error.errno not in NO_SPACE:
+            if error.errno not in NO_ROOM:
                 self.context.crash(error)
                 return True
             self.shortage = shortage_of(error) if streamed is not None else self.shortage
@@ -493,7 +490,7 @@ class Replica:
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
                 return False
-            if error.errno not in NO_SPACE:
+            if error.errno not in NO_ROOM:
                 self.context.crash(error)
             return True  # The next append tries again to create the file.
         self.on_advance()  # The closed fragment may be committed already, and so ready for its upload.

@@ -58,11 +58,11 @@ from broadsheet.journal.messages import (
 )
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.spool_disk import NO_DESCRIPTOR
 from broadsheet.journal.spool_file import first_above
 from broadsheet.journal.staging_area import StagedBy
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.journal.streamed_content import receive
+from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.wire.method import EMPTY, Call, Method, Reply, RoomyStream, RunOpened, Shape, WireStream
 from broadsheet.wire.run import Run
 

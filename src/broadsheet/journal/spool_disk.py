@@ -17,11 +17,9 @@ from typing import Any, Final, Protocol
 
 from broadsheet.base.time import MILLISECOND, Duration, in_seconds
 from broadsheet.base.types import Buffer
-from broadsheet.ports import Disk, File
+from broadsheet.ports import NO_DESCRIPTOR, Disk, File
 from broadsheet.runtime.scope import Crash
 
-NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-"""The process or the system may open no more files now. Nothing changed, and a later try may succeed."""
 FLUSHES_MAX: Final = 4
 """Files that are synced at a time, so that they may rest."""
 GROWS_AFTER: Final = 64

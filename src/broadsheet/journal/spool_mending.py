@@ -17,14 +17,15 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, Trimmed
 from broadsheet.journal.core.records import Proposal, decode
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.replica import NO_SPACE, Replica
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile, ask_again, overwrite
+from broadsheet.ports import NO_ROOM
 from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.wal.segments import read_around
 
 Piece = tuple[ByteOffset, bytes]
 """Content from the log, and its begin."""
-PASSING: Final = (*NO_SPACE, errno.EBADF)
+PASSING: Final = (*NO_ROOM, errno.EBADF)
 """No space or no descriptor now; or the file was closed meanwhile, because its content is stored."""
 
 

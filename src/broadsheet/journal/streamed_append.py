@@ -29,13 +29,11 @@ from broadsheet.journal.core.pipeline_events import (
 from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.messages import Commit
 from broadsheet.journal.refusal_messages import refusal
-from broadsheet.journal.replica import NO_SPACE, Replica
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import Saved, SpoolFile
 from broadsheet.journal.staging_area import StagedBy
+from broadsheet.ports import NO_DESCRIPTOR, NO_ROOM
 from broadsheet.runtime.failpoints import passed
-
-NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
-"""The system refuses another open file. No sync was begun, so none has failed."""
 
 
 class Phase(Enum):
@@ -157,7 +155,7 @@ class StreamedAppend:
             self.abort(Status.THROTTLED)
             return
         except OSError as error:
-            self._refuse_or_crash(error, NO_SPACE)
+            self._refuse_or_crash(error, NO_ROOM)
             return
         passed("journal.stream.after_stage")
         self._replica.deliver(ChunkStaged(stream=self._stream, length=len(chunk)))
@@ -199,7 +197,7 @@ class StreamedAppend:
                     crc = crc32c(part, crc)
                     await asyncio.sleep(0)
         except OSError as error:
-            self._refuse_or_crash(error, NO_SPACE)
+            self._refuse_or_crash(error, NO_ROOM)
             return
         if crc != self._staged.crc:
             self.fail(Status.CORRUPT)
@@ -214,7 +212,7 @@ class StreamedAppend:
                 spool.is_dir_synced = True
         except OSError as error:
             # Any other failed sync ends the process: after it a later sync that succeeds proves nothing.
-            self._refuse_or_crash(error, NO_FILE)
+            self._refuse_or_crash(error, NO_DESCRIPTOR)
             return
         passed("journal.stream.after_sync")
         if self.phase is Phase.PLACING:

@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 
 from broadsheet.base.time import SECOND
 from broadsheet.base.types import Buffer
+from broadsheet.ports import NO_SPACE
 from broadsheet.runtime.blocks import begin_writing, reserve_blocks
 from broadsheet.runtime.directory_tree import FILE_MODE, Tree
 from broadsheet.runtime.rereading import Rereading
@@ -42,8 +43,6 @@ POOL_THREADS: Final = 4
 WITNESSES: Final = 8
 """How many places of a file, and how many files, are asked whether the disk reads anything."""
 PAGE_BYTES: Final = 4096
-REFUSALS: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write after which the file is sound, except for the range of that write."""
 
 
 class LocalFile:
@@ -93,12 +92,12 @@ class LocalFile:
 
     def write_at(self, at: int, parts: Sequence[Buffer]) -> None:
         """Write `parts` back to back from `at` on, all of them."""
-        with self._inode.failing(self._fd, self._name, REFUSALS):
+        with self._inode.failing(self._fd, self._name, NO_SPACE):
             _write_all(self._fd, at, parts)
 
     def truncate(self, length: int) -> None:
         """Cut or extend with zeros to `length` bytes. Durable after the next sync."""
-        with self._inode.failing(self._fd, self._name, REFUSALS):
+        with self._inode.failing(self._fd, self._name, NO_SPACE):
             os.ftruncate(self._fd, length)
 
     def allocate(self, length: int) -> None:

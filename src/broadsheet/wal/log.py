@@ -22,7 +22,7 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import Buffer, Generation, LogStreamId, Offset, Term
 from broadsheet.errors import LocalProtocolError, OffsetNotYetAvailable, Throttled, TooLarge, Trimmed
-from broadsheet.ports import Disk, Random, Time
+from broadsheet.ports import NO_SPACE, Disk, Random, Time
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
@@ -65,7 +65,7 @@ from broadsheet.wal.record import (
     recovered_of,
 )
 from broadsheet.wal.recovery import Damage
-from broadsheet.wal.segments import LATER, NO_SPACE
+from broadsheet.wal.segments import LATER
 from broadsheet.wal.stream import LOST, OPEN, Place, Release, StreamState, Table
 from broadsheet.wal.vouching import VouchTimer
 

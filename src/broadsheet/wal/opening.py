@@ -13,7 +13,7 @@ from typing import Final
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
-from broadsheet.ports import Disk, DiskLock, File
+from broadsheet.ports import NO_SPACE, Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
@@ -23,7 +23,6 @@ from broadsheet.wal.scan import Content, frames
 from broadsheet.wal.segments import (
     LATER,
     LOCK_NAME,
-    NO_SPACE,
     QUARANTINE_PREFIX,
     Segments,
     begins_unread,

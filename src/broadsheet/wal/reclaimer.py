@@ -16,12 +16,13 @@ from broadsheet.base.marks import hit
 from broadsheet.base.time import in_seconds
 from broadsheet.base.types import LogStreamId
 from broadsheet.errors import TooLarge
+from broadsheet.ports import NO_ROOM
 from broadsheet.runtime.scope import Scope
 from broadsheet.wal.config import WALConfig
 from broadsheet.wal.copying import Copied, copy_forward
 from broadsheet.wal.format import FRAME_BYTES
 from broadsheet.wal.record import LogFull
-from broadsheet.wal.segments import FILL_STEP_BYTES, LATER, NO_FILE, NO_SPACE
+from broadsheet.wal.segments import FILL_STEP_BYTES, LATER
 
 FREE_LOW: Final = 2
 """Look for more when fewer segments are free beside the reserve: one is used up while another is filled."""
@@ -270,7 +271,7 @@ class SegmentReclaimer:
                     log.filled(index)
                 self.is_refused = False
             except OSError as error:
-                if error.errno not in NO_SPACE + NO_FILE:
+                if error.errno not in NO_ROOM:
                     log.die(error)
                     return
                 self.is_refused = True

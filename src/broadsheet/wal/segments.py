@@ -12,7 +12,7 @@ from typing import Final
 
 from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
-from broadsheet.ports import Disk, File
+from broadsheet.ports import NO_ROOM, NO_SPACE, Disk, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.rereading import DISK_AWAY
 from broadsheet.wal.config import BLOCK_BYTES, MIB
@@ -23,10 +23,7 @@ LOCK_NAME: Final = "lock"
 SEGMENT_PREFIX, SEGMENT_SUFFIX = "segment-", ".wal"
 QUARANTINE_PREFIX: Final = "quarantine-"
 FILL_STEP_BYTES: Final = 4 * MIB
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
-"""Errors for too many open files: nothing was made, and the open files are sound."""
-LATER: Final = (*NO_SPACE, *NO_FILE, DISK_AWAY)
+LATER: Final = (*NO_ROOM, DISK_AWAY)
 """Errors after which damage stays where it is, and is set aside later."""
 
 

@@ -7,7 +7,6 @@ Source: design/control.md control.15-17.
 """
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -48,7 +47,7 @@ from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Oper
 from broadsheet.keyspace.local.seal_file import Seal, begin_log, write_seal
 from broadsheet.keyspace.port import WAIT_REVISION_TIMEOUT, Change, Update
 from broadsheet.observe.story import Story
-from broadsheet.ports import Disk, Time, Timers
+from broadsheet.ports import NO_ROOM, Disk, Time, Timers
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
 from broadsheet.runtime.scope import Crash, Scope
@@ -59,8 +58,6 @@ from broadsheet.wal.record import StreamQuarantined
 STREAM: Final = LogStreamId(1)
 """The key space's only stream in its role's log."""
 
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""The system refuses disk space or another open file. Nothing changed, and a later try may succeed."""
 STORY_BYTES_MAX: Final = 4096
 """The story shows a step above this size without its keys and values."""
 HEAL_RETRY: Final = Duration(50 * MILLISECOND)
@@ -287,7 +284,7 @@ class LocalKeyspace:
             except BroadsheetError:
                 await asyncio.sleep(in_seconds(HEAL_RETRY))
             except OSError as error:
-                if error.errno not in NO_SPACE:
+                if error.errno not in NO_ROOM:
                     raise  # Nobody knows which bytes reached the disk: the process must end (W5).
                 await asyncio.sleep(in_seconds(HEAL_RETRY))
         self._is_healing = False

@@ -16,9 +16,8 @@ import msgspec
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import ConfigError, Corrupt
-from broadsheet.ports import Disk
+from broadsheet.ports import NO_SPACE, Disk
 from broadsheet.wal.log import Log
-from broadsheet.wal.segments import NO_SPACE
 from broadsheet.wal.start_records import placed
 
 DIRECTORY: Final = "keyspace"
