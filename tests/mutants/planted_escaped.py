@@ -47,7 +47,7 @@ PLANTED = [
         "wire_rest_of_a_read_lost",
         "What was read behind a row of calls that has to wait is dropped.",
         f"{WIRE}.server_connection:ServerConnection.on_events",
-        ("[left, *events[number + 1 :]]", "[left]"),
+        ("[left, *events[number:]]", "[left]"),
         "wire",
     ),
     (
