@@ -14,7 +14,14 @@ import broadsheet
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, Corrupt, IndexHasGreaterOffset, InvalidArgument, StoreUnhealthy
+from broadsheet.errors import (
+    BroadsheetError,
+    ConfigError,
+    Corrupt,
+    IndexHasGreaterOffset,
+    InvalidArgument,
+    StoreUnhealthy,
+)
 from broadsheet.journal import fragments as fragments_module
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.fragment import Fragment
@@ -25,6 +32,8 @@ from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import SPOOL_SUFFIX
 from broadsheet.message.framing import Kind
+from broadsheet.runtime.syncs import Syncs
+from broadsheet.runtime.system import LocalStores
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.journalnode import status_of
@@ -654,3 +663,15 @@ async def test_a_read_has_a_store_that_was_down_asked_again_at_once(monkeypatch:
         assert (await anext(read(replica, ByteOffset(0), None, block=False))).data == FIRST
         assert replica.is_listed
     assert not crashes
+
+
+@pytest.mark.parametrize("named", ["store", "stores"])
+async def test_a_start_refuses_a_store_that_it_cannot_reach(tmp_path: Path, named: str) -> None:
+    """A path in place of a URL: journals were made and never opened, and appends were `Unreachable`."""
+    url = str(tmp_path / "fragments")
+    wrong = msgspec.structs.replace(JOURNALS, **{named: url if named == "store" else (url,)})
+    shelf = Shelf(None, {})
+    shelf.at = LocalStores(tmp_path, Syncs())  # type: ignore[assignment, method-assign]  # As a node has it.
+    with pytest.raises(ConfigError, match="a local store is file:///directory/"):
+        async with running(SimDisk(), shelf, seed=1, crashes=[], config=wrong):
+            pass

@@ -57,7 +57,8 @@ class JournalsRole:
         """Recover the log, begin to open every journal, and offer the methods.
 
         Raises:
-            ConfigError: the log is locked, belongs to another node, or is of a newer version.
+            ConfigError: the log is locked, belongs to another node, or is of a newer version; or
+                a store is of a kind that this node cannot reach.
             Corrupt: a key is damaged, or the key space is older than the journals.
         """
         identity = services.one(Identity)
@@ -90,6 +91,8 @@ class JournalsRole:
             crash=ports.crash,
             open_files_max=ports.open_files_max,
         )
+        for url in (config.store, *config.stores):
+            context.store(url)  # Journals in a store that no node can reach would be opened in vain for ever.
         await ports.disk.run(partial(ports.disk.make_dir, SPOOL_DIRECTORY))
         # Makes the directories of all journals durable in one sync.
         await ports.disk.run(partial(ports.disk.sync_dir, SPOOL_DIRECTORY))
