@@ -153,6 +153,27 @@ async def test_an_opening_lets_a_few_of_its_callers_go_on_in_each_turn_of_the_lo
     assert {each.result() for each in calls} == {replica}
 
 
+async def test_callers_of_an_opening_wait_for_the_next_one_if_a_loss_is_accepted_meanwhile(
+    node: Running,
+) -> None:
+    """They go on in several turns. In one of these the journal was closed: they heard that it was deleted."""
+    await node.broker.create(SPEC)
+    replica = await node.broker.replica(NAME)
+    slot = node.broker._slots[NAME]
+    slot.begin_opening()
+    calls = [asyncio.ensure_future(node.broker.replica(NAME)) for _ in range(50 * WOKEN_MAX)]
+    await asyncio.sleep(0)
+    replica.stop("a sector is damaged")
+    slot.replica = replica
+    slot.opened.set_result(replica)
+    await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+    assert not all(each.done() for each in calls), "none waited when the journal was closed"
+    found = await asyncio.gather(*calls)
+
+    assert len({id(each) for each in found}) == 2
+    assert found[-1] is await node.broker.replica(NAME)
+
+
 async def test_an_answered_append_keeps_nothing_of_its_content(node: Running) -> None:
     """The story of each journal remembers its last runs: at 60 KB an append that was 8 MiB a journal."""
     await node.broker.create(SPEC)

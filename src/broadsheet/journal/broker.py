@@ -285,6 +285,8 @@ class Broker:
         if replica is None or replica.is_closed:  # It may have been closed before this task went on.
             if self._is_closed:
                 raise ShuttingDown(f"journal {name}: the node shuts down")
+            if slot.opened is not opened:  # A loss was accepted, so it is being opened again.
+                return await self.replica(name, create_revision, by=by)
             raise NotFound(f"journal {name} was deleted")
         return replica
 
