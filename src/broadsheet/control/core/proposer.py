@@ -113,7 +113,6 @@ class ProposerMachine:
         self._met_strangers = False
         """Whether the last round was lost to new lives of the members: there may be other members by now."""
         self._proposal: Value | None = None
-        self._is_new = False
         self._patience = ProposerTiming(config, random)
         self._wake: Instant | None = None
 
@@ -201,7 +200,7 @@ class ProposerMachine:
     def _become(self, state: State) -> None:
         self.state = state
         self._votes, self._nays, self._seen, self._founders = {}, {}, {}, ()
-        self._proposal, self._is_new, self._wake = None, False, None
+        self._proposal, self._wake = None, None
 
     def _prepare(self, now: Instant, founders: tuple[Acceptor, ...] = ()) -> list[ProposerEffect]:
         assert founders or self.known is not None, "it knows the acceptors to ask"
@@ -221,7 +220,7 @@ class ProposerMachine:
         self._become(State.ACCEPTING)
         self._founders = founders
         self._patience.asked(now)
-        self._proposal, self._is_new = value, is_new
+        self._proposal = value
         if is_new and self._queue:
             self._queue.head.was_proposed = True
         return self._ask(now)
@@ -337,15 +336,12 @@ class ProposerMachine:
         self.known = Accepted(self.ballot, self._proposal)
         self.chosen = self.ballot
         self._patience.won()
-        if self._is_new and isinstance(self._queue.head.request, ReplaceRequest):
-            return self._begin(now)  # The second write, or the answer, needs a round of its own.
         return self._decide(now)
 
     def _on_rejected(self, event: Rejected, now: Instant) -> list[ProposerEffect]:
         self._saw(event.promised)
         if self.state is State.WAITING and event.accepted is not None:
             self._learn(event.accepted)  # The round was lost before this answer came; the next one needs it.
-            return []
         if self.state not in (State.PREPARING, State.ACCEPTING) or event.ballot != self.ballot:
             return []  # Late, or of another round.
         if event.accepted is not None and self._learn(event.accepted) and self._has_moved():
