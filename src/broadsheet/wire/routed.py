@@ -219,12 +219,10 @@ class _Attempts:
         if self._count >= self._routed.policy.attempts_max:
             self._give_up(error)
         hint = error.hint if isinstance(error, Refused) and error.retry is Retry.ELSEWHERE else ""
-        if hint and self._hints < self._routed.policy.hints_max:
+        if hint and self._hints < self._routed.policy.hints_max and self.left():
             self._hints += 1
             self._address = hint
-            if self.left():
-                return
-            self._give_up(error)
+            return
         self.turn_away()
         self._address = self._routed.address_for(self._route)
         self._backoff = self._backoff or self._routed.backoff()
