@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import SpanForgotten
+from broadsheet.message.clock import clock_at
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.producer_state import (
@@ -136,3 +137,10 @@ def test_a_roll_back_ends_a_forgotten_span_for_good() -> None:
     sequencer = Sequencer(index)
     assert [len(sequencer.step(each)[1]) for each in scan(FIXED, content, ByteOffset(9))] == [0, 0, 1]
     assert sequencer.index() == update(index, content)
+
+
+def test_a_duration_is_counted_in_the_units_of_a_clock() -> None:
+    """A producer whose span is forgotten too early loses messages."""
+    wall = WallTime(1_700_000_000_000_000_000)
+
+    assert ticks(Duration(30 * SECOND)) == clock_at(WallTime(wall + 30 * SECOND)) - clock_at(wall)

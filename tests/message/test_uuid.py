@@ -50,6 +50,16 @@ def test_a_uuid_taken_apart_gives_what_went_in(producer: int, clock: int, flags:
     assert UUID(bytes=raw).time == clock >> 4
 
 
+def test_a_text_with_dashes_in_other_places_is_no_uuid() -> None:
+    """What has the length of one and too few digits made the reader of a journal fail."""
+    text = to_text(pack(ProducerId(1), Clock(1 << 20), 0)).encode()
+
+    for at in (0, 10, 20, 35):
+        for count in (1, 2):
+            begin = min(at, len(text) - count)
+            assert from_text(text[:begin] + b"-" * count + text[begin + count :]) == NO_ID
+
+
 @given(st.binary(max_size=40))
 def test_anything_else_is_no_uuid(raw: bytes) -> None:
     """A foreign message is at-least-once, and never an exception."""

@@ -270,3 +270,15 @@ def test_a_reservation_that_the_file_system_refuses_is_no_error(tmp_path: Path) 
     assert file.read_at(0, 3) == b"abc"
     file.close()
     disk.close()
+
+
+async def test_the_size_of_a_disk_is_what_is_used_and_what_is_left(tmp_path: Path) -> None:
+    """An operator reads beside it how much is free: what is kept for root belongs to neither."""
+    disk = LocalDisk(tmp_path)
+    status = os.statvfs(tmp_path)
+    used = (status.f_blocks - status.f_bfree) * status.f_frsize
+    size, free = disk.tree.size(), disk.tree.free()
+    disk.close()
+
+    assert abs(size - free - used) < (1 << 30), "others write to this disk meanwhile"
+    assert size <= status.f_blocks * status.f_frsize

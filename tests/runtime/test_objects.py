@@ -16,6 +16,8 @@ from broadsheet.base.names import PARTIAL_SEGMENT as PARTIAL
 from broadsheet.errors import ConfigError, Corrupt
 from broadsheet.runtime.disk import LocalDisk, LocalFile
 from broadsheet.runtime.objects import PARTIAL_AGE_MAX_S, LocalObjects, local_root
+from broadsheet.runtime.syncs import Syncs
+from broadsheet.runtime.system import LocalStores
 
 
 async def test_an_object_is_a_file_of_its_name(tmp_path: Path) -> None:
@@ -71,9 +73,13 @@ async def test_a_directory_that_somebody_removed_is_made_again(tmp_path: Path, r
     objects.close()
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def test_a_store_whose_directory_was_removed_is_down_until_it_is_put_back(tmp_path: Path) -> None:
     """It listed nothing, as if it were empty, and each put failed until a restart, also when it was back."""
-    root, copy = tmp_path / "store", tmp_path / "copy"
+    root, copy, before = tmp_path / "store", tmp_path / "copy", descriptors()
     objects = LocalObjects(root)
     await objects.put_if_absent("journal/first", (b"1",))
     shutil.copytree(root, copy)
@@ -97,6 +103,7 @@ async def test_a_store_whose_directory_was_removed_is_down_until_it_is_put_back(
     assert await objects.put_if_absent("journal/second", (b"2",))
     assert (root / "journal/second").read_bytes() == b"2"
     objects.close()
+    assert descriptors() == before, "also the removed directory is closed"
 
 
 async def test_a_store_that_hangs_while_it_is_opened_holds_nobody_who_closes_it(
@@ -156,6 +163,7 @@ def test_a_url_names_a_directory(tmp_path: Path) -> None:
     "url",
     [
         "s3://bucket/",
+        "s3:///base/",
         "file://host/a/",
         "file:///a",
         "file:///a/?x=1",
@@ -229,3 +237,16 @@ async def test_an_object_with_a_sector_that_cannot_be_read_is_damaged_and_the_st
     with pytest.raises(Corrupt, match="the disk cannot read"):
         await objects.get("a/bad")  # Not even its length.
     objects.close()
+
+
+async def test_one_directory_is_one_store(tmp_path: Path) -> None:
+    """Two of them would not know of each other's failed syncs, and hold twice the threads."""
+    stores = LocalStores(tmp_path / "own", Syncs())
+    one, again, own = stores(f"file://{tmp_path}/a/"), stores(f"file://{tmp_path}/a/"), stores("")
+
+    assert one is again
+    assert own is not one
+    assert own is stores("")
+    for store in (one, own):
+        assert isinstance(store, LocalObjects)
+        store.close()

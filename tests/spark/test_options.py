@@ -187,3 +187,12 @@ def test_a_task_that_is_not_told_its_batch_writes_nothing(missing: str) -> None:
     del properties[missing]
     with pytest.raises(LocalProtocolError, match=missing):
         task_of(properties.get)
+
+
+def test_what_appends_at_least_once_asks_no_node_for_a_plan() -> None:
+    """Spark pickles the writer for each batch: without a commit journal there is nothing to read."""
+    writer = SinkWriter(
+        {"address": "127.0.0.1:1", "journal": "o/o", "mode": "at-least-once", "patience": "0"}, ROWS
+    )
+
+    assert writer.__getstate__()["plan"] is None

@@ -269,6 +269,20 @@ def test_keepalive_asks_then_gives_up() -> None:
     assert dialler.deadline() is None
 
 
+def test_a_peer_that_was_heard_meanwhile_is_asked_an_interval_later() -> None:
+    """A deadline that stays in the past would have the timer fire again and again."""
+    dialler, listener = pair()
+    interval = dialler.limits.keepalive_interval
+    asked, heard = Instant(START + interval), Instant(START + interval // 2)
+    listener.out.append(f.frame(f.PING, 0))
+    carry(listener, dialler, heard)
+    dialler.out.clear()
+    dialler.tick(asked)
+
+    assert (dialler.misses, dialler.out) == (0, [])
+    assert dialler.deadline() == heard + interval
+
+
 def test_a_tick_before_its_time_changes_nothing() -> None:
     """Whoever calls too early does no harm."""
     dialler, _ = pair()

@@ -13,6 +13,7 @@ from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
 from broadsheet.wire import frame as f
+from broadsheet.wire.connection_machine import Kind
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
 from tests.wire.harness import PATIENCE_SECONDS, Echo, Empty, Sum, World, until, world
@@ -337,6 +338,36 @@ async def test_another_cluster_is_refused() -> None:
             await w.client(cluster="c2")
         client = await w.client(cluster="c1")
         assert (client.node, client.cluster) == ("a", "c1")
+        await client.close()
+
+
+async def test_a_narrower_token_ends_a_stream_also_behind_a_call_that_is_not_answered_yet() -> None:
+    """S3: the streams are looked through in their order, and a call has nothing to judge."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+        wide, narrow = (
+            tokens.sign(Capability.READ, prefixes=[prefix], now=now, lifetime=Duration(60 * SECOND))
+            for prefix in ("", "x/")
+        )
+        client = await w.client(token=wide)
+        waiting = asyncio.create_task(client.call("test.wait", Echo(name="x/y"), reply=Echo))
+        (served,) = w.server.connections.values()
+        await until(lambda: served.machine.streams)
+        chat = await client.open("test.chat", Echo(name="a/b"))
+        await chat.send(None, (b"open",))
+        assert (await chat.receive()) is not None
+        assert [state.kind for state in served.machine.streams.values()] == [Kind.UNARY, Kind.STREAM]
+        client.refresh_token(narrow)
+        with pytest.raises(NotAllowed):
+            await chat.receive()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+        before = w.server.counts.unauthenticated
+        client.refresh_token("none of ours")
+        await until(lambda: not w.server.connections)
+        assert w.server.counts.unauthenticated == before + 1, "an operator sees who tries"
         await client.close()
 
 

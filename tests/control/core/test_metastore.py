@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from broadsheet.base.time import Instant
-from broadsheet.base.types import Incarnation, NodeId
+from broadsheet.base.types import Incarnation, NodeId, RequestId
 from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Send, remembered
 from broadsheet.control.core.acceptor import encoded as record_of
 from broadsheet.control.core.messages import (
@@ -21,9 +21,9 @@ from broadsheet.control.core.messages import (
     Response,
     Why,
 )
-from broadsheet.control.core.operation import Answer, ChangeRequest
+from broadsheet.control.core.operation import Answer, ChangeRequest, ReplaceRequest, next_step
 from broadsheet.control.core.proposer import State
-from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot
+from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot, founding
 from broadsheet.errors import Corrupt, RemoteProtocolError, Status
 from tests.control.core.cluster import Cluster, sender
 
@@ -746,3 +746,15 @@ def test_an_accept_that_is_repeated_is_answered_and_not_written_again() -> None:
     other = structs.replace(accept, value=structs.replace(accept.value, version=accept.value.version + 1))
     with pytest.raises(RemoteProtocolError, match="came with two values"):
         a.acceptor.step(other, cluster.now)
+
+
+def test_one_that_is_no_acceptor_is_replaced_by_none() -> None:
+    """A name that was mistyped, or replaced long ago, must not add an acceptor beside all others."""
+    one, gone, new = (Acceptor(NodeId(name), Incarnation(7)) for name in ("a", "b", "c"))
+    value = founding((one,), "first", addresses=(), document=b"")
+    for added in (new, None):
+        asked = ReplaceRequest(RequestId(1), gone, added, "", "again")
+        step = next_step(asked, value, is_chosen=True, was_proposed=False)
+
+        assert isinstance(step, Answer)
+        assert step.status is Status.NOT_FOUND

@@ -275,3 +275,18 @@ def test_a_snapshot_that_the_log_refuses_is_given_up_and_asked_for_again() -> No
     assert step(machine, PersistRefused(write.token)) == []
     assert machine.snapshot is SnapshotState.IDLE
     assert len(step(machine, FlushAsked())) == 1
+
+
+def test_a_page_is_the_first_pairs_behind_a_key() -> None:
+    """Who lists ten thousand journals asks page by page, and must meet each once."""
+    pairs = OrderedMap()
+    names = ["a/1", "b/1", "b/2", "b/3", "c/1"]
+    pairs.apply([(name, KeyValue(name, b"", rev(1), rev(1))) for name in names])
+
+    def page(prefix: str, after: str, count_max: int) -> list[str]:
+        return [pair.key for pair in pairs.page(prefix, after=after, count_max=count_max)]
+
+    assert page("b/", "", 2) == ["b/1", "b/2"]
+    assert page("b/", "b/2", 2) == ["b/3"]
+    assert page("", "a/1", 3) == ["b/1", "b/2", "b/3"]
+    assert page("c/", "c/1", 9) == []
