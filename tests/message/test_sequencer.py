@@ -157,6 +157,17 @@ def test_a_message_that_decides_nothing_hides_no_acknowledgement_behind_it() -> 
     }
 
 
+def test_a_span_that_goes_on_is_committed_from_where_it_began() -> None:
+    """Its further messages decide nothing: what came before them would be lost."""
+    sequencer = Sequencer(begun(FIXED))
+    for frame in journal("A1c"):
+        sequencer.step(frame)
+
+    assert replays(sequencer.index(), columns(journal("A2c A3a")), 0) == {
+        ProducerId(ord("A")): Replay(ByteOffset(0), 1)
+    }
+
+
 def test_ranks_of_clocks_are_small() -> None:
     """A run's number stands above them in 64 bits: ranks as large as clocks would leave it no room."""
     clocks = np.array([1 << 62, (1 << 62) + 5, 1 << 62], np.uint64)

@@ -63,6 +63,20 @@ async def written() -> tuple[Image, dict[LogStreamId, list[bytes]]]:
     return image_of(disk), held
 
 
+async def test_a_log_of_which_nothing_can_be_read_is_not_told_as_empty(
+    bad: dict[tuple[str, int], None],
+) -> None:
+    """`accept-loss` would show an operator that there is nothing left to lose."""
+    image, _ = await written()
+    disk = SimDisk(DiskState.of(image, ("wal",)))
+    for name, content in image.items():
+        if name.endswith(".wal"):
+            bad.update(dict.fromkeys((name, block) for block in range(1, len(content) // BLOCK_BYTES)))
+
+    with pytest.raises(ConfigError, match="cannot read"), inspected(disk, DIRECTORY):
+        pass
+
+
 async def test_an_unreadable_sector_anywhere_is_damage_of_its_streams_and_stops_no_start(
     bad: dict[tuple[str, int], None],
 ) -> None:
