@@ -76,10 +76,12 @@ async def test_frames_that_came_together_stand_where_they_were_told_after_a_kill
     assert len(content) == end
 
 
-def test_frames_are_joined_only_as_far_as_an_empty_pipeline_admits_them() -> None:
+def test_frames_are_joined_only_as_far_as_an_idle_journal_takes_them() -> None:
     """Joined further, they would be refused together, and again each time that they are sent."""
     small = JournalsConfig(wal=WALConfig(segment_bytes=256 << 10, initial_fill_bytes=64 << 10))
 
     assert JournalsConfig().joined_bytes_max == 256 << 10
     assert small.joined_bytes_max == small.run_bytes_max < 64 << 10
     assert JournalsConfig(limits=Limits(pending_bytes_max=1000)).joined_bytes_max == 1000
+    assert JournalsConfig(wal=WALConfig(pending_bytes_max=64 << 10)).joined_bytes_max == 52 << 10
+    assert JournalsConfig(wal=WALConfig(pending_bytes_max=4 << 10)).joined_bytes_max == 0

@@ -134,8 +134,9 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def joined_bytes_max(self) -> int:
-        """The most content of runs that are appended as one: an empty pipeline must admit it (ADR 0196)."""
-        return min(JOINED_BYTES_MAX, self.run_bytes_max, self.limits.pending_bytes_max)
+        """The most content of runs that are appended as one: idle pipeline and log take it (ADR 0196)."""
+        room = max(0, self.wal.pending_bytes_max - RECORD_HEAD_BYTES_MAX)
+        return min(JOINED_BYTES_MAX, self.run_bytes_max, self.limits.pending_bytes_max, room)
 
     @property
     def closed_max(self) -> int:
