@@ -361,6 +361,36 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
     assert not crashes
 
 
+async def test_an_append_that_a_refusal_for_want_of_a_file_lets_in_waits_for_a_file_itself() -> None:
+    """It was refused at once, for a wait that had not begun, and so were all that a client sent behind it."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    shelf = Shelf(None, {})
+    async with running(disk, shelf, seed=1, crashes=crashes, config=IMPATIENT, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica = await node.broker.replica(NAME)
+        assert await append(replica, b"x" * 2000) == (Status.OK, 0)
+        next_one = UnaryAppend(b"next")
+
+        class Followed(UnaryAppend):
+            """The wire takes its connection's next frame when this is answered."""
+
+            def answer(self, status: Status, begin: ByteOffset, end: ByteOffset, message: str) -> None:
+                super().answer(status, begin, end, message)
+                replica.deliver(Submitted(run=next_one, count=1, length=4))
+
+        faulty.plan(NO_ROLL)
+        first = Followed(b"rolls")
+        for run in (first, UnaryAppend(b"waits")):
+            replica.deliver(Submitted(run=run, count=1, length=5))
+        assert await status_of(first.answered) is Status.STORE_UNHEALTHY
+        await asyncio.sleep(0.02)
+        faulty.plan()
+
+        assert await status_of(next_one.answered) is Status.OK
+    assert not crashes
+
+
 async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() -> None:
     """J2: the stream was refused later, and the checkpoint hid the acknowledged append in its place.
 

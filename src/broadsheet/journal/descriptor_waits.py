@@ -85,13 +85,15 @@ class Awaiting:
             self._patience = None
 
     def _give_up(self) -> None:
+        self._patience = None
         if not self._waiting:
             return
         effect = self._waiting.popleft()
-        is_last = not self._waiting  # Effects that the refusal itself causes start a wait of their own.
         self._refuse(
             effect,
             f"{more_files(self._context.config.descriptor_wait)}, or append to fewer journals at a time",
         )
-        if self._waiting and not is_last:  # A refused roll does not clear the effects behind it.
+        # A refused roll does not clear the effects behind it. If all are gone, those that the refusal itself
+        # has caused have begun a wait of their own.
+        if self._waiting and self._patience is None:
             self._patience = self._context.timers.call_after(AT_ONCE, self._give_up)
