@@ -43,7 +43,7 @@ GAUGES: Final = {
     "log_segments_free": "Log of the journals: segments that can be filled next.",
     "log_pending_bytes": "Log of the journals: bytes that wait for the disk.",
     "log_sync_seconds": "Log of the journals: how long the last write with its sync took.",
-    "log_quarantined": "Log of the journals: streams that have lost records to damage.",
+    "log_quarantined": "Log of the journals: streams with damaged records that are not mended yet.",
 }
 """The numbers of the role's status that are metrics."""
 
