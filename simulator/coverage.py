@@ -32,6 +32,7 @@ ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
         "wal.quarantined": _DAMAGE,
         "wal.recovery.lap_left_over": _DAMAGE,
         "wal.segment_unread": _DAMAGE,
+        "wal.recovery.batch_left": _DAMAGE,
         "wal.recovery.batch_lost": _DAMAGE,
         "wal.recovery.frame_damaged": _DAMAGE,
         "wal.recovery.gap": _DAMAGE,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.recovery import Recovery
@@ -104,6 +105,36 @@ async def test_of_two_files_of_a_lap_the_later_one_counts_however_short_it_is(
     kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
     assert any(hidden in content for content in kept)
     await abandon(bench)
+
+
+async def test_batches_that_a_start_could_not_read_do_not_count_behind_those_written_since(
+    outage: Outage,
+) -> None:
+    """Their numbers went on from its own, so they counted again: what it acknowledged was lost silently."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for n in range(12):
+        await bench.commit(A, b"record-%d" % n)
+        bench.log.trim(A, Offset(n + 1))
+    await abandon(bench)
+    disk.state.locks.clear()
+    name = next(name for name, content in image_of(disk).items() if b"record-11" in content)
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=4), LASTING))
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    later = [b"later-%d" % n for n in range(2)]
+    offset = bench.log.next_offset(A)
+    for each in later:
+        await bench.commit(A, each)
+    await abandon(bench)
+    outage.clear()
+    for seed in (3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records)[-2:] == later
+        assert bench.log.next_offset(A) == offset + 2
+        assert not found.is_quarantined
+        await abandon(bench)
 
 
 async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(outage: Outage) -> None:

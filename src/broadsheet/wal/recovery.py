@@ -104,6 +104,8 @@ class Recovery:
         """The first batch after a loss whose streams no row tells: any stream may have changed there."""
         self._after_loss = 0
         """The last batch whose predecessor was lost whole: the state before it is not known."""
+        self._boots: dict[int, None] = {}
+        """The lives that wrote the batches so far."""
         self._oldest = 0
         """The oldest lap that is needed. If it is missing, everything that it held is lost."""
         self._is_freed = False
@@ -171,15 +173,28 @@ class Recovery:
             header = read_batch(content, place) if place >= at else None
             if header is None or (self._last is not None and header.batch <= self._last.batch):
                 continue  # A payload that looks like a batch, or a sector that went back to an older state.
+            if self._is_left(header):
+                hit("wal.recovery.batch_left")
+                self._damage.append(Damage(segment.file, segment.lap, place, aligned(place + header.length)))
+                continue
             if place > at:
                 self._hole(segment, content, at, place)
             self._batch(segment, content, header)
             at = aligned(place + header.length)
         return at
 
+    def _is_left(self, header: BatchHeader) -> bool:
+        """Whether a life wrote the batch that ended before the life of the last batch began.
+
+        The start of the later life could not read it (EIO), and went on before it.
+        """
+        is_of_ended = self._last is not None and header.boot != self._last.boot and header.boot in self._boots
+        return is_of_ended and self._chain is not None and self._chain != header.chain
+
     def _batch(self, segment: Found, content: Content, header: BatchHeader) -> None:
         self._notice_loss(header)
         self._last, self._chain = header, header.chain
+        self._boots[header.boot] = None
         base, data = header.at, content.read(header.at, header.at + header.length)
         begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
         suspects: list[FoundFrame] = []
