@@ -137,6 +137,30 @@ async def test_batches_that_a_start_could_not_read_do_not_count_behind_those_wri
         await abandon(bench)
 
 
+@pytest.mark.parametrize("further", range(1, 7))
+async def test_a_lap_that_was_begun_twice_is_none_either_when_the_lap_before_is_gone(
+    further: int, outage: Outage
+) -> None:
+    """Only the lap before told which is the later one. Once that was written over, each start was refused."""
+    disk = SimDisk()
+    hidden = (await laps(disk, 3, more=3))[-4]
+    name = next(name for name, content in image_of(disk).items() if hidden in content)
+    outage.update({(name, block): LASTING for block in range(1, 9)})
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    bench.log.trim(A, bench.log.next_offset(A))
+    while bench.log.status().lap_head < 3 + further:
+        offset = await bench.commit(B, last := bytes(20_000))
+        bench.log.trim(B, offset)
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    found = await bench.found(B)
+    assert payloads(found.records)[-1] == last
+    assert not found.is_quarantined
+    await abandon(bench)
+
+
 async def test_a_middle_lap_of_which_nothing_could_be_read_is_not_used_again(outage: Outage) -> None:
     """It had no batch, so it counted as free, and was written over: durable records, readable soon."""
     disk = SimDisk()

@@ -52,10 +52,16 @@ def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Found]]:
             claims.setdefault(segment.lap, []).append(segment)
     chosen: dict[int, Found] = {}
     left: list[Found] = []
+    oldest = min((each.newest.oldest for each in claims[max(claims)] if each.newest is not None), default=0)
     for lap in sorted(claims):
-        before = chosen.get(lap - 1)
-        *older, newest = sorted(claims[lap], key=lambda each: _lateness(each, before))
-        if older and _lateness(older[-1], before) == _lateness(newest, before):
+        before, after = chosen.get(lap - 1), claims.get(lap + 1, ())
+        *older, newest = sorted(claims[lap], key=lambda each: _lateness(each, before, after))
+        # Below the oldest lap in use, both files are free.
+        if (
+            older
+            and lap >= oldest
+            and _lateness(older[-1], before, after) == _lateness(newest, before, after)
+        ):
             files = f"segments {older[-1].file} and {newest.file} both claim lap {lap}"
             raise ConfigError(f"{files}: one is a copy: move it away. Nothing was changed")
         if older:
@@ -65,16 +71,19 @@ def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Found]]:
     return chosen, left
 
 
-def _lateness(segment: Found, before: Found | None) -> tuple[bool, bool, bool]:
+def _lateness(segment: Found, before: Found | None, after: Sequence[Found]) -> tuple[bool, bool, bool]:
     """Greater for the later one of two files of a lap; equal if nothing tells which is the later one.
 
     The life that wrote the lap before went on in the file that was left over. The start that could not read
     that file may have gone on in the lap before: then the file does not follow it. Or it may have ended with
-    its boot batch: then it has acknowledged nothing, and a file with more batches counts.
+    its boot batch: then it has acknowledged nothing, and a file with more batches counts. If the lap before
+    was freed and written over, the lap after tells: it goes on where the later file ends.
     """
     assert segment.first is not None, "a lap has at least one batch"
+    assert segment.newest is not None, "a lap has at least one batch"
     if before is None or before.newest is None:
-        return True, len(segment.batches) > 1, True
+        next_batch = segment.newest.batch + 1
+        return any(each.first is not None and each.first.batch == next_batch for each in after), True, True
     follows = segment.first.batch > before.newest.batch
     return follows, len(segment.batches) > 1, segment.first.boot != before.newest.boot
 
