@@ -80,8 +80,10 @@ def test_parts_are_staged_as_if_they_were_one_content() -> None:
     one.append(parts, wall=5)
     other.append((b"".join(parts),), wall=5)
 
-    assert (one.digest(), one.end, one.first_append) == (other.digest(), other.end, other.first_append)
+    assert (one.digest(), one.end, one.first_append) == (other.digest(), other.end, 5)
     assert one.read(one.begin, one.length) == b"".join(parts)
+    one.append((PIECE,), wall=9)
+    assert one.first_append == 5  # The flush interval counts from the first.
 
 
 async def test_a_journal_gives_back_what_a_closed_fragment_reserved(monkeypatch: pytest.MonkeyPatch) -> None:

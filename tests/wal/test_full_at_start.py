@@ -94,6 +94,31 @@ async def test_a_cut_batch_that_a_full_disk_kept_where_it_was_is_found_by_the_ne
     assert any(bytes([count]) * 7000 in content for content in kept), "set aside, not deleted"
 
 
+async def test_all_runs_of_a_kept_cut_are_suspects_of_every_start() -> None:
+    """journals.14: each may have been acknowledged, also one of a new generation."""
+    disk, count = SimDisk(), 0
+    bench = await open_log(disk)
+    lap = bench.log.status().lap_head
+    while bench.log.status().lap_head == lap:
+        count += 1
+        bench.send(A, bytes([count]) * 7000, generation=2 * count)
+        await bench.commit(A, bytes([count]) * 100, generation=2 * count + 1)
+    await abandon(bench)
+    last = [bytes([count]) * 7000, bytes([count]) * 100]
+    (name,) = (name for name, each in disk.state.image().items() if last[0] in each)
+    disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])  # The batch's head.
+    disk.state.quota_bytes = 0
+    for seed in (2, 3):
+        disk.state.locks.clear()
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        await bench.settled()
+        await abandon(bench)
+        disk.state.quota_bytes = 1 << 40
+        assert (found.next_offset, found.tail_cut) == (2 * count - 2, True)
+        assert payloads(found.suspects) == last
+
+
 async def test_a_boot_frame_is_never_written_behind_what_is_filled() -> None:
     """W2: filling went over it. A batch behind it then looked like one that had lost its predecessor."""
     disk = SimDisk()

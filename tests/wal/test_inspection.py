@@ -4,7 +4,7 @@ import pytest
 
 from broadsheet.wal.inspection import FoundRecord, inspected
 from simulator.disk import SimDisk
-from tests.wal.harness import DIRECTORY, A, Bench, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, Bench, abandon, files_open, open_log
 from tests.wal.one_stream import ROOMY
 
 PAYLOADS = [bytes((65 + n,)) * 100 for n in range(4)]
@@ -65,3 +65,13 @@ async def test_a_log_that_is_not_there_holds_nothing() -> None:
     """Whoever lost the directory is told of that, not of a traceback."""
     with inspected(SimDisk(), "nothing/here") as log:
         assert (log.streams(), list(log.records(A)), log.last(A), log.generation(A)) == ([], [], None, 0)
+
+
+async def test_a_look_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that looks at many logs would run out of descriptors."""
+    disk = await written()
+    is_open = files_open(monkeypatch)
+
+    with inspected(disk, DIRECTORY):
+        assert is_open
+    assert not is_open
