@@ -20,6 +20,7 @@ from broadsheet.errors import (
     Corrupt,
     IndexHasGreaterOffset,
     InvalidArgument,
+    Status,
     StoreUnhealthy,
 )
 from broadsheet.journal import fragments as fragments_module
@@ -138,6 +139,24 @@ async def test_a_start_without_the_store_takes_appends_and_serves_what_is_here(h
         status = node.broker.status(NAME)
         assert (status.begin, status.reason) == (0, "")
         assert stored.items() <= shelf.objects.items()
+    assert not crashes
+
+
+async def test_a_reader_that_waits_for_the_store_hears_at_once_that_its_journal_is_closed() -> None:
+    """It waited a second for a listing that nobody would make any more, and held a stop up."""
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    await first_life(disk, shelf, crashes, (FIRST, SECOND, THIRD))
+    shelf.is_down = True
+    async with running(disk, shelf, seed=2, crashes=crashes, is_last=False) as node:
+        replica = await node.broker.replica(NAME)
+        waiting = asyncio.ensure_future(anext(read(replica, ByteOffset(0), None, block=False)))
+        await asyncio.wait([waiting], timeout=0.01)
+        assert not waiting.done()
+        replica.close(Status.SHUTTING_DOWN)
+        await asyncio.wait([waiting], timeout=0.5)
+        assert waiting.done()
+        assert waiting.exception() is not None
     assert not crashes
 
 

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from broadsheet.base.types import Offset
+from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.wal.extents import SLOT_BYTES, SLOTS, Extents, extents_path
 from broadsheet.wal.pool import Pool
 from broadsheet.wal.record import after_entries, entries
 from simulator.disk import SimDisk
-from tests.wal.harness import DIRECTORY, A, B, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, B, abandon, open_log, opened
 
 
 def test_streams_that_left_the_oldest_segment_are_looked_at_once() -> None:
@@ -51,6 +51,17 @@ async def test_a_trim_of_a_closed_log_does_nothing() -> None:
     await bench.settled()
     assert bench.log.states[A].row() == before
     assert not bench.crashes
+
+
+async def test_a_stream_that_nobody_flushes_keeps_none_behind_it_from_being_asked() -> None:
+    """log.10: the segment is freed only when all have flushed, and the first may have no domain any more."""
+    asked: list[LogStreamId] = []
+    async with opened(SimDisk()) as bench:
+        await bench.commit(A, b"one")
+        await bench.commit(B, b"two")
+        bench.log.on_flush_request(B, asked.append)
+        await bench.log._reclaimer._ask(bench.log.pool.oldest)
+    assert asked == [B]
 
 
 def test_the_file_of_extents_takes_its_room_with_the_first_slot(tmp_path: Path) -> None:
