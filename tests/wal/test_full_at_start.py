@@ -102,9 +102,9 @@ async def test_all_runs_of_a_kept_cut_are_suspects_of_every_start() -> None:
     while bench.log.status().lap_head == lap:
         count += 1
         bench.send(A, bytes([count]) * 7000, generation=2 * count)
-        await bench.commit(A, bytes([count]) * 100, generation=2 * count + 1)
+        await bench.commit(A, bytes([count]) * 5000, generation=2 * count + 1)
     await abandon(bench)
-    last = [bytes([count]) * 7000, bytes([count]) * 100]
+    last = [bytes([count]) * 7000, bytes([count]) * 5000]
     (name,) = (name for name, each in disk.state.image().items() if last[0] in each)
     disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])  # The batch's head.
     disk.state.quota_bytes = 0

@@ -10,7 +10,7 @@ from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
 from simulator.disk import SimDisk
 from simulator.logimage import batches_of
-from tests.wal.harness import DIRECTORY, A, B, abandon, open_log
+from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log
 from tests.wal.histories import TINY, Kept, noise, read_image
 
 BATCHES = 12
@@ -113,6 +113,24 @@ async def test_a_damaged_last_batch_behind_a_lost_one_is_no_cut_tail() -> None:
     damaged = log.streams_of[last.batch][-1]
     assert told[damaged].flags & RowFlag.QUARANTINED
     judge(log, told, [log.batches[-2][1].batch, last.batch])
+
+
+async def test_behind_lost_first_batches_every_stream_that_no_later_row_names_is_damage() -> None:
+    """W2: frames of such a stream are salvaged, and nothing tells whether they are all. One was lost."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    for stream, payload in ((C, b"salvaged"), (C, b"lost"), (B, b"names the streams before"), (A, b"whole")):
+        await bench.commit(stream, payload)
+    await abandon(bench)
+    *boot, first, second, third, _ = batches_of(disk.state.image())
+    image = without(disk.state.image(), [*boot, second, third])
+    name, header = first
+    content = bytearray(image[name])
+    content[header.at + 8] ^= 1
+    told = read_image({**image, name: bytes(content)})
+
+    assert [each.payload for each in told[A].held] == [b"whole"]
+    assert told[C].flags & RowFlag.QUARANTINED
 
 
 @pytest.mark.parametrize("laps", [2, 8])

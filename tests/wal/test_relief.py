@@ -223,6 +223,45 @@ async def test_what_a_trim_asks_for_in_the_turn_of_a_close_ends_nothing() -> Non
     assert bench.crashes == []
 
 
+async def test_nobody_is_asked_while_a_segment_is_copied_or_after_a_failure_of_the_disk() -> None:
+    """Two copiers of one segment would use up the room that one of them needs; a dead log writes nothing."""
+    async with opened(SimDisk(), config=TIGHT) as bench:
+        asked: list[int] = []
+        log, reclaimer = bench.log, bench.log._reclaimer
+        log.on_flush_request(A, asked.append)
+        await fill(bench, A)
+        await until(bench, lambda: asked)
+
+        async def is_asked() -> bool:
+            reclaimer.close()
+            count = len(asked)
+            reclaimer.look()
+            await asyncio.sleep(0)
+            return len(asked) > count
+
+        assert await is_asked()
+        reclaimer._is_copying = True
+        assert not await is_asked()
+        reclaimer._is_copying, log.is_dead = False, True
+        assert not await is_asked()
+        log.is_dead = False
+        assert await is_asked()
+
+
+@pytest.mark.parametrize(("free", "is_copied"), [(1, True), (2, False)])
+async def test_a_mostly_dead_segment_is_copied_at_once_only_where_the_reserve_is_all_that_is_free(
+    free: int, *, is_copied: bool
+) -> None:
+    """Else its streams are asked first: a flush that was made anyway is cheaper than a copy."""
+    async with opened(SimDisk()) as bench:
+        pool, reclaimer = bench.log.pool, bench.log._reclaimer
+        await bench.commit(B, b"old")
+        reclaimer._asked_at, reclaimer._asked_count = pool.head, 1
+        while len(pool.free) > free:
+            pool.free.pop()
+        assert reclaimer._may_copy(is_mostly_dead=True) == is_copied
+
+
 async def test_a_log_full_of_what_nobody_flushes_comes_to_rest() -> None:
     """Copying where nothing can be gained would write for ever."""
     async with opened(SimDisk(), config=TIGHT) as bench:
@@ -513,6 +552,20 @@ async def test_a_start_on_a_full_disk_frees_what_was_trimmed_before_it() -> None
 
     async with opened(disk, config=TIGHT, seed=2) as bench:
         assert bench.log.status().segment_free_count >= 2
+        await bench.commit(A, bytes(12_000))
+
+
+async def test_a_start_that_frees_nothing_leaves_the_room_for_the_batch_that_frees() -> None:
+    """W8: its boot batch took the last block, and what was trimmed after it could not be freed any more."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TIGHT)
+    taken = await full_with_relief(bench)
+    await abandon(bench)
+    disk.state.locks.clear()
+
+    async with opened(disk, config=TIGHT, seed=2) as bench:
+        bench.log.trim(A, Offset(taken))
+        await until(bench, lambda: bench.log.status().segment_free_count >= 2)
         await bench.commit(A, bytes(12_000))
 
 

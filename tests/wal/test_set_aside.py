@@ -11,6 +11,8 @@ import pytest
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Trimmed
 from broadsheet.wal import Log, LogFull, copying
+from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.copying import damaged
 from broadsheet.wal.opening import JOIN_GAP_BYTES, set_aside
 from broadsheet.wal.recovery import Damage
 from broadsheet.wal.segments import QUARANTINE_PREFIX, Segments
@@ -138,6 +140,18 @@ def test_many_damaged_runs_of_a_segment_are_set_aside_in_few_files() -> None:
     image = disk.state.image()
     assert sorted(len(image[f"wal/{name}"]) for name in made) == [1000, places[-1].end - places[0].begin]
     assert set_aside(segments, [far, *places]) == [], "the second start makes none"
+
+
+def test_where_no_batch_can_be_read_all_is_set_aside_that_may_have_been_written() -> None:
+    """W7: a segment of an earlier process may be written to its end; of its own one knows how far."""
+    disk = SimDisk()
+    disk.make_dir("wal")
+    segments = Segments(disk, "wal", log_id=1, segment_bytes=64 << 10)
+    index = segments.create()
+    segments.fill(index, segments.segment_bytes)
+
+    for end, until in ((0, segments.segment_bytes), (8192, 8192)):
+        assert damaged(segments, index, lap=1, end=end) == [Damage(index, 1, BLOCK_BYTES, until)]
 
 
 def _drop(log: Log) -> None:

@@ -110,3 +110,24 @@ def test_a_row_to_which_no_run_leads_voids_nothing() -> None:
     replay.row(Row(1, 0, 3, 0, 99, 0), 2)
 
     assert list(replay.held) == [0]
+
+
+def test_a_start_that_cut_a_new_branch_holds_all_runs_of_the_old_one() -> None:
+    """The torn batch held runs of a stream begun anew at the same offsets; its drop was lost with it."""
+    replay = StreamReplay(1)
+    for begin, seed, crc, batch in ((0, 0, 20, 1), (2, 20, 40, 1), (0, 71, 72, 2), (2, 72, 73, 2)):
+        replay.run(FoundRun(begin, begin + 2, 0, seed, crc, 60, 1, 4096 * batch, batch))
+    replay.row(Row(1, 0, 4, 0, 40, 0), 3)
+    verdict = replay.judge(9, is_suspect=False)
+
+    assert [held.crc for held in verdict.held] == [20, 40]
+    assert verdict.flags == 0
+
+
+def test_a_cut_is_dealt_with_also_where_the_stream_is_quarantined() -> None:
+    """The suspects of that cut are told no more after a later one: their domain has looked at them."""
+    replay = StreamReplay(1)
+    replay.row(Row(1, 0, 2, 0, 20, RowFlag.TAIL_CUT | RowFlag.QUARANTINED), 1)
+    assert replay.settled == 0
+    replay.row(Row(1, 0, 2, 0, 20, RowFlag.QUARANTINED), 2)
+    assert replay.settled == 2

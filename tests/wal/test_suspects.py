@@ -127,6 +127,23 @@ def without_header(disk: SimDisk) -> SimDisk:
     return disk
 
 
+async def test_a_damaged_record_of_a_batch_whose_header_is_damaged_too_is_told() -> None:
+    """A later batch vouches for it: it was acknowledged, and only its own sum can prove these bytes."""
+    disk = await written(in_one_batch=True)
+    bench = await open_log(disk, seed=2)
+    await bench.commit(B, b"names the streams of the batch before it")
+    await abandon(bench)
+    disk.state.locks.clear()
+    without_header(disk)
+    flip(disk, SECOND)
+
+    async with opened(disk, seed=3) as bench:
+        found = await bench.found(A)
+        assert found.is_quarantined
+        assert payloads(found.records) == [FIRST]
+        assert payloads(found.suspects) == [bytes((SECOND[0] ^ 1,)) + SECOND[1:], THIRD]
+
+
 async def test_a_start_that_found_the_disk_full_leaves_the_suspects_to_the_next() -> None:
     """It could set nothing aside, and began in another segment: nobody looked behind the old one again."""
     disk = without_header(await written(in_one_batch=True))

@@ -767,7 +767,7 @@ class Log:
                     self.pool.pin(run.lap, run.length, stream=stream)
             self._chain = result.chain
             self.durable_lap = result.last.lap
-            self._told = self._advertised = self.pool.oldest
+            self._advertised = self.pool.oldest
             self._durable = position(result.last.lap, result.tail_at)
             self.is_same_boot = is_of_kernel(result.last.boot, self._boot_id)
         if self.lacks_streams or any(state.is_quarantined for state in self.states.values()):
@@ -1067,7 +1067,7 @@ class Log:
     def _advance_oldest(self) -> None:
         """Let the next batch say that older laps are free, and ask for a batch if that frees any."""
         self._oldest = max(self._oldest, self.pool.past(self.durable_lap))
-        if self._oldest > self._advertised and not self._is_asked:
+        if self._oldest > self._advertised:
             self._ask()
 
     # --- writing ------------------------------------------------------------------------------------------
