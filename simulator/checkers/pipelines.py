@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broadsheet.base.types import ByteOffset
 from broadsheet.message.framing import JSON_LINES, Frame, scan
 from broadsheet.message.producer_state import begun
-from broadsheet.message.sequencer import Sequencer
+from simulator.checkers.sequencer import Sequencer
 from simulator.workload import Violation
 
 

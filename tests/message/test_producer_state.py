@@ -20,10 +20,10 @@ from broadsheet.message.producer_state import (
     pruned,
     ticks,
 )
-from broadsheet.message.sequencer import Sequencer
 from broadsheet.message.spans import sequence, update
 from broadsheet.message.stored_index import decode, encode
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
+from simulator.checkers.sequencer import Sequencer
 
 message = st.tuples(st.integers(1, 3), st.integers(1, 30), st.sampled_from([0, 1, 1, 1, 2]))
 

@@ -6,8 +6,8 @@ from broadsheet.message.clock import TICK
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
-from broadsheet.message.sequencer import Sequencer
 from broadsheet.message.uuid import ProducerId
+from simulator.checkers.sequencer import Sequencer
 
 A, B = JournalName("example/a"), JournalName("example/b")
 WALL = WallTime(1_700_000_000_000_000_000)

@@ -6,14 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import TooLarge
 from broadsheet.message import spans
 from broadsheet.message.columns import Frames
 from broadsheet.message.framing import FIXED, Frame
 from broadsheet.message.producer_state import begun
-from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.spans import Replay, reopened, replays, sequence
 from broadsheet.message.uuid import NO_ID, Clock, Flag, MessageId, ProducerId
+from simulator.checkers.sequencer import Sequencer
 
 SIZE = 10
 KINDS = {"c": Flag.CONTINUE, "a": Flag.ACK, "o": Flag.OUTSIDE}
@@ -81,18 +80,6 @@ def test_outcomes_have_names() -> None:
         "continue_begin", "continue_extend", "continue_duplicate", "ack_commit", "ack_rollback", "ack_empty",
         "outside_duplicate",
     ]  # fmt: skip
-
-
-def test_pending_messages_have_a_limit() -> None:
-    """A producer that never acknowledges must not fill memory; nothing changes by the refusal."""
-    sequencer = Sequencer(begun(FIXED), pending_max=2)
-    frames = journal("A1c A2c A3c A4a")
-    for frame in frames[:2]:
-        sequencer.step(frame)
-
-    with pytest.raises(TooLarge):
-        sequencer.step(frames[2])
-    assert sequencer.step(frames[3]) == (Outcome.ACK_COMMIT, frames[:2])
 
 
 word = st.one_of(

@@ -14,7 +14,6 @@ from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, 
 from broadsheet.message.framing import JSON_LINES, framed, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Intent, Publisher
-from broadsheet.message.sequencer import Outcome, Sequencer
 from broadsheet.message.uuid import Flag, pack, producer_from
 from broadsheet.sink.core.producers import HeldPublisher
 from broadsheet.sink.core.records import (
@@ -28,6 +27,7 @@ from broadsheet.sink.core.records import (
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import Target
 from broadsheet.spark.sink import new_producer
+from simulator.checkers.sequencer import Outcome, Sequencer
 
 WALL = WallTime(1_700_000_000_000_000_000)
 names = itertools.count()

@@ -12,8 +12,8 @@ from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
-from broadsheet.message.sequencer import Sequencer
 from broadsheet.message.uuid import ProducerId
+from simulator.checkers.sequencer import Sequencer
 
 ROWS = 60
 BATCHES = 3

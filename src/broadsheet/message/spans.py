@@ -1,12 +1,12 @@
 """Spans: decides which messages of a span are committed, for all messages at once.
 
-The result is that of `sequencer.Sequencer`, which defines it; Hypothesis compares the two. The messages are
-sorted by producer, in journal order. Each producer's messages are cut into *runs* that end at an
-acknowledgement or at a committed OUTSIDE message, the run's *boundary*: after a boundary the producer's last
-acknowledged clock is exactly the boundary's clock. Inside a run, a comparison with the running maximum of
-the clocks then finds the duplicates. This module does no IO: `replays` names the messages before the first
-frame that the caller must read. Units: offsets are the journal's, clocks unsigned 64 bits. Source: paper
-"Message UUIDs"; pipelines.2; journals.29.
+The result is that of the naive `Sequencer` in `simulator/checkers`, which takes one message after the
+other; Hypothesis compares the two. The messages are sorted by producer, in journal order. Each producer's
+messages are cut into *runs* that end at an acknowledgement or at a committed OUTSIDE message, the run's
+*boundary*: after a boundary the producer's last acknowledged clock is exactly the boundary's clock. Inside
+a run, a comparison with the running maximum of the clocks then finds the duplicates. This module does no
+IO: `replays` names the messages before the first frame that the caller must read. Units: offsets are the
+journal's, clocks unsigned 64 bits. Source: paper "Message UUIDs"; pipelines.2; journals.29.
 """
 
 from collections.abc import Iterable

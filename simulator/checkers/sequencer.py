@@ -1,22 +1,20 @@
 """Sequencer: takes one message after the other, and gives the committed messages in commit order.
 
-It is the simple definition of which messages are committed; `spans.sequence` gives the same result for whole
-spans. The automaton of each producer:
+It is the simple definition of which messages are committed, and the oracle of `message.spans.sequence`, which
+gives the same result for whole spans. The automaton of each producer:
     NOTHING OPEN --CONTINUE--> OPEN
     OPEN --ACK above the last acknowledged clock--> commits up to the ACK's clock, rolls back the rest
     OPEN --ACK at or below the last acknowledged clock--> rolls back everything
     any --OUTSIDE above the last acknowledged clock--> commits this message, drops the open span
 After an ACK, and after a committed OUTSIDE message, the last acknowledged clock is exactly that message's
 clock. An ACK may thereby set it back: the producer did so itself, after it lost its newest state.
-Units: clocks of `uuid`, byte offsets. The sequencer holds positions and no content, of at most `pending_max`
-pending messages. Source: paper "Message UUIDs".
+Units: clocks of `uuid`, byte offsets. The sequencer holds positions and no content. Source: paper
+"Message UUIDs".
 """
 
 from enum import Enum
-from typing import Final
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import TooLarge
 from broadsheet.message.framing import Frame
 from broadsheet.message.producer_state import (
     NOT_OPEN,
@@ -25,8 +23,6 @@ from broadsheet.message.producer_state import (
     refuse_forgotten,
 )
 from broadsheet.message.uuid import NO_CLOCK, Clock, Flag, ProducerId, meaning
-
-PENDING_MAX: Final = 10_000_000
 
 
 class Outcome(Enum):
@@ -50,20 +46,17 @@ class Outcome(Enum):
 class Sequencer:
     """Sequences the messages of one journal."""
 
-    def __init__(self, index: ProducerIndex, pending_max: int = PENDING_MAX) -> None:
+    def __init__(self, index: ProducerIndex) -> None:
         self.framing, self.offset, self.newest = index.framing, index.offset, index.newest
         self.states = dict(index.states)
         self.forgotten = dict(index.forgotten)
         self.pending: dict[ProducerId, list[tuple[Clock, Frame]]] = {}
-        self.pending_count = 0
-        self.pending_max = pending_max
 
     def step(self, frame: Frame) -> tuple[Outcome, list[Frame]]:
         """Take the next frame; return its effect, and the frames that it commits, in journal order.
 
         Raises:
             SpanForgotten: the frame acknowledges a span that was given up. Nothing changed.
-            TooLarge: too many messages are pending. Nothing changed.
         """
         producer, clock, flags = frame.id
         if clock == NO_CLOCK:
@@ -100,7 +93,6 @@ class Sequencer:
             assert clocks == sorted(set(clocks)), "pending clocks rise"
             assert not clocks or state.begin != NOT_OPEN, "what is pending is in an open span"
             assert not clocks or clocks[-1] == state.last, "the last clock is the greatest pending one"
-        assert self.pending_count == sum(map(len, self.pending.values())), "pending messages are counted"
 
     def _pass(self, frame: Frame) -> None:
         self.offset = frame.end
@@ -110,7 +102,6 @@ class Sequencer:
         """Make the frame's clock the producer's state; return what was pending."""
         producer, clock, _ = frame.id
         waiting = self.pending.pop(producer, [])
-        self.pending_count -= len(waiting)
         self.states[producer] = ProducerState(last_ack=clock, last=clock, begin=NOT_OPEN, seen=frame.end)
         return waiting
 
@@ -126,13 +117,7 @@ class Sequencer:
         if clock <= old.last:
             self._seen(frame, old)
             return Outcome.CONTINUE_DUPLICATE, []
-        if self.pending_count >= self.pending_max:
-            raise TooLarge(
-                f"{self.pending_count} messages are pending before offset {frame.begin}, which is the limit: "
-                "let producers acknowledge more often"
-            )
         self.pending.setdefault(producer, []).append((clock, frame))
-        self.pending_count += 1
         opens = old.begin == NOT_OPEN
         self.states[producer] = ProducerState(
             last_ack=old.last_ack, last=clock, begin=frame.begin if opens else old.begin, seen=frame.end
