@@ -41,9 +41,9 @@ from simulator.workloads.wire_borders import LONGEST, Borders, QuitServing, judg
 from simulator.workloads.wire_checks import (
     Watcher,
     check_client,
+    check_ended,
     check_idle,
     check_idle_client,
-    check_left,
     demand,
     hold,
 )
@@ -244,12 +244,12 @@ class WireWorkload(ServiceWorkload):
         authorizer = Authorizer(_tokens(), time=context.ports.time)
         ended: list[Server] = []
 
-        async def check_ended() -> None:
+        async def judge_ended() -> None:
             await asyncio.sleep(0)  # A task that has just ended is told of in the next turn.
             for each in ended:
-                each.check_ended()
+                check_ended(each)
 
-        context.scope.defer(check_ended)  # Last of all: the server is closed, and its calls have ended.
+        context.scope.defer(judge_ended)  # Last of all: the server is closed, and its calls have ended.
         server = Server(
             context.ports,
             context.scope.child("calls"),
@@ -343,8 +343,8 @@ class WireWorkload(ServiceWorkload):
         self.kept.look()
         for life, watcher in self.servers.values():
             if not life.is_dead:
-                hold(watcher.server.check_ended)
-                check_left(watcher.server)
+                check_ended(watcher.server)
+                check_idle(watcher.server)
         self.deeds.judge()
 
     def _moved(

@@ -285,9 +285,14 @@ def check_idle(server: Server) -> None:
         )
 
 
-def check_left(server: Server) -> None:
-    """Nobody is there any more, so nobody owns anything."""
-    if server.connections or server.accounts.by_name:
-        left = (list(server.connections), list(server.accounts.by_name))
-        raise Violation(f"all clients have left, and connections or accounts have not: {left}")
-    check_idle(server)
+def check_ended(server: Server) -> None:
+    """The server and its scope are closed, and every run is answered: so nobody owns anything."""
+    hold(server.check)
+    demand(not server.connections, f"connections {list(server.connections)} have outlived their server")
+    left = {
+        name: Owned(*(getattr(account, what) for what in Owned._fields))
+        for name, account in server.accounts.by_name.items()
+    }
+    demand(not left, f"all connections have ended, and they still own {left}")
+    busy = server.pool.busy_bytes
+    demand(not busy, f"{busy} bytes of receive buffers were not given back")

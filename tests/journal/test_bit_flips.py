@@ -94,7 +94,7 @@ def test_a_spool_that_does_not_have_its_sum_is_kept_and_not_served() -> None:
     disk = SimDisk()
     spool = spool_of(disk, [content(random, 5_000)])
     digest, end, length = spool.digest(), spool.end, spool.length
-    plan = SpoolPlan(spool.begin, end, digest, first_append=7, synced_end=end)
+    plan = SpoolPlan(spool.begin, end, digest, first_append=7)
 
     for _ in range(100):
         bit = random.randrange(8 * length)

@@ -136,7 +136,7 @@ class Bench:
     async def vouched(self) -> None:
         """Wait until the log has vouched for its last batch."""
         end = asyncio.get_running_loop().time() + 10
-        while self.log._witness.is_wanted or self.log._witness.is_armed:
+        while self.log._witness.is_wanted or self.log._witness._timer is not None:
             assert asyncio.get_running_loop().time() < end, "the log does not vouch for its last batch"
             await asyncio.sleep(0)
         await self.settled()

@@ -103,7 +103,7 @@ async def test_neighbours_are_read_in_one_go(first: int, monkeypatch: pytest.Mon
     length = places[-1].at + frame_bytes(places[-1].length) - places[0].at
     for bytes_max, count in ((length, 1), (length - 1, 2)):
         reads[0] = 0
-        monkeypatch.setattr(reading, "JOIN_BYTES_MAX", bytes_max)
+        monkeypatch.setattr(reading, "JOINED_READ_BYTES_MAX", bytes_max)
         runs = reading.read_places({log.pool.head: log.segments.files[0]}, log.segments.log_id, A, places)
         assert [run and run.offset for run in runs] == list(range(first, 5))
         assert reads[0] == count

@@ -22,6 +22,7 @@ from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.run import Run
 from broadsheet.wire.server import Server
+from simulator.workloads.wire_checks import check_ended
 
 PATIENCE_SECONDS = 30.0
 """Far beyond what anything here takes, and before a test is ended without a word."""
@@ -264,8 +265,8 @@ async def world(limits: WireLimits | None = None, tokens: Tokens | None = None) 
         await made.server.close()
         await made.scope.close()
     assert not made.ports.crashed, made.ports.crashed
-    await until(lambda: not made.server.accounts.by_name, made.server.check_ended)
-    made.server.check_ended()
+    await until(lambda: not made.server.accounts.by_name, lambda: check_ended(made.server))
+    check_ended(made.server)
 
 
 async def until(condition: Callable[[], object], explain: Callable[[], object] = str) -> None:

@@ -174,7 +174,6 @@ class AppendWriter:
         self._gathered_bytes = 0
         self._stream: ClientStream | None = None
         self._ended: asyncio.Future[None] = loop.create_future()
-        self._is_all_sent = False
 
     def gather(self, piece: object) -> bool:
         """Add a piece; returns whether `send` must be called now.
@@ -301,7 +300,6 @@ class AppendWriter:
             raise self._certain(error) from error
         except TimeoutError:
             raise self._too_late() from None
-        self._is_all_sent = True
         try:
             async with asyncio.timeout_at(self._give_up + GRACE_SECONDS):
                 return await self._stream.reply(Commit)

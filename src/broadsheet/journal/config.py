@@ -12,8 +12,8 @@ GIB = 1024 * MIB
 CACHE_BYTES_MIN = 16 * MIB
 RUN_BYTES_MAX = MIB
 """Bytes of one run, at most: it is hashed on the loop."""
-JOINED_BYTES_MAX = 256 * KIB
-"""Bytes of runs that are appended as one, at most."""
+JOINED_FRAMES_BYTES_MAX = 256 * KIB
+"""Bytes of frames that are appended as one run, at most."""
 
 RECORD_HEAD_BYTES_MAX = 12 * KIB
 """The largest log record without its content: a proposal with the largest registers."""
@@ -136,7 +136,7 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def joined_bytes_max(self) -> int:
         """The most content of runs that are appended as one: idle pipeline and log take it (ADR 0196)."""
         room = max(0, self.wal.pending_bytes_max - RECORD_HEAD_BYTES_MAX)
-        return min(JOINED_BYTES_MAX, self.run_bytes_max, self.limits.pending_bytes_max, room)
+        return min(JOINED_FRAMES_BYTES_MAX, self.run_bytes_max, self.limits.pending_bytes_max, room)
 
     @property
     def closed_max(self) -> int:

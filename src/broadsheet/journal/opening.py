@@ -384,7 +384,7 @@ def _close_stored(plan: RecoveryPlan, fragments: Sequence[Fragment]) -> None:
     last = plan.spools[-1]
     if last.end > last.begin and _is_stored(last, fragments):
         last.is_closed = True
-        plan.spools.append(SpoolPlan(last.end, last.end, EMPTY_SUM, 0, last.end))
+        plan.spools.append(SpoolPlan(last.end, last.end, EMPTY_SUM, 0))
 
 
 def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:

@@ -97,7 +97,7 @@ def repair(disk: Disk, directory: str, plan: RecoveryPlan, witnesses: Witnesses)
             continue  # What follows from here is the end of what a lower base has led to.
         trial = replace(plan, spools=[replace(each) for each in plan.spools])
         if not witnesses.is_based:
-            trial.spools, trial.end = [SpoolPlan(base, base, EMPTY_SUM, 0, base)], base
+            trial.spools, trial.end = [SpoolPlan(base, base, EMPTY_SUM, 0)], base
         _extend(disk, directory, trial, by_begin)
         followed |= dict.fromkeys(each.begin for each in trial.spools)
         below = (each for each in found if each.size and each.begin < trial.spools[0].begin)
@@ -127,7 +127,7 @@ def _extend(disk: Disk, directory: str, plan: RecoveryPlan, by_begin: Mapping[in
         if not follows or spool.begin == plan.end:
             return
         spool.is_closed = True
-        plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append, plan.end))
+        plan.spools.append(SpoolPlan(plan.end, plan.end, EMPTY_SUM, follows[0].first_append))
 
 
 def _is_told_whole(plan: RecoveryPlan, last: bytes) -> bool:

@@ -31,7 +31,7 @@ from broadsheet.wal.format import (
 from broadsheet.wal.pool import Lap
 from broadsheet.wal.stream import Release, StreamState, Table
 
-JOIN_BYTES_MAX: Final = 1024
+JOINED_PAYLOAD_BYTES_MAX: Final = 1024
 """Payloads up to this are joined with their headers: a small copy is cheaper than a vector entry."""
 
 ZEROS: Final = bytes(BLOCK_BYTES)
@@ -264,7 +264,7 @@ class Batch:
             head = common + body
             chain = crc32c(head, chain)
             head += CHECK.pack(chain, crc32c(head))
-            if length <= JOIN_BYTES_MAX:
+            if length <= JOINED_PAYLOAD_BYTES_MAX:
                 small.append(head)
                 small += payload
             else:

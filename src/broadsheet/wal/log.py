@@ -28,7 +28,7 @@ from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wal.acknowledgements import Acknowledgements
-from broadsheet.wal.batch import JOIN_BYTES_MAX, Batch, Encoded, end_mark_bytes
+from broadsheet.wal.batch import JOINED_PAYLOAD_BYTES_MAX, Batch, Encoded, end_mark_bytes
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
     BATCH_BYTES,
@@ -301,7 +301,7 @@ class Log:
         offset = self.next_offset(stream)
         parts: Sequence[Buffer] = entries(records, offset=offset, term=term)
         size = len(records) * ENTRY_BYTES + sum(map(len, records))
-        if size <= JOIN_BYTES_MAX * len(records):
+        if size <= JOINED_PAYLOAD_BYTES_MAX * len(records):
             parts = (b"".join(parts),)
         crc = crc32c_of(parts, self.chain(stream))
         self._append_run(

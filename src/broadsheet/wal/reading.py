@@ -19,7 +19,7 @@ from broadsheet.wal.stream import Place
 
 JOIN_GAP_BYTES = 16 << 10
 """Frames with no larger gap between them are read in one go."""
-JOIN_BYTES_MAX = 1 << 20
+JOINED_READ_BYTES_MAX = 1 << 20
 """Bytes that are read in one go at most, unless one frame is longer."""
 
 
@@ -51,7 +51,7 @@ def read_places(
             after = places[end]
             reach = after.at + frame_bytes(after.length)
             is_near = after.lap == first.lap and stop <= after.at <= stop + JOIN_GAP_BYTES
-            if not is_near or reach - first.at > JOIN_BYTES_MAX:
+            if not is_near or reach - first.at > JOINED_READ_BYTES_MAX:
                 break
             stop, end = reach, end + 1
         data = read_around(files[first.lap], first.at, stop - first.at)

@@ -32,11 +32,6 @@ class VouchTimer:
         """Whether a batch became durable since the timer was armed."""
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_armed(self) -> bool:
-        """Whether the timer is running."""
-        return self._timer is not None
-
     def written(self, *, has_records: bool) -> None:
         """Note that a batch is durable: it vouches for all batches before it."""
         self.is_wanted, self._is_fresh = has_records, True

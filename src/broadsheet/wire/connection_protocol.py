@@ -20,7 +20,7 @@ from broadsheet.wire.inbound import Inbound
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.slab import MARGIN_BYTES, SMALL_BYTES, SlabPool
 
-JOIN_BYTES_MAX: Final = 16 << 10
+JOINED_BUFFER_BYTES_MAX: Final = 16 << 10
 """Neighbouring buffers up to this size are joined before they are written; larger ones go as they are."""
 
 FLUSH_BYTES: Final = 1 << 20
@@ -325,7 +325,7 @@ def _joined(out: list[Buffer]) -> list[Buffer]:
     pieces: list[Buffer] = []
     small: list[Buffer] = []
     for piece in out:
-        if len(piece) <= JOIN_BYTES_MAX:
+        if len(piece) <= JOINED_BUFFER_BYTES_MAX:
             small.append(piece)
             continue
         if small:

@@ -19,7 +19,7 @@ from broadsheet.base.types import ConnectionId
 from broadsheet.ports import Listener
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Scope
-from broadsheet.wire.account import Accounts, Owned
+from broadsheet.wire.account import Accounts
 from broadsheet.wire.connection_places import ConnectionPlaces
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
 from broadsheet.wire.departures import Departures
@@ -112,20 +112,6 @@ class Server:
             piece.check()
         for connection in self.connections.values():
             connection.check()
-
-    def check_ended(self) -> None:
-        """Assert that no connection, no request and nothing on any account is left.
-
-        This must hold when the server and its scope are closed and every run is answered.
-        """
-        self.check()
-        left = {name: Owned(*(getattr(account, what) for what in Owned._fields))
-                for name, account in self.accounts.by_name.items()}  # fmt: skip
-        assert not left, f"all connections have ended, and they still own {left}"
-        assert not self.pool.busy_bytes, (
-            f"{self.pool.busy_bytes} bytes of receive buffers were not given back"
-        )
-        assert not self.connections, f"{len(self.connections)} connections have outlived their server"
 
     def _accept(self) -> ServerConnection:
         self._next += 1

@@ -44,7 +44,7 @@ from broadsheet.wire.account import Accounts, Holding, Owned
 from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
 from broadsheet.wire.connection_machine import Phase
-from broadsheet.wire.connection_protocol import JOIN_BYTES_MAX, ConnectionProtocol, WirePorts
+from broadsheet.wire.connection_protocol import JOINED_BUFFER_BYTES_MAX, ConnectionProtocol, WirePorts
 from broadsheet.wire.departures import Departures
 from broadsheet.wire.events import (
     Broken,
@@ -396,7 +396,7 @@ class ServedRunStreams:
             kept = (connection.keep(parts[0]),)
         else:
             hit("wire.joined")
-            is_small = size <= len(parts) * JOIN_BYTES_MAX
+            is_small = size <= len(parts) * JOINED_BUFFER_BYTES_MAX
             kept = (b"".join(parts),) if is_small else tuple([connection.keep(part) for part in parts])
         run = Run(end, frames, kept)
         connection.backpressure.take(run.held_bytes)

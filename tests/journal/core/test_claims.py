@@ -65,7 +65,7 @@ def test_a_checkpoint_claims_its_closed_spools_and_its_open_one() -> None:
 )
 def test_a_spool_is_in_the_log_if_every_byte_of_it_is(writes: list[tuple[int, int]], is_in_log: bool) -> None:
     """Only then may its file be made anew; with a gap, zeros would be served as content."""
-    plan = SpoolPlan(at(10), at(20), SUM, 0, at(10), [(at(n), memoryview(bytes(size))) for n, size in writes])
+    plan = SpoolPlan(at(10), at(20), SUM, 0, [(at(n), memoryview(bytes(size))) for n, size in writes])
 
     assert plan.is_in_log() is is_in_log
 

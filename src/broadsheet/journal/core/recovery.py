@@ -26,8 +26,6 @@ class SpoolPlan(msgspec.Struct):
     sum: bytes
     """SHA-1 of the content through `end`."""
     first_append: int
-    synced_end: ByteOffset
-    """The file was synced up to here."""
     writes: list[tuple[ByteOffset, memoryview]] = []
     """Content from the log, to be written again: the file may have lost what was not synced."""
     is_closed: bool = False
@@ -63,8 +61,8 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
     """The plan that `records`, in log order, lead to."""
     everything = list(records)
     base = _base(everything)
-    spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, c.end, is_closed=True) for c in base.closed]
-    spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append, base.end))
+    spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, is_closed=True) for c in base.closed]
+    spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append))
     known_from = base.end if base.attempts_from is None else base.attempts_from
     attempts = Attempts(base.attempts, known_from=known_from)
     plan = RecoveryPlan(
@@ -109,13 +107,11 @@ def _apply(plan: RecoveryPlan, record: Proposal) -> None:
         spool.is_closed = True
         if spool.end == spool.begin:
             plan.spools.pop()  # The fragment never got a byte, so it has no file.
-        spool = SpoolPlan(record.begin, record.begin, EMPTY_SUM, record.first_append, record.begin)
+        spool = SpoolPlan(record.begin, record.begin, EMPTY_SUM, record.first_append)
         plan.spools.append(spool)
     if spool.end == spool.begin:
         spool.first_append = record.first_append
-    if record.content is None:
-        spool.synced_end = record.end  # A sync of the file includes everything written to it before.
-    else:
+    if record.content is not None:
         spool.writes.append((record.begin, record.content))
     spool.end, spool.sum = record.end, record.sum
     plan.end, plan.epoch = record.end, max(plan.epoch, record.epoch)
