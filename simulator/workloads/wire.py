@@ -224,7 +224,7 @@ class WireWorkload(ServiceWorkload):
         return 1_000_000 if knobs.get("connections_max") == FEW else self.stale_calls_max
 
     def nodes(self, knobs: dict[str, int]) -> tuple[NodeId, ...]:
-        """Two, so that a route can move."""
+        """Two, so that a call can be sent to another one."""
         return NODES
 
     async def serve(self, context: ServiceContext, run: Episode) -> None:
@@ -480,16 +480,13 @@ class _Client:
         self.is_done = True
 
     async def settle(self) -> None:
-        """Ask for what has a route of its own, and for what has none: somebody serves it."""
-        for route in (f"{self.context.node}.route", ""):
-            self.serial += 1
-            asked = Asked(f"{self.context.node}.{self.serial}")
-            try:
-                await self.routed.call(
-                    "sim.echo", asked, reply=Told, timeout=SETTLED, is_idempotent=True, route=route
-                )
-            except BroadsheetError as error:
-                raise Violation(f"a node is there, and {asked.id} is not served: {error}") from error
+        """Ask once more: somebody serves it."""
+        self.serial += 1
+        asked = Asked(f"{self.context.node}.{self.serial}")
+        try:
+            await self.routed.call("sim.echo", asked, reply=Told, timeout=SETTLED, is_idempotent=True)
+        except BroadsheetError as error:
+            raise Violation(f"a node is there, and {asked.id} is not served: {error}") from error
 
     async def leave(self) -> None:
         """Nothing is left over; go."""
@@ -583,7 +580,7 @@ class _Client:
     async def _renew(self, capabilities: Capability = EVERYTHING) -> ClientConnection | None:
         """Show another token on the connection that is used, where it stands."""
         try:
-            connection = await self.pool.connection(self.routed.address_for(""), within=TIMEOUT)
+            connection = await self.pool.connection(self.routed.address, within=TIMEOUT)
         except BroadsheetError:
             return None
         if connection.is_usable:

@@ -262,7 +262,7 @@ class Borders(ClientSide):
             connection.abort("the squeeze is over")
 
     async def _as(self, prefix: str) -> ClientConnection:
-        address = self._routed.address_for("")
+        address = self._routed.address
         token = self._token(prefix=prefix)
         return await dial(self._context.ports, address, token=token, limits=self._limits)
 

@@ -109,7 +109,7 @@ class ClientSide:
 
     async def _dial(self, token: str | None = None) -> ClientConnection | None:
         """A connection of its own; None if the node cannot be reached."""
-        address = self._routed.address_for("")
+        address = self._routed.address
         token = self._token() if token is None else token
         try:
             return await dial(self._context.ports, address, token=token, limits=self._limits)

@@ -85,7 +85,7 @@ class Slow(ClientSide):
 
         try:
             async with asyncio.timeout(1.0):
-                await self._context.ports.network.dial(self._routed.address_for(""), factory)
+                await self._context.ports.network.dial(self._routed.address, factory)
         except (OSError, TimeoutError):
             return
         raw = made[0]
@@ -122,9 +122,7 @@ class Slow(ClientSide):
             demand(is_so=False, text="nothing fails any more, and a node cannot be reached")
             return
         await asyncio.sleep(0.1)
-        waiter = await dial(
-            self._context.ports, self._routed.address_for(""), token=token, limits=self._limits
-        )
+        waiter = await dial(self._context.ports, self._routed.address, token=token, limits=self._limits)
         began = self._run.world.now
         await waiter.call(
             "sim.echo",
@@ -140,7 +138,7 @@ class Slow(ClientSide):
 
     async def _begin(self, token: str, size: int) -> ClientConnection | None:
         """A connection that has begun a large frame."""
-        address = self._routed.address_for("")
+        address = self._routed.address
         try:
             connection = await dial(self._context.ports, address, token=token, limits=self._limits)
         except BroadsheetError:

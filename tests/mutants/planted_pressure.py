@@ -1,4 +1,4 @@
-"""Bugs of the kinds that readers had found missing in simulation: windows, order, slots, routes, lives.
+"""Bugs of the kinds that readers had found missing in simulation: windows, order, slots, lives.
 
 Each is one edit of one line. What sees them is the wiretap (`simulator/checkers/wiretap.py`), the kinds of
 `simulator/workloads/wire_pressure.py`, a node that leaves for good, few places, and the ledger's rules of
@@ -86,15 +86,9 @@ PLANTED = [
     ),
     (
         "wire_node_that_left_is_asked_again",
-        "A caller without a route never asks the next node.",
+        "A caller never asks the next node.",
         f"{WIRE}.routed:Routed.turn_away_from",
         ("self._next += 1", "pass"),
-    ),
-    (
-        "wire_route_never_left",
-        "A route stays with the node that served it last, whether or not that is there.",
-        f"{WIRE}.routed:Routed.turn_away_from",
-        ('self.learn(route, "")', "pass"),
     ),
     (
         "wire_displaced_stays",

@@ -2,8 +2,7 @@
 
 A refused call may be sent again, to another node or later, because it was not executed. A call whose outcome
 is `Unknown` is sent again only if its caller marked it idempotent (C1). The final error is a refusal only if
-no attempt can have been executed (C2). A route is a name, such as a journal's; the node that served the route
-last is asked first. Source: wire.10; C1, C2; ADR 0042.
+no attempt can have been executed (C2). A node that failed is asked last. Source: wire.10; C1, C2; ADR 0042.
 """
 
 import asyncio
@@ -20,9 +19,6 @@ from broadsheet.wire.client import ClientConnection, ClientRunStream, ClientStre
 from broadsheet.wire.pool import Pool
 
 R = TypeVar("R", bound=msgspec.Struct)
-
-ROUTES_MAX: Final = 65_536
-"""Routes that are remembered; above this, the one that was learnt longest ago is forgotten."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +46,6 @@ class Routed:
         self.pool, self.policy = pool, policy
         self._addresses = tuple(dict.fromkeys(addresses))
         self._next = 0
-        self._routes: dict[str, str] = {}
         self._random = pool.ports.random("wire.routed")
 
     async def call(
@@ -62,25 +57,23 @@ class Routed:
         reply: type[R],
         timeout: Duration | None = None,
         is_idempotent: bool = False,
-        route: str = "",
     ) -> tuple[R, memoryview]:
         """One unary call, wherever it is served.
 
         Args:
             timeout: for all attempts together.
             is_idempotent: two executions have the effect of one, so a call is repeated after `Unknown`.
-            route: the name that the request is about; the node that serves it is remembered.
 
         Raises:
             Refused: no attempt was executed.
             Unknown: an attempt may have been executed.
         """
         limit = self.pool.limits.call_timeout if timeout is None else timeout
-        attempt = _Attempts(self, limit, route, is_idempotent=is_idempotent)
+        attempt = _Attempts(self, limit, is_idempotent=is_idempotent)
         while True:
             try:
                 connection = await attempt.connection()
-                found = await connection.call(
+                return await connection.call(
                     method,
                     request,
                     payload,
@@ -90,9 +83,6 @@ class Routed:
                 )
             except (Refused, Unknown) as error:
                 await attempt.after(error)
-            else:
-                attempt.succeeded()
-                return found
 
     async def open(
         self,
@@ -101,11 +91,8 @@ class Routed:
         *,
         timeout: Duration | None = None,
         is_repeated: bool = True,
-        route: str = "",
     ) -> ClientStream:
-        """Open a STREAM at the node that `route` was last served by.
-
-        The node's refusal arrives later, with the reply of the stream. The caller then uses `learn`.
+        """Open a STREAM. The node's refusal arrives later, with the reply of the stream.
 
         Args:
             is_repeated: False: one attempt, because the caller has a loop of its own. After a failure the
@@ -114,7 +101,7 @@ class Routed:
         Raises:
             Refused: no node could be reached.
         """
-        attempt = _Attempts(self, self.pool.limits.call_timeout, route, is_idempotent=False)
+        attempt = _Attempts(self, self.pool.limits.call_timeout, is_idempotent=False)
         while True:
             try:
                 connection = await attempt.connection()
@@ -132,7 +119,6 @@ class Routed:
         *,
         reply: type[R],
         timeout: Duration | None = None,
-        route: str = "",
     ) -> tuple[R, ClientRunStream]:
         """Open a RUN stream at a node that accepts it. An opening may be repeated: it changes nothing.
 
@@ -141,33 +127,22 @@ class Routed:
             Unknown: no node answered in time.
         """
         limit = self.pool.limits.call_timeout if timeout is None else timeout
-        attempt = _Attempts(self, limit, route, is_idempotent=True)
+        attempt = _Attempts(self, limit, is_idempotent=True)
         while True:
             try:
                 connection = await attempt.connection()
-                found = await connection.open_run(method, request, reply=reply, timeout=attempt.left())
+                return await connection.open_run(method, request, reply=reply, timeout=attempt.left())
             except (Refused, Unknown) as error:
                 await attempt.after(error)
-            else:
-                attempt.succeeded()
-                return found
 
-    def learn(self, route: str, address: str) -> None:
-        """Remember that `address` serves `route`; an empty address forgets the route."""
-        self._routes.pop(route, None)
-        if route and address:
-            self._routes[route] = address
-            while len(self._routes) > ROUTES_MAX:
-                del self._routes[next(iter(self._routes))]
-
-    def address_for(self, route: str) -> str:
+    @property
+    def address(self) -> str:
         """The address to ask first."""
-        return self._routes.get(route) or self._addresses[self._next % len(self._addresses)]
+        return self._addresses[self._next % len(self._addresses)]
 
-    def turn_away_from(self, route: str, address: str) -> None:
+    def turn_away_from(self, address: str) -> None:
         """Ask another node next."""
-        self.learn(route, "")
-        if self._addresses[self._next % len(self._addresses)] == address:
+        if self.address == address:
             self._next += 1
 
     def backoff(self) -> Backoff:
@@ -178,10 +153,10 @@ class Routed:
 class _Attempts:
     """The attempts of one call."""
 
-    def __init__(self, routed: Routed, timeout: Duration, route: str, *, is_idempotent: bool) -> None:
-        self._routed, self._timeout, self._route, self._is_idempotent = routed, timeout, route, is_idempotent
+    def __init__(self, routed: Routed, timeout: Duration, *, is_idempotent: bool) -> None:
+        self._routed, self._timeout, self._is_idempotent = routed, timeout, is_idempotent
         self._ends = Instant(routed.pool.ports.time.now() + timeout)
-        self._address = routed.address_for(route)
+        self._address = routed.address
         self._count = self._hints = 0
         self._backoff: Backoff | None = None
         self._undecided: Unknown | None = None
@@ -195,13 +170,9 @@ class _Attempts:
         self._count += 1
         return await self._routed.pool.connection(self._address, within=self.left())
 
-    def succeeded(self) -> None:
-        """Remember which node served the route."""
-        self._routed.learn(self._route, self._address)
-
     def turn_away(self) -> None:
         """Ask another node next."""
-        self._routed.turn_away_from(self._route, self._address)
+        self._routed.turn_away_from(self._address)
 
     async def after(self, error: Refused | Unknown) -> None:
         """Wait for the next attempt, or raise the final error of the call.
@@ -224,7 +195,7 @@ class _Attempts:
             self._address = hint
             return
         self.turn_away()
-        self._address = self._routed.address_for(self._route)
+        self._address = self._routed.address
         self._backoff = self._backoff or self._routed.backoff()
         if self._backoff.pause >= self.left():
             self._give_up(error)
