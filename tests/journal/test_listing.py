@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.access.capability import Capability
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.base.labels import parse_selector
 from broadsheet.base.types import JournalName, Revision
 from broadsheet.journal.core.spec import JournalSpec, spec_key

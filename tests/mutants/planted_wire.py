@@ -5,7 +5,7 @@ from typing import Any
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.capability import EVERYTHING, Capability
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.errors import NotAllowed
 from broadsheet.runtime.time import SystemTime
 from broadsheet.wire import frame as f

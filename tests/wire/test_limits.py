@@ -8,7 +8,7 @@ import pytest
 
 from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.capability import EVERYTHING, Capability
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
 from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported

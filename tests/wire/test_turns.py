@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
 from broadsheet.errors import Throttled, Unauthenticated
 from broadsheet.wire import frame as f

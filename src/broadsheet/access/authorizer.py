@@ -8,7 +8,7 @@ is refused before anybody looks it up, so that a refusal tells nothing. Source: 
 from typing import Final
 
 from broadsheet.access.capability import Capability
-from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.access.principal import ANYONE, Principal
 from broadsheet.access.tokens import Tokens
 from broadsheet.errors import NotAllowed, Unauthenticated
 from broadsheet.ports import Time

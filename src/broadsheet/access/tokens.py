@@ -18,7 +18,7 @@ import jwt
 import msgspec
 
 from broadsheet.access.capability import Capability
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.base.time import SECOND, Duration, WallTime
 from broadsheet.errors import ConfigError, Unauthenticated
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.base.labels import META_NAME, LabelSelector
 from broadsheet.base.types import JournalName
 from broadsheet.journal.core.spec import JournalSpec, spec_key

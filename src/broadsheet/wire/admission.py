@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from broadsheet.access.authorizer import Authorizer
-from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.access.principal import ANYONE, Principal
 from broadsheet.base.time import MILLISECOND, Duration, Instant, after
 from broadsheet.base.types import ConnectionId
 from broadsheet.errors import Status

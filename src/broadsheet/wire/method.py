@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from broadsheet.access.capability import Capability
-from broadsheet.access.claims import Principal
+from broadsheet.access.principal import Principal
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Buffer, ConnectionId
 from broadsheet.wire.run import RunSink

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from broadsheet.access.capability import Capability
-from broadsheet.access.claims import ANYONE, Principal
+from broadsheet.access.principal import ANYONE, Principal
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration, Instant, after, since

@@ -1,4 +1,4 @@
-"""Claims: the principal that a verified token describes: its capabilities, its grant of names, its expiry.
+"""Principal: who calls, as a verified token says: capabilities, a grant of names, an expiry.
 
 Prefixes are compared as plain strings: `logs/` covers `logs/web`, and not `logs-old`. Times are wall clock,
 which is all that a token can speak of: a wrong clock costs availability, never isolation between names.
