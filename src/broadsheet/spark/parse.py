@@ -2,15 +2,17 @@
 
 pyarrow parses JSON lines with the wanted schema: it ignores other fields, and expects bytes as base64 and
 dates as text. numpy parses fixed frames: numbers in the schema's order, little-endian, without gaps. If a
-JSON batch does not parse, it is halved until each malformed message is alone. Option `malformed` decides
-over these: FAIL raises an error with the offset of the first, DROP leaves them out and reports how many,
-KEEP gives rows whose parsed columns are null. This module does no IO. Source: pipelines.1.
+JSON batch does not parse, the rows that pyarrow's errors name are left out, one after the other. If the rest
+does not parse either, it is halved until each malformed message is alone. Option `malformed` decides over
+these: FAIL raises an error with the offset of the first, DROP leaves them out and reports how many, KEEP
+gives rows whose parsed columns are null. This module does no IO. Source: pipelines.1.
 """
 
 import binascii
+import re
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,8 @@ _FIXED_TYPES = {
     pa.float64(): "<f8", pa.bool_(): "?",
 }  # fmt: skip
 _BLOCK_BYTES_MIN = 1 << 20
+_NAMED_ROW = re.compile(r" in row (\d+)$")
+"""The end of most of pyarrow's errors; numbers and dates that are out of range are told without a row."""
 
 
 class Malformed(Enum):
@@ -44,9 +48,9 @@ class Values:
     def __len__(self) -> int:
         return len(self.begins)
 
-    def part(self, low: int, high: int) -> "Values":
-        """The bodies `[low, high)`."""
-        return Values(self.raw, self.begins[low:high], self.ends[low:high])
+    def at(self, rows: Int) -> "Values":
+        """The bodies with these numbers."""
+        return Values(self.raw, self.begins[rows], self.ends[rows])
 
     def joined(self, tail: int = 0) -> bytes:
         """The bodies back to back, each with the `tail` bytes that follow it in `raw`.
@@ -76,6 +80,13 @@ class Values:
         )
 
 
+class Part(NamedTuple):
+    """The columns of some rows."""
+
+    rows: Int
+    table: pa.Table
+
+
 @lru_cache(maxsize=16)
 def parser(framing: Framing, fields: pa.Schema) -> "JSONParser | FixedParser":
     """The parser of bodies of that framing into `fields`."""
@@ -98,71 +109,114 @@ class JSONParser:
                 f"columns {strange}: JSON cannot be parsed into their types. Read the column value, and "
                 "parse it with Spark's from_json"
             )
-        self._read = pa.schema([field.with_type(_as_read(field.type)) for field in fields])
+        self._schema = pa.schema([field.with_type(_as_read(field.type)) for field in fields])
         self._binary = [place for place, field in enumerate(fields) if pa.types.is_binary(field.type)]
 
     def parse(self, values: Values) -> tuple[pa.Table, Bool]:
         """The columns, and which rows parsed. A row that did not is null in every column."""
-        good = np.ones(len(values), np.bool_)
         if not len(self.fields):
-            return pa.table({}), good
-        parts: list[pa.Table] = []
-        self._parse(values, 0, good, parts)
-        return pa.concat_tables(parts) if parts else self.fields.empty_table(), good
+            return pa.table({}), np.ones(len(values), np.bool_)
+        good = _are_braced(values)
+        rows = np.flatnonzero(good)
+        parts: list[Part] = []
+        table = self._table(values.at(rows))
+        if table is None:
+            named = self._named(values.at(rows))
+            good[rows[named]] = False
+            blamed, rows = rows[named], np.delete(rows, named)
+            table = self._table(values.at(rows)) if len(named) else None
+            if table is None:  # So a line may hold two objects, and the numbers be those of other lines.
+                for each in (rows, *blamed.reshape(-1, 1)):
+                    self._halve(values, each, good, parts)
+        if table is not None:  # Each of these lines is one object, so the numbers are those of the lines.
+            parts.append(Part(rows, table))
+        return self._in_order(parts, len(values)), good
 
-    def _parse(self, values: Values, first: int, good: Bool, parts: list[pa.Table]) -> None:
-        if not len(values):
+    def _halve(self, values: Values, rows: Int, good: Bool, parts: list[Part]) -> None:
+        """Find the malformed ones of `rows`, and the columns of the others."""
+        if not len(rows):
             return
-        table = self._table(values)
+        table = self._table(values.at(rows))
+        good[rows] = table is not None
         if table is not None:
-            parts.append(table)
-        elif len(values) == 1:
-            good[first] = False
-            parts.append(_nulls(self.fields, 1))
-        else:
-            middle = len(values) // 2
-            self._parse(values.part(0, middle), first, good, parts)
-            self._parse(values.part(middle, len(values)), first + middle, good, parts)
+            parts.append(Part(rows, table))
+        elif len(rows) > 1:
+            for half in np.array_split(rows, 2):
+                self._halve(values, half, good, parts)
+
+    def _named(self, values: Values) -> list[int]:
+        """The rows that pyarrow's errors name, up to the first error that names none.
+
+        The next attempt begins behind the row that was named, so that no row is read twice.
+        """
+        content = pa.py_buffer(values.joined(tail=1))
+        begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(values.ends - values.begins + 1)))
+        named: list[int] = []
+        row = 0
+        while row < len(values):
+            try:
+                self._read(content.slice(int(begins[row])))
+                break
+            except pa.ArrowInvalid as error:
+                found = _NAMED_ROW.search(str(error))
+                if found is None or (bad := row + int(found[1])) >= len(values):
+                    break
+            named.append(bad)
+            row = bad + 1
+        return named
+
+    def _in_order(self, parts: list[Part], count: int) -> pa.Table:
+        """The parts as `count` rows; a row that is in none of them is null in every column."""
+        rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in parts)])
+        if not len(rows):
+            return pa.table([pa.nulls(count, field.type) for field in self.fields], schema=self.fields)
+        table = pa.concat_tables([part.table for part in parts])
+        if len(parts) == 1 and len(rows) == count:
+            return table
+        places = np.full(count, -1)
+        places[rows] = np.arange(len(rows))
+        return table.combine_chunks().take(pa.array(places, mask=places < 0))
+
+    def _read(self, content: pa.Buffer | bytes) -> pa.Table:
+        size = max(_BLOCK_BYTES_MIN, len(content) + 1)
+        return pj.read_json(
+            pa.BufferReader(content),
+            read_options=pj.ReadOptions(use_threads=False, block_size=size),
+            parse_options=pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+        )
 
     def _table(self, values: Values) -> pa.Table | None:
         """The columns, one row for each body; None if at least one body does not parse."""
-        if not _are_braced(values):
-            return None
+        if not len(values):
+            return self.fields.empty_table()
         content = values.joined(tail=1)
         try:
-            table = pj.read_json(
-                pa.BufferReader(content),
-                read_options=pj.ReadOptions(
-                    use_threads=False, block_size=max(_BLOCK_BYTES_MIN, len(content) + 1)
-                ),
-                parse_options=pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="ignore"),
-            ).select(self.fields.names)
+            table = self._read(content).select(self.fields.names)
             if table.num_rows != len(values):
                 return None
             if not content.isascii():
                 table.validate(full=True)  # pyarrow's parser lets invalid UTF-8 through.
             for place in self._binary:
-                table = table.set_column(place, self._read.field(place), _from_base64(table.column(place)))
+                table = table.set_column(place, self._schema.field(place), _from_base64(table.column(place)))
             return table.cast(self.fields)
         except (pa.ArrowInvalid, binascii.Error, ValueError):
             return None
 
 
-def _are_braced(values: Values) -> bool:
-    """Whether each body begins with an opening brace and ends with a closing one.
+def _are_braced(values: Values) -> Bool:
+    """Which bodies begin with an opening brace and end with a closing one.
 
-    Without this check an object could continue over the end of a line, and rows would be matched with the
-    wrong messages. After a line that ends with a closing brace, no object can continue with an opening one;
-    so if there are as many rows as lines, each row is one line. A body that is no object, such as `null`,
-    can also crash pyarrow's parser.
+    The others are no objects. Without this check an object could continue over the end of a line, and rows
+    would be matched with the wrong messages. After a line that ends with a closing brace, no object can
+    continue with an opening one; so if there are as many rows as lines, each row is one line. A body that is
+    no object, such as `null`, can also crash pyarrow's parser.
     """
     raw, begins, ends = values.raw, values.begins, values.ends
-    braced = (raw[begins] == ord("{")) & (raw[ends - 1] == ord("}"))
+    braced: Bool = (raw[begins] == ord("{")) & (raw[ends - 1] == ord("}"))
     for at in np.flatnonzero(~braced).tolist():
         body = raw[begins[at] : ends[at]].tobytes().strip(b" \t\r")
-        if body[:1] != b"{" or body[-1:] != b"}":
-            return False
-    return True
+        braced[at] = body[:1] == b"{" and body[-1:] == b"}"
+    return braced
 
 
 def _is_possible(kind: pa.DataType) -> bool:
@@ -248,7 +302,3 @@ class FixedParser:
             for field in self.fields
         ]
         return pa.table(columns, schema=self.fields)
-
-
-def _nulls(fields: pa.Schema, count: int) -> pa.Table:
-    return pa.table([pa.nulls(count, field.type) for field in fields], schema=fields)
