@@ -5,15 +5,17 @@ import errno
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import Status
+from broadsheet.errors import Status, StoreUnhealthy
 from broadsheet.journal.config import CLOSED_MIN
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import JournalSpec
 from broadsheet.journal.opening import contradiction
 from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.wal.config import KIB
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import JOURNALS, NAME, TURNS_MAX, Running, running
@@ -53,6 +55,22 @@ async def test_a_journal_whose_store_takes_nothing_refuses_appends_before_a_chec
         assert await append(node, NAME, CONTENT) is Status.OK
         _, content = await node.content()
         assert content == CONTENT * (taken + 1)
+    assert not crashes
+
+
+async def test_a_streamed_append_is_told_too_why_no_fragment_can_be_closed() -> None:
+    """journals.20: its content needs the next file, and the remedy is an option that its client can name."""
+    disk, shelf, crashes = SimDisk(), Flaky(None, {}), list[BaseException]()
+    async with running(disk, shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        shelf.is_down = True
+        assert await fill(node, CLOSED_MIN + 1) == CLOSED_MIN + 1
+        stream = StreamedAppend(await node.broker.replica(NAME), 1, None)
+        await stream.granted
+        stream.put(CONTENT)
+        stream.finish()
+        with pytest.raises(StoreUnhealthy, match="closed_fragments_max"):
+            await stream.answered
     assert not crashes
 
 

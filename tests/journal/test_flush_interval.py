@@ -115,6 +115,28 @@ async def test_a_fragment_that_found_no_room_for_the_next_file_is_closed_when_th
         assert (await node.content())[1] == b"slow one"
 
 
+async def test_a_fragment_that_found_no_descriptor_is_closed_as_soon_as_one_is_free() -> None:
+    """It was asked for again when the clock came round: an append may need its file meanwhile."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        await node.broker.create(SPEC)
+        await append(node, b"slow")
+        spools = (await node.broker.replica(NAME)).context.spools
+        opening = spools.disk.open
+
+        def refusing(name: str, **_: bool) -> File:
+            raise OSError(errno.EMFILE, "no descriptor", name)
+
+        spools.disk.open = refusing  # type: ignore[method-assign]
+        clock.advance(MINUTE)
+        spools.disk.open = opening  # type: ignore[method-assign]
+        assert not shelf.objects
+        async with asyncio.timeout(5):
+            while not shelf.objects:  # noqa: ASYNC110 - the line is served by real time.
+                await asyncio.sleep(0.001)
+        assert list(shelf.objects.values()) == [b"slow"]
+
+
 async def test_a_deleted_journal_is_not_looked_at_again() -> None:
     """Its timer goes with it."""
     clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()

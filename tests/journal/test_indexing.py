@@ -513,6 +513,23 @@ async def test_an_index_at_rest_gives_its_producers_back_and_reads_them_again() 
     assert not crashes
 
 
+async def test_an_index_gives_nothing_back_while_it_is_being_stored() -> None:
+    """access.8: what is at work is still in memory, and would be counted for nobody."""
+    crashes: list[BaseException] = []
+    shelf = SlowShelf(None, {})
+    async with running(SimDisk(), shelf, seed=1, crashes=crashes) as node:
+        await node.broker.create(SPEC)
+        shelf.gate = asyncio.Event()
+        await _append(node, 2)
+        indexing = await node.broker.indexing(NAME)
+        assert shelf.held == 1
+        assert not indexing.give_back()
+        shelf.gate.set()
+        await indexing.catch_up()
+        assert indexing.give_back()
+    assert not crashes
+
+
 class _Index:
     """An index that counts how often it gave its producers back."""
 

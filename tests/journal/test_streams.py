@@ -11,7 +11,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import ByteOffset, JournalName
-from broadsheet.errors import Status, Throttled
+from broadsheet.errors import Status, StoreUnhealthy, Throttled
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
@@ -354,7 +354,8 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
         replica.deliver(Submitted(run=rolls, count=1, length=5))
         stream.finish()
 
-        assert await status_of(rolls.answered) is Status.STORE_UNHEALTHY
+        with pytest.raises(StoreUnhealthy, match=r"no file could be opened.*ulimit -n"):
+            await rolls.answered
         assert await status_of(asyncio.wait_for(stream.answered, 5)) is Status.STORE_UNHEALTHY
         faulty.plan()
         assert await append(replica, b"goes on") == (Status.OK, 2000)

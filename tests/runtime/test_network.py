@@ -325,6 +325,25 @@ async def test_who_waits_for_an_answer_waits_behind_nobody_who_has_finished() ->
     assert Counted.made > FINISHED_MAX
 
 
+async def test_who_finishes_while_it_waits_is_served_all_the_same() -> None:
+    """A client may send its request and say that this is all: it was closed without an answer."""
+    Counted.made = Counted.lost = 0
+    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
+    address = split_address(listener.address)
+    asking = [socket.create_connection(address) for _ in range(4 * TAKES_MAX)]
+    for sock in asking:
+        sock.sendall(b"x")
+    async with asyncio.timeout(10):
+        while not listener._spoken:  # noqa: ASYNC110 - the other side of a socket.
+            await asyncio.sleep(0)
+        for sock in asking:
+            sock.shutdown(socket.SHUT_WR)
+        while Counted.made < len(asking):  # noqa: ASYNC110 - the other side of a socket.
+            await asyncio.sleep(0)
+    await listener.close()
+    await all_lost(asking, len(asking))
+
+
 class Placed(Counted):
     """Knows from where its connections come."""
 

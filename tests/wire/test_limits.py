@@ -97,6 +97,7 @@ async def test_what_breaks_in_the_read_that_greets_does_no_harm() -> None:
         writer.close()
 
         assert "checksum" in away.message
+        assert w.server.counts.broken == 1, "an operator sees it, also behind a good frame"
 
 
 async def test_a_silent_client_is_noticed_by_both_sides() -> None:
@@ -402,8 +403,11 @@ async def test_long_streams_end_with_their_token_unless_a_newer_one_comes() -> N
         renewed.refresh_token(tokens.sign(Capability.READ, now=now, lifetime=Duration(60 * SECOND)))
         streams = [await each.open("test.chat", Echo()) for each in (ends, renewed)]
         _, run = await ends.open_run("test.append", Echo(), reply=Empty)
+        await ends.open("test.deaf", Echo())  # Its handler hears of it later.
         with pytest.raises(Unauthenticated):
             await streams[0].receive()
+        deadlines = [each.next_deadline() for each in w.server.connections.values()]
+        assert all(each is None or each > w.ports.time.now() for each in deadlines), "it is judged once"
         with pytest.raises((Unauthenticated, Unknown)):
             await run.send([b"x"])
         with pytest.raises(Unauthenticated):

@@ -371,7 +371,7 @@ class Replica:
         dropped = self._awaiting.clear()  # The pipeline takes back these later appends as well.
         if saved is not None:
             self.spool.restore(saved)
-        elif effect.stream is not None and effect.stream in self.streamed_appends:
+        elif effect.stream is not None:
             self.streamed_appends[effect.stream].undo()
         self.host.deliver(PersistRefused(token=effect.token, status=status))
         for each in dropped:
