@@ -127,8 +127,8 @@ class SyncJournals:
             "create_revision": create_revision,
         }
         commit: Commit
-        if pieces_of(content) is not None:
-            commit = self._wait(self._journals.append(name, content, timeout=timeout, **condition))
+        if (pieces := pieces_of(content)) is not None:
+            commit = self._wait(self._journals.append(name, pieces, timeout=timeout, **condition))
             return commit
         if not isinstance(content, Iterable):
             raise InvalidArgument(

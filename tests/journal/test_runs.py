@@ -127,6 +127,30 @@ async def test_what_was_not_sent_when_its_caller_left_is_not_sent_later(tmp_path
         node.kill()
 
 
+async def test_an_append_sends_what_its_content_was_when_it_was_called(tmp_path: Path) -> None:
+    """A buffer was used again after a timeout, while the append still waited for room.
+
+    The node got the next content twice, half of one, and one of an append that was refused.
+    """
+    node, buffer = NodeProcess(tmp_path), bytearray(b"first ")
+    try:
+        assert await node.start()
+        async with broadsheet.connect(node.address) as client:
+            await client.journals.create(NAME)
+            runs = client.journals._batches.of(NAME)
+            async with runs._opening:  # Nothing can be sent meanwhile.
+                first = asyncio.ensure_future(client.journals.append(NAME, buffer))
+                await asyncio.sleep(0.01)
+                buffer[:] = b"later "
+                second = asyncio.ensure_future(client.journals.append_many(NAME, [memoryview(buffer)]))
+                await asyncio.sleep(0.01)
+                buffer[:] = b"third "
+            await asyncio.gather(first, second)
+            assert sorted((await content_of(client, 0)).split()) == [b"first", b"later"]
+    finally:
+        node.kill()
+
+
 async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> None:
     """It waited half a minute, until an append that its caller had given up could not be sent."""
     node = NodeProcess(tmp_path)

@@ -184,8 +184,6 @@ class AppendWriter:
             InvalidArgument: the piece is not bytes.
         """
         view = as_bytes(piece)
-        if not isinstance(view, bytes) and not view.readonly:
-            view = bytes(view)  # The iterator may reuse its buffer for the next piece.
         self._gathered.append(view)
         self._gathered_bytes += len(view)
         if self._stream is None:

@@ -72,7 +72,9 @@ def is_buffer(content: object) -> bool:
 
 
 def as_bytes(piece: object) -> bytes | memoryview:
-    """`piece` as bytes to send, without a copy if its memory is contiguous.
+    """`piece` as bytes to send; a copy if its memory can change, because its owner may use it again.
+
+    They may be sent after the call has ended: an append whose time is up is not withdrawn.
 
     Raises:
         InvalidArgument: `piece` has no buffer of bytes.
@@ -86,7 +88,7 @@ def as_bytes(piece: object) -> bytes | memoryview:
         raise InvalidArgument(
             f"content of type {type(piece).__name__}, not bytes, bytearray or memoryview{hint}"
         ) from None
-    if not view.c_contiguous:
+    if not (view.readonly and view.c_contiguous):
         return view.tobytes()
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
