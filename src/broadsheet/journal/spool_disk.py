@@ -51,7 +51,7 @@ class SpoolDisk:
         """Open files of `disk`.
 
         Args:
-            open_max: how many idle files stay open.
+            open_max: how many files stay open while they are idle.
             busy_max: how many files may be open at all; one more is refused with EMFILE, as by the system.
             spawn: runs a background task that syncs files.
             crash: ends the process after a failed sync.

@@ -60,10 +60,10 @@ class Extents:
             self.filled = filled
 
     def replace(self, filled: Mapping[int, int]) -> None:
-        """Record `filled` instead, after the boot batch has recorded durably what is missing.
+        """Record `filled` in place of what was recorded. The boot batch says durably by now what is missing.
 
         Raises:
-            OSError: the disk refused or failed. The former slots may remain.
+            OSError: the disk refused or failed. One slot, or both, may be as before.
         """
         if self.filled != filled:
             for _ in range(SLOTS):  # A start that can read only the older slot must not find the loss again.

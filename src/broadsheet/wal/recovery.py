@@ -286,9 +286,11 @@ class Recovery:
         return place
 
     def _look_behind(self, segment: Found, at: int, *, is_known: bool = False) -> None:
-        """Look for frames of the batch after the last one: its records may have been acknowledged.
+        """Look for frames of the batch that came next: without a header, its records may be acknowledged.
 
-        `is_known`: an earlier start has found them, and its rows say so. It may have found the disk full.
+        Args:
+            is_known: an earlier start has found such frames, and its rows say so. They are still here if it
+                had no space to set them aside.
         """
         last = self._last
         assert last is not None

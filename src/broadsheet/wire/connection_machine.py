@@ -217,7 +217,7 @@ class WireConnection:
         """Take the CALL frame [at, stop), and those behind it that are alike.
 
         Returns:
-            Where they end, and what it costs to look at those behind it, in units: few of them may be alike.
+            Where they end, and how many units it cost to look for those behind it, of which few may be alike.
         """
         raise RemoteProtocolError(f"CALL is not for the {self.name}")
 
