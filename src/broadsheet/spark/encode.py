@@ -6,7 +6,6 @@ of the messages are consecutive, `TICK` apart. Encoding a column at a time costs
 row. This module appends nothing and draws no entropy. Source: pipelines.11.
 """
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +15,7 @@ from broadsheet.message.clock import TICK
 from broadsheet.message.columns import Bytes, Int, texts_of, uuids_of
 from broadsheet.message.framing import FRAME_BYTES_MAX, MAGIC, Framing, Kind, framed
 from broadsheet.message.uuid import TEXT_BYTES, UUID_BYTES, Clock, ProducerId
+from broadsheet.spark.json_text import texts
 
 VALUE = "value"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -25,8 +25,8 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
     """The bodies of a batch's rows, as large binary.
 
     Raises:
-        ConfigError: `value` is neither text nor bytes. InvalidArgument: it is null in a row, or a map has
-            keys that a JSON object cannot have.
+        ConfigError: `value` is neither text nor bytes. InvalidArgument: it is null in a row, a map has keys
+            that a JSON object cannot have, or a value is none that JSON can have.
     """
     if VALUE in batch.schema.names:
         column = batch.column(VALUE)
@@ -47,8 +47,7 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
             "no column is left for the body: select another one beside those that choose the journal"
         )
     try:
-        rows = in_utc(kept).to_pylist(maps_as_pydicts="strict")
-        return pa.array([msgspec.json.encode(row) for row in rows], pa.large_binary())
+        return texts(in_utc(kept).to_struct_array()).cast(pa.large_binary())
     except (KeyError, TypeError) as error:
         raise InvalidArgument(
             f"a map does not become a JSON object: {error.args[0]}. Keys of a map must differ, and be text, "
