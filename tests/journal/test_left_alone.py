@@ -44,7 +44,7 @@ async def until_absent(node: Running) -> None:
 
 def waiting_count(replica: Replica) -> int:
     """How many readers wait for a commit."""
-    return len(replica._readers)
+    return len(replica._readers._waiting)
 
 
 @pytest.mark.parametrize("turns", range(12))

@@ -13,8 +13,8 @@ from broadsheet.access.authorizer import Authorizer
 from broadsheet.access.principal import Principal
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, after
 from broadsheet.errors import Throttled, Unauthenticated
+from broadsheet.runtime.slices import COUNT_MAX
 from broadsheet.wire import frame as f
-from broadsheet.wire.departures import CANCELLED_MAX
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import Reply
 from broadsheet.wire.server_connection import ServerConnection
@@ -121,7 +121,7 @@ async def test_requests_of_one_who_is_gone_are_cancelled_a_few_in_each_turn() ->
     """8,000 reads of a caller that left were cancelled in one turn, which took 0.15 s."""
     async with world(LIMITS) as w:
         host, _, port = w.address.rpartition(":")
-        calls = [request(f.CALL, number, 203) for number in range(5 * CANCELLED_MAX)]
+        calls = [request(f.CALL, number, 203) for number in range(5 * COUNT_MAX)]
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(HELLO)
         await reader.read(1)
@@ -131,7 +131,7 @@ async def test_requests_of_one_who_is_gone_are_cancelled_a_few_in_each_turn() ->
         while w.server.accounts.task_count:
             before = w.methods.cancelled
             await asyncio.sleep(0)
-            assert w.methods.cancelled - before <= CANCELLED_MAX
+            assert w.methods.cancelled - before <= COUNT_MAX
             w.server.check()
 
         assert w.methods.cancelled == len(calls)

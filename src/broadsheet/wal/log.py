@@ -26,8 +26,8 @@ from broadsheet.ports import NO_SPACE, Disk, Random, Time
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.runtime.slices import Slices
 from broadsheet.runtime.turn import Rank, Turn
-from broadsheet.wal.acknowledgements import Acknowledgements
 from broadsheet.wal.batch import JOINED_PAYLOAD_BYTES_MAX, Batch, Encoded, end_mark_bytes
 from broadsheet.wal.config import BLOCK_BYTES, WALConfig
 from broadsheet.wal.format import (
@@ -169,7 +169,7 @@ class Log:
         self._queue: deque[Batch] = deque()
         """Batches that wait to be written; only the last one may be open."""
         self._writing: Batch | None = None
-        self._acknowledgements = Acknowledgements(time)
+        self._acknowledgements = Slices(now=time.now, later=self._tell_later)
         self._last: Batch | None = None
         """The batch that was opened last."""
         self._on_quarantine: dict[int, Callable[[LogStreamId], None]] = {}
@@ -1105,10 +1105,7 @@ class Log:
         """Write batch after batch; when one is durable, answers leave and the next one begins (ADR 0190)."""
         while await self._persist(batch, encoded):
             self._written(batch, encoded)
-            if self._acknowledgements.tell():
-                self.tasks.spawn(self._tell_the_rest(), name="tell")
-            else:
-                self._after_telling()
+            self._after_telling()
             following = self._take()
             self._turn.end()
             if following is None:
@@ -1141,9 +1138,14 @@ class Log:
         passed("wal.batch.durable")
         return True
 
-    async def _tell_the_rest(self) -> None:
-        await self._acknowledgements.tell_the_rest()
-        self._after_telling()
+    def _tell_later(self, tell: Done) -> None:
+        self.tasks.spawn(self._tell(tell), name="tell")
+
+    async def _tell(self, tell: Done) -> None:
+        await asyncio.sleep(0)
+        tell()
+        if self._acknowledgements.is_quiet:
+            self._after_telling()
 
     def _after_telling(self) -> None:
         passed("wal.batch.acknowledged")
@@ -1154,7 +1156,7 @@ class Log:
             self._rest()
 
     def _written(self, batch: Batch, encoded: Encoded) -> None:
-        """Account for a batch that is durable: unpin, free segments, and queue its acknowledgements."""
+        """Account for a batch that is durable: unpin, free segments, and acknowledge its records."""
         self._batch_count += 1
         self._synced_bytes += encoded.size
         self._durable, self.durable_lap = position(batch.lap, batch.at + encoded.size), batch.lap

@@ -19,10 +19,10 @@ from broadsheet.base.types import ConnectionId
 from broadsheet.ports import Listener
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.slices import Slices
 from broadsheet.wire.account import Accounts
 from broadsheet.wire.connection_places import ConnectionPlaces
 from broadsheet.wire.connection_protocol import WirePorts, large_slab_bytes
-from broadsheet.wire.departures import Departures
 from broadsheet.wire.first_steps import FirstSteps
 from broadsheet.wire.frame import Hello
 from broadsheet.wire.limits import WireLimits
@@ -69,7 +69,7 @@ class Server:
         self.first_steps = FirstSteps(ports, limits)
         self.turns = TurnShares(ports, limits, on_turn=self.first_steps.refresh)
         self.send_shares = SendShares(ports)
-        self.departures = Departures(ports.timers)
+        self.cancellations = Slices(now=ports.time.now)
         self.counts = Counts()
         self.places = ConnectionPlaces[ServerConnection](limits)
         self.connections = self.places.all
@@ -107,7 +107,7 @@ class Server:
 
     def check(self) -> None:
         """Assert the invariants: every counted byte, task and place belongs to a connection."""
-        shares = self.turns, self.send_shares, self.first_steps, self.departures, self.accounts
+        shares = self.turns, self.send_shares, self.first_steps, self.cancellations, self.accounts
         for piece in (self.places, *shares):
             piece.check()
         for connection in self.connections.values():

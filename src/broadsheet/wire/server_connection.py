@@ -39,13 +39,13 @@ from broadsheet.errors import (
 )
 from broadsheet.ports import Timer, Transport
 from broadsheet.runtime.scope import Scope
+from broadsheet.runtime.slices import Slices
 from broadsheet.wire import frame as f
 from broadsheet.wire.account import Accounts, Holding, Owned
 from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
 from broadsheet.wire.connection_machine import Phase
 from broadsheet.wire.connection_protocol import JOINED_BUFFER_BYTES_MAX, ConnectionProtocol, WirePorts
-from broadsheet.wire.departures import Departures
 from broadsheet.wire.events import (
     Broken,
     CallsReceived,
@@ -93,7 +93,8 @@ class ConnectionOwner(Admitting, Protocol):
     turns: TurnShares
     send_shares: SendShares
     first_steps: FirstSteps
-    departures: Departures
+    cancellations: Slices
+    """Of requests whose connections are lost, in the order of their loss."""
     counts: Counts
     checked: Callable[[], None] | None
 
@@ -1012,13 +1013,12 @@ class ServerConnection(ConnectionProtocol):
         gone = Unknown("the connection was lost")
         for stream in self.streams.values():  # Each is closed when its task has ended.
             stream.lose(gone)
-        self.server.departures.add(self, list(self.tasks))
+        self.server.cancellations.add([partial(self._cancel, stream) for stream in self.tasks])
         for run in list(self.runs):
             self.runs.drop(run)
         self.server.depart(self)
 
-    def cancel(self, stream: int) -> None:
-        """Cancel the request of `stream`, because the connection is lost."""
+    def _cancel(self, stream: int) -> None:
         if (end := self.streams.get(stream)) is not None:
             end.on_end(None)  # The error is known.
         self.tasks.cancel(stream)
