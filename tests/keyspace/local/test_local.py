@@ -152,3 +152,8 @@ def test_knobs_that_cannot_work_are_refused() -> None:
     KeyspaceConfig(limits=limits)
     with pytest.raises(ValueError, match="must fit into the log"):
         KeyspaceConfig(limits=msgspec.structs.replace(limits, operations_max=5001))
+
+    KeyspaceConfig(limits=limits, wal=msgspec.structs.replace(wal, segment_bytes=4 * wal.record_bytes_max))
+    smaller = msgspec.structs.replace(wal, segment_bytes=4 * wal.record_bytes_max - 4096)
+    with pytest.raises(ValueError, match="four times"):
+        KeyspaceConfig(limits=limits, wal=smaller)
