@@ -1,4 +1,4 @@
-"""UUIDs, clocks and mappings are byte-compatible with the published vectors."""
+"""UUIDs, clocks and mappings are byte-compatible with the published vectors (journals.28)."""
 
 from uuid import UUID
 

@@ -16,7 +16,7 @@ def test_a_page_is_what_the_code_says(path: Path) -> None:
 
 
 def test_each_setting_has_a_sentence() -> None:
-    """A setting that only its name explains is one that nobody dares to change."""
+    """A limit that only its name explains is one that nobody dares to change (code.22)."""
     holes = [line for line in configuration_page().splitlines() if line.endswith("|  |")]
 
     assert holes == []

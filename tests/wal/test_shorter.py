@@ -1,4 +1,4 @@
-"""A segment file that was made shorter, emptied or removed is damage, not "never written" (W2, W6).
+"""A segment file that was made shorter, emptied or removed is damage, not "never written" (log.20, W2, W6).
 
 The bytes are gone, and their streams may be nowhere else: what is left, or what stands beside the segments,
 must tell of it.

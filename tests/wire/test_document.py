@@ -72,7 +72,7 @@ def test_the_prose_has_the_limits_of_the_code(sentence: str) -> None:
 
 
 def test_the_table_of_limits_is_the_code_s() -> None:
-    """A limit that is new, gone or changed must not be missing, left over or old in the page (access.8)."""
+    """A limit that is new, gone or changed is not missing, left over or old there (access.8, code.22)."""
     assert table() in DOCUMENT.read_text(encoding="utf-8")
 
 
