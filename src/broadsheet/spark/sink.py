@@ -50,6 +50,8 @@ JOURNALS_MAX = 10_000
 """How many journals one task may write to."""
 APPENDS_ON_WAY = 4
 """How many appends run at once, each to another journal; this bounds memory and threads."""
+QUERIES_MAX = 64
+"""Queries whose producers a worker process holds."""
 WAITING_BYTES_MAX = 64 << 20
 """Bytes that wait for all journals together. Above them, the journal with the most bytes is appended to."""
 
@@ -138,7 +140,16 @@ def _key(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-_held, _outside = HeldPublisher(), OutsidePublisher()
+_held: dict[Fence, HeldPublisher] = {}
+"""By query, the one used longest ago first: the queries of a session take turns in this process."""
+_outside = OutsidePublisher()
+
+
+def _held_of(fence: Fence) -> HeldPublisher:
+    held = _held[fence] = _held.pop(fence) if fence in _held else HeldPublisher()
+    if len(_held) > QUERIES_MAX:
+        del _held[next(iter(_held))]
+    return held
 
 
 def new_producer() -> ProducerId:
@@ -304,9 +315,10 @@ class SinkWriter(DataSourceStreamArrowWriter):
             # the sink advance, and write nothing, because the output is committed already.
             row_count = sum(rows.num_rows for rows in iterator)
             return Done(query, batch, [], row_count)
-        publisher = _held.take(self.plan, process=os.getpid(), new_producer=new_producer)
+        held = _held_of(self.fence)
+        publisher = held.take(self.plan, process=os.getpid(), new_producer=new_producer)
         intents, row_count = self._append(iterator, publisher, Flag.CONTINUE)
-        _held.keep(self.plan, publisher, intents, process=os.getpid())
+        held.keep(self.plan, publisher, intents, process=os.getpid())
         return Done(query, batch, intents, row_count)
 
     def commit(
