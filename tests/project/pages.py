@@ -15,6 +15,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from typer.main import get_command
 
+from broadsheet import config
 from broadsheet.access import tokens
 from broadsheet.base import labels, names
 from broadsheet.base.time import SECOND, Duration
@@ -25,13 +26,15 @@ from broadsheet.config import Loaded
 from broadsheet.control.core import value
 from broadsheet.doors.http import door, exchange
 from broadsheet.errors import BY_STATUS, Refused, Status
+from broadsheet.journal import codecs, producer_indexing
 from broadsheet.journal.client import Journals
-from broadsheet.journal.core import registers, spec
+from broadsheet.journal.core import attempts, registers, spec
 from broadsheet.message import framing
 from broadsheet.node import Settings
 from broadsheet.sink.core import records
 from broadsheet.spark import sink, source
 from broadsheet.spark.read import META, META_IS
+from broadsheet.wire import client
 from tests.project.citations import citing, standing
 from tests.project.error_texts import PART, error_texts
 from tests.project.node_metrics import node_metrics
@@ -138,27 +141,39 @@ Rules of parts that are planned are left out.
 """
 
 
-LIMITS: Final[Sequence[tuple[str, int | None, int]]] = (
+LIMITS: Final[Sequence[tuple[str, int | None, int | None]]] = (
     ("characters of a journal's name", names.JOURNAL_NAME_MIN, names.JOURNAL_NAME_MAX),
     ("characters of one of its segments", 1, names.SEGMENT_MAX),
     ("labels of a journal, terms of a selector", None, labels.LABELS_MAX),
+    ("characters of a selector", None, labels.SELECTOR_TEXT_MAX),
     ("characters of a label's name", labels.NAME_MIN, labels.NAME_MAX),
     ("characters of a label's value", None, labels.VALUE_MAX),
     ("registers of a journal", None, registers.REGISTERS_MAX),
     ("bytes of the registers of a journal together", None, registers.REGISTERS_BYTES_MAX),
     ("characters of a register's name", 1, registers.NAME_CHARS_MAX),
     ("characters of a register's value", None, registers.VALUE_CHARS_MAX),
+    ("last conditional appends of a journal whose outcome can be asked for", None, attempts.KEPT),
     ("bytes of a fragment", spec.FRAGMENT_BYTES_MIN, spec.FRAGMENT_BYTES_MAX),
     ("seconds of `flush_interval`", spec.FLUSH_INTERVAL_MIN // SECOND, spec.FLUSH_INTERVAL_MAX // SECOND),
     ("bytes of a message of JSON lines or fixed framing", None, framing.FRAME_BYTES_MAX),
+    (
+        "producers of a journal: with more its producer index ends",
+        None,
+        producer_indexing.PRODUCERS_MAX,
+    ),
+    ("bytes of the window of a fragment in zstandard", None, codecs.WINDOW_BYTES_MAX),
     ("bytes of a line that `journals append --lines` sends", None, append.LINE_BYTES_MAX),
     ("bytes of a COMMIT record of a Spark query", None, records.RECORD_BYTES_MAX),
+    ("journals that one task of a Spark query writes to", None, sink.JOURNALS_MAX),
+    ("requests that wait for a free stream of a connection", None, client.WAITING_MAX),
     ("bytes of a token", None, tokens.TOKEN_BYTES_MAX),
     ("keys of a node", 1, tokens.KEY_COUNT_MAX),
+    ("bytes of a key", tokens.KEY_BYTES_MIN, None),
     ("seconds that a token is valid", None, tokens.LIFETIME_MAX // SECOND),
     ("grants of a token", None, tokens.GRANT_COUNT_MAX),
     ("connections of the HTTP door", None, door.CONNECTIONS_MAX),
     ("bytes of a request at the HTTP door", None, exchange.REQUEST_BYTES_MAX),
+    ("bytes of a configuration file", None, config.FILE_BYTES_MAX),
     ("nodes of `broadsheet up`", 1, cluster.NODES_MAX),
     ("bytes of the metastore's document", None, value.DOCUMENT_BYTES_MAX),
     ("acceptors of the metastore", 1, value.ACCEPTORS_MAX),
@@ -241,15 +256,17 @@ def limits_page() -> str:
         f"Its first segment is none of {kept}, which doors and stores keep for themselves.\n",
         "\n## Limits\n\n| what | least | most |\n|---|---|---|\n",
     ]
-    parts += [f"| {what} | {_amount(least)} | {_amount(most)} |\n" for what, least, most in LIMITS]
+    parts += [
+        f"| {what} | {_amount(what, least)} | {_amount(what, most)} |\n" for what, least, most in LIMITS
+    ]
     return "".join(parts)
 
 
-def _amount(limit: int | None) -> str:
+def _amount(what: str, limit: int | None) -> str:
     if limit is None:
         return "-"
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if limit >= 1 << shift and limit % (1 << shift) == 0:
+        if what.startswith(("bytes", "characters")) and limit >= 1 << shift and limit % (1 << shift) == 0:
             return f"{limit:,} ({limit >> shift:,} {unit})"
     return f"{limit:,}"
 
