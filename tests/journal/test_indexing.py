@@ -75,6 +75,15 @@ async def _append(node: Running, count: int) -> None:
     await _idle()
 
 
+async def _lived(shelf: Shelf, count: int, crashes: list[BaseException]) -> SimDisk:
+    """The disk of a node that has closed, after it appended to a journal."""
+    disk = SimDisk()
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        await _append(node, count)
+    return disk
+
+
 async def _point(node: Running, offset: int) -> int:
     """The index point that a reader who begins at `offset` is given."""
     indexing = await node.broker.indexing(NAME)
@@ -321,10 +330,8 @@ async def test_an_index_is_in_memory_only_as_far_as_its_reader_takes_it(
 async def test_a_reader_that_waits_for_an_index_holds_none_of_the_other_points() -> None:
     """1,000 calls of one connection each held a list of 60,000 points, half a MB, and made it for 3 ms."""
     crashes: list[BaseException] = []
-    disk, shelf = SimDisk(), Counting(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        await _append(node, 12)
+    shelf = Counting(None, {})
+    disk = await _lived(shelf, 12, crashes)
     directory = _indexes(shelf)[0].rpartition("/")[0]
     for offset in range(1, 10_000):
         shelf.objects[f"{directory}/{offset:016x}-00000000.index"] = b""
@@ -358,10 +365,8 @@ class Hanging(Shelf):
 async def test_readers_that_come_and_go_while_the_store_hangs_leave_one_task_behind() -> None:
     """A client that called and cancelled left as many as it liked, until no memory was left."""
     crashes: list[BaseException] = []
-    disk, shelf = SimDisk(), Hanging(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        await _append(node, 3)
+    shelf = Hanging(None, {})
+    disk = await _lived(shelf, 3, crashes)
     shelf.gate = asyncio.Event()
     async with running(disk, shelf, seed=2, crashes=crashes) as node:
         indexing = await node.broker.indexing(NAME)
@@ -383,10 +388,8 @@ async def test_readers_that_come_and_go_while_the_store_hangs_leave_one_task_beh
 async def test_each_reader_of_an_index_is_told_the_error_of_the_store_although_others_ask_again() -> None:
     """The first that asked again made the others hear that their journal was closed."""
     crashes: list[BaseException] = []
-    disk, shelf = SimDisk(), SlowShelf(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        await _append(node, 3)
+    shelf = SlowShelf(None, {})
+    disk = await _lived(shelf, 3, crashes)
     shelf.is_down = True
     async with running(disk, shelf, seed=2, crashes=crashes) as node:
         indexing = await node.broker.indexing(NAME)
@@ -405,10 +408,8 @@ async def test_each_reader_of_an_index_is_told_the_error_of_the_store_although_o
 async def test_readers_are_told_if_the_task_that_catches_up_is_cancelled_before_it_begins() -> None:
     """A close cancels it in the turn in which a reader had it made: the reader waited for ever."""
     crashes: list[BaseException] = []
-    disk, shelf = SimDisk(), Hanging(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
-        await node.broker.create(SPEC)
-        await _append(node, 3)
+    shelf = Hanging(None, {})
+    disk = await _lived(shelf, 3, crashes)
     shelf.gate = asyncio.Event()
     async with running(disk, shelf, seed=2, crashes=crashes) as node:
         indexing = await node.broker.indexing(NAME)

@@ -16,6 +16,7 @@ from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.listing import Listing
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.slot import Slot
 from broadsheet.journal.streamed_append import Phase, StreamedAppend
 from broadsheet.runtime.waiting_line import WOKEN_MAX
 from simulator.disk import SimDisk
@@ -136,14 +137,20 @@ async def test_a_commit_wakes_a_few_readers_in_each_turn_of_the_loop(node: Runni
     assert waiting_count(replica) == 0
 
 
-async def test_an_opening_lets_a_few_of_its_callers_go_on_in_each_turn_of_the_loop(node: Running) -> None:
-    """900 appends that waited for a new journal, and each closed a fragment, held the loop for 0.8 s."""
+async def called(count: int, node: Running) -> tuple[Replica, Slot, list[asyncio.Task[Replica]]]:
+    """Callers of a journal that is being opened, and the replica that this will give them."""
     await node.broker.create(SPEC)
     replica = await node.broker.replica(NAME)
     slot = node.broker._slots[NAME]
     slot.begin_opening()
-    calls = [asyncio.ensure_future(node.broker.replica(NAME)) for _ in range(5 * WOKEN_MAX)]
+    calls = [asyncio.ensure_future(node.broker.replica(NAME)) for _ in range(count)]
     await asyncio.sleep(0)
+    return replica, slot, calls
+
+
+async def test_an_opening_lets_a_few_of_its_callers_go_on_in_each_turn_of_the_loop(node: Running) -> None:
+    """900 appends that waited for a new journal, and each closed a fragment, held the loop for 0.8 s."""
+    replica, slot, calls = await called(5 * WOKEN_MAX, node)
     slot.replica = replica
     slot.opened.set_result(replica)
     while not all(each.done() for each in calls):
@@ -157,12 +164,7 @@ async def test_callers_of_an_opening_wait_for_the_next_one_if_a_loss_is_accepted
     node: Running,
 ) -> None:
     """They go on in several turns. In one of these the journal was closed: they heard that it was deleted."""
-    await node.broker.create(SPEC)
-    replica = await node.broker.replica(NAME)
-    slot = node.broker._slots[NAME]
-    slot.begin_opening()
-    calls = [asyncio.ensure_future(node.broker.replica(NAME)) for _ in range(50 * WOKEN_MAX)]
-    await asyncio.sleep(0)
+    replica, slot, calls = await called(50 * WOKEN_MAX, node)
     replica.stop("a sector is damaged")
     slot.replica = replica
     slot.opened.set_result(replica)

@@ -14,11 +14,10 @@ from broadsheet.journal.opening import contradiction
 from broadsheet.journal.seal_files import SEAL_NAME, copy_out
 from broadsheet.journal.spool_file import create
 from simulator.disk import SimDisk
-from simulator.disk_state import Write
 from tests.journal.crash_histories import NAME, Running, _idle, running
 from tests.journal.test_damage import ROOMY, append, flip, place_of, shown
-from tests.journal.test_healing import Down, lives, until
-from tests.journal.test_unreadable_spool import checkpointed
+from tests.journal.test_healing import Down
+from tests.journal.test_unreadable_spool import checkpointed, sealed
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
 
 __all__ = ["outage"]
@@ -81,12 +80,7 @@ async def test_a_seal_is_waited_for(outage: Outage) -> None:
     """It counted as damaged, and the journal no longer knew what it had lost."""
     disk, crashes = SimDisk(), list[BaseException]()
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
-        await lives(node)
-        replica = await node.broker.replica(NAME)
-        disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
-        node.broker._context.log.quarantine(replica.stream)
-        await append(node, NAME, b"refused")
-        await until(lambda: replica.stop_reason)
+        replica = await sealed(node, disk)
         reason = replica.stop_reason
     outage[f"{replica.directory}/{SEAL_NAME}", 0] = PASSING
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:

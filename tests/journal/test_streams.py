@@ -337,15 +337,23 @@ IMPATIENT = msgspec.structs.replace(JOURNALS, descriptor_wait=Duration(100 * MIL
 NO_ROLL = Fault("open", error=errno.EMFILE, name="journals/spool/*")
 
 
-async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behind_it() -> None:
-    """The stream behind the refused append owned the tail for good: every append and register read hung."""
-    disk, crashes = SimDisk(), list[BaseException]()
-    faulty = FaultyDisk(disk)
-    shelf = Shelf(None, {})
+@contextlib.asynccontextmanager
+async def full_fragment() -> AsyncIterator[tuple[Replica, FaultyDisk]]:
+    """A journal whose next append needs another file, which it awaits for 0.1 s."""
+    crashes: list[BaseException] = []
+    disk = SimDisk()
+    faulty, shelf = FaultyDisk(disk), Shelf(None, {})
     async with running(disk, shelf, seed=1, crashes=crashes, config=IMPATIENT, faulty=faulty) as node:
         await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
         replica = await node.broker.replica(NAME)
         assert await append(replica, b"x" * 2000) == (Status.OK, 0)
+        yield replica, faulty
+    assert not crashes
+
+
+async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behind_it() -> None:
+    """The stream behind the refused append owned the tail for good: every append and register read hung."""
+    async with full_fragment() as (replica, faulty):
         stream = StreamedAppend(replica, 1, None)
         await stream.granted
         stream.put(b"small")
@@ -359,18 +367,11 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
         assert await status_of(asyncio.wait_for(stream.answered, 5)) is Status.STORE_UNHEALTHY
         faulty.plan()
         assert await append(replica, b"goes on") == (Status.OK, 2000)
-    assert not crashes
 
 
 async def test_an_append_that_a_refusal_for_want_of_a_file_lets_in_waits_for_a_file_itself() -> None:
     """It was refused at once, for a wait that had not begun, and so were all that a client sent behind it."""
-    disk, crashes = SimDisk(), list[BaseException]()
-    faulty = FaultyDisk(disk)
-    shelf = Shelf(None, {})
-    async with running(disk, shelf, seed=1, crashes=crashes, config=IMPATIENT, faulty=faulty) as node:
-        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
-        replica = await node.broker.replica(NAME)
-        assert await append(replica, b"x" * 2000) == (Status.OK, 0)
+    async with full_fragment() as (replica, faulty):
         next_one = UnaryAppend(b"next")
 
         class Followed(UnaryAppend):
@@ -389,7 +390,6 @@ async def test_an_append_that_a_refusal_for_want_of_a_file_lets_in_waits_for_a_f
         faulty.plan()
 
         assert await status_of(next_one.answered) is Status.OK
-    assert not crashes
 
 
 async def test_no_checkpoint_vouches_for_a_placed_stream_that_the_log_has_not() -> None:

@@ -13,6 +13,7 @@ import pytest
 from broadsheet.base.types import Buffer
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
+from broadsheet.journal.replica import Replica
 from broadsheet.journal.seal_files import SEAL_NAME
 from broadsheet.runtime.disk import IOV_MAX
 from simulator.disk import SimDisk, SimFile
@@ -152,16 +153,22 @@ async def test_an_upload_that_meets_an_unreadable_sector_says_so_and_is_not_repe
     assert not crashes
 
 
+async def sealed(node: Running, disk: SimDisk) -> Replica:
+    """A journal that is sealed: a spool file is damaged, and the log lost a record."""
+    await lives(node)
+    replica = await node.broker.replica(NAME)
+    disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
+    node.broker._context.log.quarantine(replica.stream)
+    await append(node, NAME, b"refused")
+    await until(lambda: replica.stop_reason)
+    return replica
+
+
 async def test_a_journal_opens_with_a_seal_that_cannot_be_read(bad: Bad) -> None:
     """The reason is lost with it, but not that there is one."""
     disk, crashes = SimDisk(), list[BaseException]()
     async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=ROOMY) as node:
-        await lives(node)
-        replica = await node.broker.replica(NAME)
-        disk.state.change(disk.state.files[replica.closed[0].name], Write(5, b"X"))
-        node.broker._context.log.quarantine(replica.stream)
-        await append(node, NAME, b"refused")
-        await until(lambda: replica.stop_reason)
+        replica = await sealed(node, disk)
         spoil(bad, disk, f"{replica.directory}/{SEAL_NAME}")
     async with running(disk, Down(None, {}), seed=2, crashes=crashes, config=ROOMY) as node:
         await asyncio.wait_for(node.broker.replica(NAME), 5)

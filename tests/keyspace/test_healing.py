@@ -57,6 +57,16 @@ class Life:
         return await open_keyspace(self.scope, self.ports, KEYSPACE)
 
 
+async def filled(value_bytes: int) -> tuple[SimDisk, Life, LocalKeyspace]:
+    """A key space with thirty keys."""
+    disk = SimDisk()
+    life = Life(disk, 1)
+    keyspace = await life.start()
+    for n in range(30):
+        await keyspace.transact([], [Put(f"k/{n:02}", bytes(value_bytes))])
+    return disk, life, keyspace
+
+
 async def until_taken(keyspace: LocalKeyspace, put: Put) -> int:
     """Repeat a put that is refused; how often it was."""
     for refused in range(TURNS_MAX):
@@ -83,11 +93,7 @@ async def same_after_a_cut(disk: SimDisk, life: Life, keyspace: LocalKeyspace) -
 
 async def test_a_log_that_lost_an_old_record_begins_anew_from_the_map() -> None:
     """W6: it was raised out of a performer, and ended the node; nothing of the map was lost."""
-    disk = SimDisk()
-    life = Life(disk, 1)
-    keyspace = await life.start()
-    for n in range(30):
-        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 100)])
+    disk, life, keyspace = await filled(100)
     log: Log = keyspace._log
     log.quarantine(STREAM)
 
@@ -171,11 +177,7 @@ async def test_damage_that_only_the_reading_of_a_start_finds_is_told_with_its_re
 @pytest.mark.parametrize("cut_after", [1, 2, 3, 5, 8, 13])
 async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: int) -> None:
     """The seal carries the map, whichever part of the log is durable by then."""
-    disk = SimDisk()
-    life = Life(disk, 1)
-    keyspace = await life.start()
-    for n in range(30):
-        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    disk, life, keyspace = await filled(200)
     shown = keyspace.range("")
     keyspace._log.quarantine(STREAM)
     for _ in range(cut_after):
@@ -192,11 +194,7 @@ async def test_a_power_cut_while_the_log_begins_anew_loses_nothing(cut_after: in
 
 async def test_a_seal_that_a_failed_sync_left_is_durable_before_the_log_begins_anew() -> None:
     """W6: the next start took it from the page cache, and a power cut meanwhile left neither seal nor log."""
-    disk = SimDisk()
-    life = Life(disk, 1)
-    keyspace = await life.start()
-    for n in range(30):
-        await keyspace.transact([], [Put(f"k/{n:02}", b"v" * 200)])
+    disk, life, keyspace = await filled(200)
     shown, generation = keyspace.range(""), keyspace._log.generation(STREAM)
     chunks = snapshot(keyspace.revision, keyspace._store.shown.frozen(), chunk_bytes=256)
     await life.scope.close()

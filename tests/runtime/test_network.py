@@ -16,6 +16,7 @@ from broadsheet.runtime.network import (
     SILENT_TAKES_MAX,
     SPOKEN_MAX,
     TAKES_MAX,
+    TCPListener,
     TCPNetwork,
     join_address,
     split_address,
@@ -232,6 +233,20 @@ async def test_who_has_sent_something_does_not_wait_behind_those_that_have_not()
     await asyncio.sleep(0.01)
 
 
+async def crowd(
+    kind: type[Counted], count: int, *, open_files_max: int = 1 << 20
+) -> tuple[TCPListener, list[socket.socket]]:
+    """A listener, and sockets that have sent it a byte each."""
+    Counted.made = Counted.lost = 0
+    Asked.made_before.clear()
+    network = TCPNetwork(open_files_max=open_files_max)
+    listener = await network.listen("127.0.0.1:0", kind)  # type: ignore[arg-type]  # all it needs
+    asking = [socket.create_connection(split_address(listener.address)) for _ in range(count)]
+    for sock in asking:
+        sock.sendall(b"x")
+    return listener, asking
+
+
 async def all_lost(socks: list[socket.socket], count: int) -> None:
     """Close `socks`, and wait until the `count` of them that were taken are lost."""
     for sock in socks:
@@ -243,12 +258,7 @@ async def all_lost(socks: list[socket.socket], count: int) -> None:
 
 async def test_who_has_sent_something_is_not_closed_to_make_room() -> None:
     """A flood of requests closed the oldest ones that waited, and requests for health among them."""
-    Counted.made = Counted.lost = 0
-    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
-    address = split_address(listener.address)
-    asking = [socket.create_connection(address) for _ in range(700)]
-    for sock in asking:
-        sock.sendall(b"x")
+    listener, asking = await crowd(Counted, 700)
     async with asyncio.timeout(10):
         while Counted.made < 700:
             await asyncio.sleep(0)
@@ -259,12 +269,8 @@ async def test_who_has_sent_something_is_not_closed_to_make_room() -> None:
 
 async def test_few_connections_wait_where_there_are_few_descriptors() -> None:
     """Those that waited took the descriptors that journals need: a door may keep 256 of 300 waiting."""
-    Counted.made = Counted.lost = most = 0
-    listener = await TCPNetwork(open_files_max=160).listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]
-    address = split_address(listener.address)
-    asking = [socket.create_connection(address) for _ in range(300)]
-    for sock in asking:
-        sock.sendall(b"x")
+    most = 0
+    listener, asking = await crowd(Counted, 300, open_files_max=160)
     async with asyncio.timeout(10):
         while Counted.made < 300:
             await asyncio.sleep(0)
@@ -277,14 +283,8 @@ async def test_few_connections_wait_where_there_are_few_descriptors() -> None:
 
 async def test_the_last_of_many_does_not_wait_for_all_that_came_before() -> None:
     """A client that connected faster than we took made a request for health wait for 0.1 s and more."""
-    Counted.made = Counted.lost = 0
-    Asked.made_before.clear()
-    listener = await TCPNetwork().listen("127.0.0.1:0", Asked)  # type: ignore[arg-type]  # all it needs
-    address = split_address(listener.address)
-    asking = [socket.create_connection(address) for _ in range(600)]
-    for sock in asking:
-        sock.sendall(b"x")
-    with socket.create_connection(address) as last:
+    listener, asking = await crowd(Asked, 600)
+    with socket.create_connection(split_address(listener.address)) as last:
         last.sendall(b"health")
         async with asyncio.timeout(10):
             while not Asked.made_before:  # noqa: ASYNC110 - the other side of a socket.
@@ -302,15 +302,10 @@ async def test_who_waits_for_an_answer_waits_behind_nobody_who_has_finished() ->
 
     Whoever said that it sends no more is served later, and the oldest are closed if they are too many.
     """
-    Counted.made = Counted.lost = 0
-    Asked.made_before.clear()
-    listener = await TCPNetwork().listen("127.0.0.1:0", Asked)  # type: ignore[arg-type]  # all it needs
-    address = split_address(listener.address)
-    left = [socket.create_connection(address) for _ in range(600)]
+    listener, left = await crowd(Asked, 600)
     for sock in left:
-        sock.sendall(b"x")
         sock.shutdown(socket.SHUT_WR)
-    with socket.create_connection(address) as last:
+    with socket.create_connection(split_address(listener.address)) as last:
         last.sendall(b"health")
         async with asyncio.timeout(10):
             while not Asked.made_before:
@@ -327,12 +322,7 @@ async def test_who_waits_for_an_answer_waits_behind_nobody_who_has_finished() ->
 
 async def test_who_finishes_while_it_waits_is_served_all_the_same() -> None:
     """A client may send its request and say that this is all: it was closed without an answer."""
-    Counted.made = Counted.lost = 0
-    listener = await TCPNetwork().listen("127.0.0.1:0", Counted)  # type: ignore[arg-type]  # all it needs
-    address = split_address(listener.address)
-    asking = [socket.create_connection(address) for _ in range(4 * TAKES_MAX)]
-    for sock in asking:
-        sock.sendall(b"x")
+    listener, asking = await crowd(Counted, 4 * TAKES_MAX)
     async with asyncio.timeout(10):
         while not listener._spoken:  # noqa: ASYNC110 - the other side of a socket.
             await asyncio.sleep(0)

@@ -116,6 +116,16 @@ def commit(journal: CommitJournal, fence: str, batch: int, intents: list[Intent]
     journal.commit(Fence(fence), batch=batch, query="q", digest=f"{digest}{batch}", intents=intents)
 
 
+def committed_once(bench: Bench) -> tuple[CommitJournal, HeldPublisher, Publisher]:
+    """A worker's first batch is committed: the journal, what the worker holds, and its producer."""
+    journal, held = bench.commit_journal(), HeldPublisher()
+    journal.begin(Fence("f1"))
+    first = take(held, journal.plan(Fence("f1")))
+    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
+    commit(journal, "f1", 0, intents)
+    return journal, held, first
+
+
 def test_batches_commit_one_after_the_other(bench: Bench) -> None:
     """The plain course: each record stands where register `at` says."""
     journal = bench.commit_journal()
@@ -176,11 +186,7 @@ def test_a_producer_is_used_again_only_under_its_own_fence(bench: Bench) -> None
 
 def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Bench) -> None:
     """New ids for each batch fill every reader's memory; a wrong reuse loses messages (pipelines.8)."""
-    journal, held = bench.commit_journal(), HeldPublisher()
-    journal.begin(Fence("f1"))
-    first = take(held, journal.plan(Fence("f1")))
-    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
-    commit(journal, "f1", 0, intents)
+    journal, held, first = committed_once(bench)
     again = take(held, journal.plan(Fence("f1")))
     assert again is first
     keep(
@@ -192,11 +198,7 @@ def test_a_worker_takes_its_last_producer_only_where_the_plan_lists_it(bench: Be
 
 def test_a_worker_takes_its_producer_again_after_batches_of_other_workers(bench: Bench) -> None:
     """Spark gives tasks to idle workers in turn: each would take a new id each time (ADR 0136)."""
-    journal, held = bench.commit_journal(), HeldPublisher()
-    journal.begin(Fence("f1"))
-    first = take(held, journal.plan(Fence("f1")))
-    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
-    commit(journal, "f1", 0, intents)
+    journal, held, first = committed_once(bench)
     for batch in (1, 2, 3):
         commit(journal, "f1", batch, bench.task(batch))
 
@@ -205,11 +207,7 @@ def test_a_worker_takes_its_producer_again_after_batches_of_other_workers(bench:
 
 def test_a_worker_keeps_its_producer_over_a_task_without_rows(bench: Bench) -> None:
     """Where rows are few most tasks have none, and the next one with rows took a new id (ADR 0136)."""
-    journal, held = bench.commit_journal(), HeldPublisher()
-    journal.begin(Fence("f1"))
-    first = take(held, journal.plan(Fence("f1")))
-    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
-    commit(journal, "f1", 0, intents)
+    journal, held, first = committed_once(bench)
     assert take(held, journal.plan(Fence("f1"))) is first
     keep(held, journal.plan(Fence("f1")), first, [])
     commit(journal, "f1", 1, [])
@@ -267,11 +265,7 @@ def test_a_driver_fenced_before_it_looks_for_the_end_does_not_commit(bench: Benc
 
 def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
     """What it had appended would be acknowledged with the rows of its repetition: each of them twice."""
-    journal, held = bench.commit_journal(), HeldPublisher()
-    journal.begin(Fence("f1"))
-    first = take(held, journal.plan(Fence("f1")))
-    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
-    commit(journal, "f1", 0, intents)
+    journal, held, first = committed_once(bench)
     plan = journal.plan(Fence("f1"))
     bench.task(1, take(held, plan))
 
@@ -283,11 +277,7 @@ def test_a_task_that_failed_leaves_its_producer_to_nobody(bench: Bench) -> None:
 
 def test_a_forked_worker_does_not_take_the_producer_of_the_one_that_it_was_forked_from(bench: Bench) -> None:
     """Both would append under one producer, with the same clocks."""
-    journal, held = bench.commit_journal(), HeldPublisher()
-    journal.begin(Fence("f1"))
-    first = take(held, journal.plan(Fence("f1")))
-    keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
-    commit(journal, "f1", 0, intents)
+    journal, held, first = committed_once(bench)
     held.process = os.getppid()  # As its copy in a child has it.
 
     assert take(held, journal.plan(Fence("f1"))) is not first

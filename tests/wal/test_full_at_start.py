@@ -16,7 +16,7 @@ from broadsheet.wal.segments import Segments
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.logimage import batches_of
-from tests.wal.harness import DIRECTORY, SMALL, A, abandon, open_log, opened, payloads
+from tests.wal.harness import DIRECTORY, SMALL, A, Told, abandon, open_log, opened, payloads
 
 T = TypeVar("T")
 
@@ -65,6 +65,22 @@ async def test_a_start_never_takes_the_half_filled_head_for_a_free_segment() -> 
         acknowledged += 1
 
 
+async def starts_after_damage(disk: SimDisk, content: bytes) -> list[Told]:
+    """What three starts find, the first on a full disk: the head of the batch with `content` is damaged."""
+    (name,) = (name for name, each in disk.state.image().items() if content in each)
+    disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])
+    disk.state.quota_bytes = 0
+    starts = []
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, seed=seed)
+        starts.append(await bench.found(A))
+        await bench.settled()
+        await abandon(bench)
+        disk.state.quota_bytes = 1 << 40
+    return starts
+
+
 async def test_a_cut_batch_that_a_full_disk_kept_where_it_was_is_found_by_the_next_start() -> None:
     """W7: it was the first of its segment, which was free to the next start: nobody was told of the record.
 
@@ -78,16 +94,7 @@ async def test_a_cut_batch_that_a_full_disk_kept_where_it_was_is_found_by_the_ne
         await bench.commit(A, bytes([count]) * 7000)
     await bench.settled()
     await abandon(bench)
-    (name,) = (name for name, each in disk.state.image().items() if bytes([count]) * 7000 in each)
-    disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])  # The batch's head.
-    disk.state.quota_bytes = 0
-    for seed in (2, 3, 4):
-        disk.state.locks.clear()
-        bench = await open_log(disk, seed=seed)
-        found = await bench.found(A)
-        await bench.settled()
-        await abandon(bench)
-        disk.state.quota_bytes = 1 << 40
+    for found in await starts_after_damage(disk, bytes([count]) * 7000):
         assert (found.next_offset, found.tail_cut) == (count - 1, True)
         assert payloads(found.suspects) == [bytes([count]) * 7000]
     kept = [content for name, content in disk.state.image().items() if "quarantine-" in name]
@@ -105,16 +112,7 @@ async def test_all_runs_of_a_kept_cut_are_suspects_of_every_start() -> None:
         await bench.commit(A, bytes([count]) * 5000, generation=2 * count + 1)
     await abandon(bench)
     last = [bytes([count]) * 7000, bytes([count]) * 5000]
-    (name,) = (name for name, each in disk.state.image().items() if last[0] in each)
-    disk.open(name).write_at(BLOCK_BYTES + 20, [b"?"])  # The batch's head.
-    disk.state.quota_bytes = 0
-    for seed in (2, 3):
-        disk.state.locks.clear()
-        bench = await open_log(disk, seed=seed)
-        found = await bench.found(A)
-        await bench.settled()
-        await abandon(bench)
-        disk.state.quota_bytes = 1 << 40
+    for found in await starts_after_damage(disk, last[0]):
         assert (found.next_offset, found.tail_cut) == (2 * count - 2, True)
         assert payloads(found.suspects) == last
 

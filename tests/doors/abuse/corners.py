@@ -73,9 +73,7 @@ def unread_lists(target: Target, seconds: float) -> None:
                 callers[-1].sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 callers[-1].sock.setblocking(False)
         for caller in list(callers):
-            blob = b"".join(
-                [caller.request(f.CALL, "journal.list", {"prefix": "mine/"})[1] for _ in range(20)]
-            )
+            blob = caller.row(f.CALL, "journal.list", {"prefix": "mine/"}, count=20)
             try:
                 caller.sock.send(blob)
             except BlockingIOError:
@@ -293,10 +291,7 @@ def large_gets(target: Target, seconds: float) -> None:
     def attack(caller: Raw, left: float) -> None:
         caller.call("journal.create", {"spec": {"name": "mine/large", "labels": labels}})
 
-        def calls() -> bytes:
-            return b"".join(caller.request(f.CALL, "journal.get", body)[1] for _ in range(1024))
-
-        pump(caller, left, calls)
+        pump(caller, left, lambda: caller.row(f.CALL, "journal.get", body, count=1024))
 
     again(target, seconds, attack)
 
@@ -309,12 +304,8 @@ def fragment_lists(target: Target, seconds: float) -> None:
     def attack(caller: Raw, left: float) -> None:
         caller.call("journal.create", {"spec": {"name": "mine/fragments", "fragment": {"length": 1024}}})
 
-        def calls() -> bytes:
-            return b"".join(caller.request(f.CALL, "journal.fragments", body)[1] for _ in range(500))
-
-        appends = [caller.request(f.CALL, "journal.append", body, bytes(1100))[1] for _ in range(900)]
-        caller.sock.sendall(b"".join(appends))
-        pump(caller, left, calls)
+        caller.sock.sendall(caller.row(f.CALL, "journal.append", body, bytes(1100), count=900))
+        pump(caller, left, lambda: caller.row(f.CALL, "journal.fragments", body, count=500))
 
     again(target, seconds, attack)
 
@@ -338,10 +329,7 @@ def large_indexes(target: Target, seconds: float) -> None:
     request = {**body, "offset": offsets[-1]}
 
     def attack(caller: Raw, left: float) -> None:
-        def calls() -> bytes:
-            return b"".join(caller.request(f.OPEN, "journal.producer_index", request)[1] for _ in range(1000))
-
-        pump(caller, left, calls)
+        pump(caller, left, lambda: caller.row(f.OPEN, "journal.producer_index", request, count=1000))
 
     again(target, seconds, attack)
 
@@ -357,8 +345,7 @@ def tail_crowd(target: Target, seconds: float) -> None:
             while len(callers) < 8:
                 caller = Raw(target.native, target.token)
                 callers.append(caller)
-                opens = [caller.request(f.OPEN, "journal.read", body)[1] for _ in range(1000)]
-                caller.sock.sendall(b"".join(opens))
+                caller.sock.sendall(caller.row(f.OPEN, "journal.read", body, count=1000))
                 caller.read()
             writer.call("journal.append", {"journal": "mine/a"}, b"x")
             for caller in callers:
@@ -375,17 +362,13 @@ def large_point_pages(target: Target, seconds: float) -> None:
     if writer.call("journal.create", {"spec": spec})[0] == f.REPLY:
         line = b'{"x":"' + b"y" * 1100 + b'"}\n'
         for _ in range(20):
-            blob = [writer.request(f.CALL, "journal.append", body, line)[1] for _ in range(100)]
-            writer.sock.sendall(b"".join(blob))
-            for _ in blob:
+            writer.sock.sendall(writer.row(f.CALL, "journal.append", body, line, count=100))
+            for _ in range(100):
                 writer.read()
     writer.call("journal.index_points", body)
 
     def attack(caller: Raw, left: float) -> None:
-        def calls() -> bytes:
-            return b"".join(caller.request(f.CALL, "journal.index_points", body)[1] for _ in range(1000))
-
-        pump(caller, left, calls)
+        pump(caller, left, lambda: caller.row(f.CALL, "journal.index_points", body, count=1000))
 
     again(target, seconds, attack)
 

@@ -64,6 +64,10 @@ class Raw:
         head = f.header(kind, stream, body_bytes=len(whole), payload_bytes=len(payload))
         return stream, head + whole + payload
 
+    def row(self, kind: int, method: str, body: object, payload: bytes = b"", *, count: int) -> bytes:
+        """Frames of `count` equal requests."""
+        return b"".join(self.request(kind, method, body, payload)[1] for _ in range(count))
+
     def open(self, kind: int, method: str, body: object) -> int:
         """Send a request; returns its stream."""
         stream, frame = self.request(kind, method, body)

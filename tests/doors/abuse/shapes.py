@@ -331,7 +331,7 @@ def many_tail_readers(target: Target, seconds: float) -> None:
 
     def attack(caller: Raw, left: float) -> None:
         body = {"journal": "mine/a", "block": True}
-        caller.sock.sendall(b"".join(caller.request(f.OPEN, "journal.read", body)[1] for _ in range(1000)))
+        caller.sock.sendall(caller.row(f.OPEN, "journal.read", body, count=1000))
         writer = Raw(target.native, target.token)
         for _ in until(left):
             writer.call("journal.append", {"journal": "mine/a"}, b"x")
@@ -351,7 +351,7 @@ def unread_answers(target: Target, seconds: float) -> None:
                 callers[-1].sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 callers[-1].sock.setblocking(False)
         for caller in list(callers):
-            blob = b"".join(caller.request(f.CALL, "node.status", [])[1] for _ in range(500))
+            blob = caller.row(f.CALL, "node.status", [], count=500)
             try:
                 caller.sock.send(blob)
             except BlockingIOError:
@@ -387,10 +387,7 @@ def tiny_windows(target: Target, seconds: float) -> None:
 
 def _flood(target: Target, seconds: float, method: str, body: object, payload: bytes = b"") -> None:
     def attack(caller: Raw, left: float) -> None:
-        def calls() -> bytes:
-            return b"".join(caller.request(f.CALL, method, body, payload)[1] for _ in range(500))
-
-        pump(caller, left, calls)
+        pump(caller, left, lambda: caller.row(f.CALL, method, body, payload, count=500))
 
     again(target, seconds, attack)
 
