@@ -1,6 +1,7 @@
 """Slices: callbacks that are called in order, some of them in each turn of the loop.
 
     QUIET --add--> a slice is called --some are left--> BUSY --a slice in each later turn--> QUIET
+    QUIET --add, not prompt--> BUSY
 
 One caller may have 8,000 requests or waiting tasks, and to end one, or to let it go on, takes some 20 us: all
 in one turn would hold the loop for 0.15 s. So the calls of one turn are limited in number, and in time where
@@ -27,7 +28,7 @@ Call = Callable[[], None]
 class Slices:
     """The callbacks that wait to be called."""
 
-    __slots__ = ("_count_max", "_is_busy", "_later", "_now", "_waiting")
+    __slots__ = ("_count_max", "_is_busy", "_is_prompt", "_later", "_now", "_waiting")
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Slices:
         *,
         now: Callable[[], Instant] = lambda: Instant(0),
         later: Callable[[Call], object] | None = None,
+        is_prompt: bool = True,
     ) -> None:
         """Begin QUIET.
 
@@ -42,8 +44,9 @@ class Slices:
             count_max: calls of one turn.
             now: the clock; without one only their number limits the calls.
             later: calls in a later turn; by default the loop's `call_soon`.
+            is_prompt: whether `add` calls the first ones; many that add in one turn have a slice each then.
         """
-        self._count_max, self._now, self._later = count_max, now, later
+        self._count_max, self._now, self._later, self._is_prompt = count_max, now, later, is_prompt
         self._waiting: deque[Call] = deque()
         self._is_busy = False
 
@@ -53,10 +56,14 @@ class Slices:
         return not self._waiting and not self._is_busy
 
     def add(self, calls: Iterable[Call]) -> None:
-        """Call `calls`, the first of them now, unless others wait."""
+        """Call `calls`, behind those that wait."""
         self._waiting.extend(calls)
-        if not self._is_busy:
+        if self._is_busy:
+            return
+        if self._is_prompt:
             self._call_some()
+        else:
+            self._go_on_later()
 
     def forget(self) -> None:
         """Drop what was not called."""
@@ -75,6 +82,9 @@ class Slices:
             self._waiting.popleft()()
             if not count % LOOKS_EVERY and self._now() >= ends:
                 break
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
         self._is_busy = bool(self._waiting)
         if self._is_busy:
             (self._later or asyncio.get_running_loop().call_soon)(self._call_some)

@@ -69,7 +69,7 @@ class Server:
         self.first_steps = FirstSteps(ports, limits)
         self.turns = TurnShares(ports, limits, on_turn=self.first_steps.refresh)
         self.send_shares = SendShares(ports)
-        self.cancellations = Slices(now=ports.time.now)
+        self.cancellations = Slices(now=ports.time.now, is_prompt=False)
         self.counts = Counts()
         self.places = ConnectionPlaces[ServerConnection](limits)
         self.connections = self.places.all
