@@ -50,6 +50,7 @@ async def one_node(
     *,
     config: MetastoreConfig = CONFIG,
     deaf_to: str = "",
+    authorizer: Authorizer | None = None,
 ) -> AsyncIterator[MajorityMetastore]:
     """One node of a cluster, listening; the method `deaf_to` never reaches it."""
     ports = ports_of(directory / node)
@@ -60,7 +61,7 @@ async def one_node(
             ports,
             scope,
             [each for each in MetastoreService(node, metastore).methods() if each.name != deaf_to],
-            authorizer=Authorizer(None, time=ports.time),
+            authorizer=authorizer or Authorizer(None, time=ports.time),
             limits=WireLimits(),
             node=node,
             cluster="test",

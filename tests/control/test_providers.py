@@ -15,6 +15,8 @@ import pytest
 from msgspec import structs
 
 from broadsheet.access.authorizer import Authorizer
+from broadsheet.access.capability import Capability
+from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import value as module
@@ -406,6 +408,47 @@ async def test_a_missing_token_file_ends_no_node_and_is_looked_for_again(tmp_pat
         token.write_text("renewed")
         await second.begin()
         assert await first.read() == await second.read()
+
+
+class LaterTime(SystemTime):
+    """Real time, and a wall clock that a test sets forward."""
+
+    hours = 0
+
+    def wall(self) -> WallTime:
+        return WallTime(super().wall() + self.hours * 3600 * SECOND)
+
+
+async def test_peers_go_on_with_the_token_that_the_file_has_now(tmp_path: Path) -> None:
+    """Connections kept the token of their dial: an hour later no peer answered any more, until a restart."""
+    time, tokens = LaterTime(), Tokens([bytes(32)], audience="test")
+    file = tmp_path / "token"
+
+    def write(capability: Capability) -> None:
+        file.write_text(tokens.sign(capability, now=time.wall(), lifetime=Duration(3600 * SECOND)))
+
+    proposer = ProposerConfig(operation_timeout=Duration(5 * SECOND))
+    config = structs.replace(CONFIG, token_file=str(file), proposer=proposer)
+    peers = dict(zip((NodeId("n1"), NodeId("n2")), free_addresses(2), strict=True))
+    authorizer = Authorizer(tokens, time=time)
+    write(Capability.REPLICATE)
+    async with (
+        one_node(tmp_path, NodeId("n1"), peers, config=config, authorizer=authorizer) as first,
+        one_node(tmp_path, NodeId("n2"), peers, config=config, authorizer=authorizer) as second,
+    ):
+        await second.begin()
+        assert (await first.read()).version == 1
+
+        time.hours = 2
+        write(Capability.REPLICATE)
+        assert (await first.compare_and_set(1, b"an hour later")).version == 2
+
+        time.hours = 4
+        write(Capability.READ)
+        with pytest.raises(InsufficientReplicas):
+            await first.read()
+        write(Capability.REPLICATE)
+        assert (await first.read()).version == 2
 
 
 async def test_a_document_that_was_replaced_is_kept_by_nobody(tmp_path: Path) -> None:

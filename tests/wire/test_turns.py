@@ -124,13 +124,13 @@ async def test_requests_of_one_who_is_gone_are_cancelled_a_few_in_each_turn(conn
         host, _, port = w.address.rpartition(":")
         count = 5 * COUNT_MAX // connection_count
         writers: list[asyncio.StreamWriter] = []
-        for number in range(connection_count):
+        for _ in range(connection_count):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(HELLO)
             await reader.read(1)
             writer.write(b"".join([request(f.CALL, each, 203) for each in range(count)]))
-            await until(lambda done=number + 1: w.server.accounts.task_count == done * count)  # type: ignore[misc]
             writers.append(writer)
+        await until(lambda: w.server.accounts.task_count == connection_count * count)
         for writer in writers:
             writer.transport.abort()
         while w.server.accounts.task_count:

@@ -54,11 +54,13 @@ from broadsheet.errors import (
     AlreadyExists,
     BroadsheetError,
     InvalidArgument,
+    NotAllowed,
     NotFound,
     Refused,
     StoreUnhealthy,
     Throttled,
     TooLarge,
+    Unauthenticated,
     Unknown,
     Unreachable,
 )
@@ -357,6 +359,9 @@ class MajorityMetastore:
             stream.finish()
             document = await receive_document(stream)
             carried = await stream.reply(Carried)
+        except (NotAllowed, Unauthenticated):
+            connection.end("its token does not do any more")  # The next message dials, with the file's token.
+            raise
         except BaseException:
             stream.cancel()
             raise
