@@ -154,7 +154,7 @@ class Waiting:
     def __init__(self, name: str, seconds: float) -> None:
         """Wait for the append to journal `name`, which is given up after `seconds`."""
         self._name, self._seconds = name, seconds
-        self._since, self._began = time.time(), time.monotonic()
+        self._since = time.time()
         self._timer: asyncio.TimerHandle | None = None
         self._is_told = False
 
