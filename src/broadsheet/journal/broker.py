@@ -30,6 +30,7 @@ from broadsheet.errors import (
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
+    SPEC_PREFIX,
     JournalSpec,
     epoch_key,
     registers_key,
@@ -62,8 +63,6 @@ from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
 
-PREFIX: Final = spec_key(JournalName(""))
-
 ANSWER_TIME: Final = Duration(100 * MILLISECOND)
 """How long before a caller's deadline a refusal is sent, so that it arrives in time."""
 
@@ -93,7 +92,7 @@ class Broker:
         context = self._context
         refuse_older_keyspace(context)
         known: dict[int, None] = {0: None}
-        for pair in context.keyspace.range(PREFIX):
+        for pair in context.keyspace.range(SPEC_PREFIX):
             info = decode_info(pair)
             known[stream_of(info)] = None
             if info.spec.is_deleting:

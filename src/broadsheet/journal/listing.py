@@ -14,8 +14,7 @@ import msgspec
 
 from broadsheet.access.principal import Principal
 from broadsheet.base.labels import META_NAME, LabelSelector
-from broadsheet.base.types import JournalName
-from broadsheet.journal.core.spec import JournalSpec, spec_key
+from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec
 from broadsheet.journal.keys import decode_info
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.keyspace.core.transaction import KeyValue
@@ -33,7 +32,6 @@ class Pairs(Protocol):
         ...
 
 
-PREFIX: Final = spec_key(JournalName(""))
 PAGE_BYTES_MAX: Final = 256 << 10
 """Bytes of the specs of one page, so that a reply fits into a frame; the first spec is sent in any case."""
 LOOKED_AT_MAX: Final = 2_000
@@ -147,14 +145,14 @@ def _visible(keyspace: Pairs, prefix: str, after: str, view: View) -> Iterator[K
     """The pairs of names above `after` that `view` shows, in order."""
     for span, is_name in view.spans(prefix):
         if is_name:
-            pair = keyspace.get(PREFIX + span) if span > after else None
+            pair = keyspace.get(SPEC_PREFIX + span) if span > after else None
             if pair is not None and view.exclusion(span) is None:
                 yield pair
             continue
         above = after
-        while pairs := keyspace.page(PREFIX + span, after=PREFIX + above, count_max=CHUNK_COUNT):
+        while pairs := keyspace.page(SPEC_PREFIX + span, after=SPEC_PREFIX + above, count_max=CHUNK_COUNT):
             for pair in pairs:
-                above = pair.key.removeprefix(PREFIX)
+                above = pair.key.removeprefix(SPEC_PREFIX)
                 leap = view.exclusion(above)
                 if leap is None:
                     yield pair

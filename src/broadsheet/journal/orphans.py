@@ -16,7 +16,7 @@ from broadsheet.base.types import JournalName, LogStreamId, Revision
 from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
-from broadsheet.journal.core.spec import JournalSpec, spec_key, validate_spec
+from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec, spec_key, validate_spec
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
 from broadsheet.journal.seal_files import is_ours, remove_all
@@ -26,7 +26,6 @@ from broadsheet.keyspace.local.seal_file import REMEDY
 from broadsheet.ports import Disk
 from broadsheet.wal.inspection import inspected
 
-SPEC_PREFIX: Final = spec_key(JournalName(""))
 ORPHANS_NAME: Final = "journals/orphans"
 """The revisions of the orphans that the last start kept, as JSON; absent if there were none."""
 

@@ -104,9 +104,13 @@ def validate_spec(spec: JournalSpec) -> JournalSpec:
     return spec
 
 
+SPEC_PREFIX: Final = "items/"
+"""The prefix of every spec key."""
+
+
 def spec_key(name: JournalName) -> str:
     """The Keyspace key of the spec."""
-    return f"items/{name}"
+    return f"{SPEC_PREFIX}{name}"
 
 
 EPOCH_PREFIX: Final = "epoch/"
