@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from broadsheet.base.time import SECOND, Duration
+from broadsheet.base.types import JournalName
 from broadsheet.errors import Status
+from broadsheet.journal.context import CLOSED_MAX
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
@@ -21,8 +23,8 @@ MINUTE = Duration(60 * SECOND)
 SPEC = JournalSpec(name=NAME, fragment=FragmentSpec(flush_interval=MINUTE))
 
 
-async def append(node: Running, content: bytes) -> None:
-    replica = await node.broker.replica(NAME)
+async def append(node: Running, content: bytes, name: JournalName = NAME) -> None:
+    replica = await node.broker.replica(name)
     run = UnaryAppend(content)
     replica.deliver(Submitted(run=run, count=1, length=len(content)))
     assert await status_of(run.answered) is Status.OK
@@ -106,6 +108,8 @@ async def test_a_fragment_that_found_no_room_for_the_next_file_is_closed_when_th
 
         replica.context.spools.disk.open = refusing  # type: ignore[method-assign]
         clock.advance(MINUTE)
+        await asyncio.sleep(0)
+        assert replica.pipeline.fragment_begin > replica.spool.begin
         replica.context.spools.disk.open = opening  # type: ignore[method-assign]
         assert not shelf.objects
         clock.advance(Duration(2 * SECOND))
@@ -135,6 +139,23 @@ async def test_a_fragment_that_found_no_descriptor_is_closed_as_soon_as_one_is_f
             while not shelf.objects:  # noqa: ASYNC110 - the line is served by real time.
                 await asyncio.sleep(0.001)
         assert list(shelf.objects.values()) == [b"slow"]
+
+
+async def test_the_clock_closes_a_few_fragments_in_each_turn_of_the_loop() -> None:
+    """It strikes for all journals at once: 3,000 files were made in one turn, and the node stood still."""
+    clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
+    async with clocked(disk, shelf, clock, seed=1) as node:
+        names = [JournalName(f"many/{number}") for number in range(3 * CLOSED_MAX)]
+        for name in names:
+            await node.broker.create(JournalSpec(name=name, fragment=SPEC.fragment))
+            await append(node, b"slow", name)
+        clock.advance(MINUTE)
+        closed = 0
+        while closed < len(names):
+            await asyncio.sleep(0)
+            before, closed = closed, sum(each.spool.begin > 0 for each in node.broker.replicas)
+            assert before < closed <= before + CLOSED_MAX
+        await until(lambda: len(shelf.objects) == len(names))
 
 
 async def test_a_deleted_journal_is_not_looked_at_again() -> None:

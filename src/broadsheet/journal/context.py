@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.block_cache import Budget
@@ -16,7 +16,11 @@ from broadsheet.keyspace.port import Keyspace
 from broadsheet.observe.story import Story
 from broadsheet.ports import Disk, ObjectStore, Random, Time, Timers
 from broadsheet.runtime.scope import Crash, Scope
+from broadsheet.runtime.slices import Slices
 from broadsheet.wal.log import Log
+
+CLOSED_MAX: Final = 4
+"""Fragments that the clock closes in one turn of the loop: each makes a file, which takes 0.1 ms and more."""
 
 
 class Context:
@@ -71,12 +75,25 @@ class Context:
         """What lets each read that waits for more look again."""
         self.troubles = Troubles()
         self.index_memory = IndexMemory(config.index_producers_max)
+        self._struck: list[Callable[[], None]] = []
+        """Journals whose clocks have struck in this turn."""
+        self._closing = Slices(CLOSED_MAX)
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:
         if self.scope.is_closed:
             work.close()  # The next start removes what is staged.
         else:
             self.scope.spawn(work, name="staging")
+
+    def clock_struck(self, look: Callable[[], None]) -> None:
+        """Call `look`, which may close a fragment, soon: the clocks of all journals strike at once."""
+        if not self._struck:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._struck.append(look)
+
+    def _look(self) -> None:
+        struck, self._struck = self._struck, []
+        self._closing.add(struck)
 
     def store(self, url: str) -> FragmentStore:
         """The fragment store of a spec's `store`.

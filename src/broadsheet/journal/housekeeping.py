@@ -130,7 +130,11 @@ class Housekeeping:
         interval = self._replica.info.spec.fragment.flush_interval
         if interval:
             wait = Duration(interval - self._context.time.wall() % interval)
-            self._timer = self._context.timers.call_after(wait, self._flush)
+            self._flush_after(wait)
+
+    def _flush_after(self, wait: Duration) -> None:
+        struck = partial(self._context.clock_struck, self._flush)
+        self._timer = self._context.timers.call_after(wait, struck)
 
     def _flush(self) -> None:
         """Close the open fragment if its first byte came in an earlier interval."""
@@ -142,7 +146,7 @@ class Housekeeping:
         if spool.length and spool.first_append // interval != this:
             replica.deliver(RollAsked())
             if replica.spool is spool:  # A stream owns the tail, or there is no room for another file.
-                self._timer = self._context.timers.call_after(FLUSH_RETRY, self._flush)
+                self._flush_after(FLUSH_RETRY)
                 return
         self._flush_later()
 
