@@ -350,7 +350,9 @@ async def test_an_epoch_key_that_was_cut_off_gives_no_revision_twice() -> None:
         assert await append(node, NAME, b"x") is Status.OK
     (name,) = [name for name in image(disk) if name.startswith("keyspace/cut-")]
     told = msgspec.json.decode(image(disk)[name])
-    assert told["doubtful"][0] <= revision < told["doubtful"][1]
+    begin, end = told["doubtful"]
+    assert begin <= revision < end
+    assert f"cut-{begin:016x}-{end:016x}" in name, "each cut has a file of its own"
     assert told["goes_on"] > revision
     assert not crashes
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from broadsheet.base.time import MILLISECOND, Instant
-from broadsheet.runtime.slices import LOOKS_EVERY, Slices
+from broadsheet.runtime.slices import LOOKS_EVERY, Call, Slices
 
 
 @pytest.mark.parametrize(("step_ms", "slice_count"), [(0, 20), (1, LOOKS_EVERY)])
@@ -40,3 +40,20 @@ async def test_what_is_forgotten_is_not_called() -> None:
     slices.add([partial(done.append, 1), slices.forget, partial(done.append, 2)])
 
     assert (done, slices.is_quiet) == ([1], True)
+
+
+def test_what_a_call_adds_waits_for_its_turn() -> None:
+    """A caller that is told appends again, and is told again: the turn would not end before the stack did."""
+    later: list[Call] = []
+    slices = Slices(4, later=later.append)
+    called = 0
+
+    def again() -> None:
+        nonlocal called
+        called += 1
+        slices.add([again])
+
+    slices.add([again])
+    assert (called, len(later)) == (4, 1)
+    later.pop()()
+    assert (called, len(later)) == (8, 1)

@@ -87,6 +87,18 @@ async def test_only_the_damaged_batch_of_a_segment_is_set_aside() -> None:
     await abandon(bench)
 
 
+async def test_batches_of_an_earlier_use_of_a_segment_tell_nothing_of_its_damage() -> None:
+    """They stand behind the head of a recycled file, and each would be set aside, though nothing is lost."""
+    bench = await _with_records([100, 700, 3000])
+    log, lap = bench.log, bench.log.pool.head
+
+    found = damaged(log.segments, 0, lap=lap + 1, end=0)
+    assert [(each.lap, each.begin, each.end) for each in found] == [
+        (lap + 1, BLOCK_BYTES, log.segments.size(0))
+    ]
+    await abandon(bench)
+
+
 @pytest.mark.parametrize("first", [0, 2])
 async def test_neighbours_are_read_in_one_go(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A catch-up of small runs that read one by one would cost a call of the disk for each."""

@@ -5,9 +5,9 @@ import pytest
 
 from broadsheet.base.machine import Event
 from broadsheet.base.types import NodeId
-from broadsheet.control.core.acceptor import Persist
+from broadsheet.control.core.acceptor import Persist, Send
 from broadsheet.control.core.messages import Accept, Held, Prepare, Promised, Rejected, Why
-from broadsheet.control.core.value import COUNT_BITS, LEAP_MAX, NO_BALLOT, AcceptorSets, Ballot
+from broadsheet.control.core.value import COUNT_BITS, LEAP_MAX, NO_BALLOT, Accepted, AcceptorSets, Ballot
 from broadsheet.errors import Status
 from tests.control.core.cluster import Cluster
 
@@ -166,3 +166,26 @@ def test_a_promise_with_a_value_above_it_is_no_vote() -> None:
     assert proposer.step(Promised(cluster["c"].id, proposer.ballot, above), cluster.now) == []
     assert proposer.known != above
     assert cluster.result(cluster.change("a", 1, b"y")).status is not Status.UNKNOWN
+
+
+def test_a_promise_with_a_value_of_other_acceptors_begins_the_round_with_them() -> None:
+    """Promises of those that were in force before may miss what was chosen by those that are now."""
+    cluster = Cluster()
+    cluster.result(cluster.read("a"))
+    cluster.settle()
+    accepted = cluster["c"].acceptor.memory.accepted
+    assert accepted is not None
+    cluster.change("a", 1, b"x")
+    proposer = cluster["a"].proposer
+    sets = AcceptorSets(old=tuple(cluster[name].id for name in "bc"))
+    moved = Accepted(
+        Ballot(proposer.ballot.counter, NodeId(""), 1), msgspec.structs.replace(accepted.value, sets=sets)
+    )
+    before = proposer.ballot
+
+    sent = proposer.step(Promised(cluster["c"].id, before, moved), cluster.now)
+    asked = [each.message for each in sent if isinstance(each, Send)]
+    assert proposer.ballot > before
+    assert [(type(each), each.acceptor, each.sets) for each in asked if isinstance(each, Prepare)] == [
+        (Prepare, member, sets) for member in sets.old
+    ]

@@ -116,6 +116,17 @@ def test_an_older_transaction_does_not_undo_a_newer_chunk() -> None:
     assert values(found) == {"a": b"v"}
 
 
+def test_a_chunk_knows_better_than_its_last_transaction_when_a_key_was_created() -> None:
+    """Behind a gap a put of an item begins a new life of it; the chunk has seen what lies in the gap."""
+    item = KeyValue("items/a", b"v", Revision(2), Revision(9))
+    chunks = snapshot(Revision(9), [pair("a", 1), item], chunk_bytes=1)
+
+    found = run([put(9, **{"items/a": "v"}), *chunks], flipped=[21], first=20)
+
+    assert found.lost
+    assert found.pairs == (item,)
+
+
 def test_parts_of_two_snapshots_are_none() -> None:
     """Their pairs are of two moments: a key could be shown that no moment had."""
     old = snapshot(Revision(3), [pair("a", 1), pair("b", 3)], chunk_bytes=1)

@@ -192,6 +192,16 @@ def test_a_bad_request_is_refused_by_name_and_changes_nothing() -> None:
     assert machine.revision == 0
 
 
+def test_a_transaction_of_too_many_compares_is_refused() -> None:
+    """Each costs a part of a step of the one loop; the error names the option."""
+    machine = store(msgspec.structs.replace(SMALL, compares_max=2))
+    (answer,) = step(machine, transact(1, [Put("k", b"")], [Absent("k")] * 3))
+    assert isinstance(answer, Answer)
+    assert (answer.status, "compares_max 2" in answer.message) == (Status.TOO_LARGE, True), answer
+    (effect,) = step(machine, transact(2, [Put("k", b"")], [Absent("k")] * 2))
+    assert isinstance(effect, Persist)
+
+
 def test_a_full_map_refuses_what_is_new_and_not_the_upkeep_of_what_is_there() -> None:
     """The mark of a deletion makes a map greater: without a reserve nobody could make room."""
     machine = store(msgspec.structs.replace(SMALL, map_reserve_bytes=100))
