@@ -2,12 +2,15 @@
 
 import pytest
 
-from broadsheet.base.types import Offset
+from broadsheet.base.checksum import crc32c
+from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, BatchHeader
+from broadsheet.wal.opening import next_batch
 from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
-from broadsheet.wal.survey import survey
+from broadsheet.wal.survey import lap_files, survey
 from simulator.disk import SimDisk
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
 from tests.wal.harness import A, B, C, abandon, open_log, payloads
@@ -78,6 +81,7 @@ async def test_a_lap_that_was_begun_twice_is_no_riddle(appends: int, outage: Out
         bench = await open_log(disk, config=ROOMY, seed=seed)
         assert bench.log.status().lap_head == first
         assert payloads((await bench.found(B)).records) == held[len(held) - appends :]
+        assert payloads((await bench.found(A)).records) == held[: -appends - 1]
         await bench.commit(C, b"appends go on")
         kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
         assert any(held[-appends - 1] in content for content in kept)
@@ -135,6 +139,155 @@ async def test_batches_that_a_start_could_not_read_do_not_count_behind_those_wri
         assert bench.log.next_offset(A) == offset + 2
         assert not found.is_quarantined
         await abandon(bench)
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+async def test_a_lap_that_a_start_could_not_read_is_no_head_behind_what_it_wrote(
+    count: int, outage: Outage
+) -> None:
+    """It freed the laps before it, also the one in which the start went on: what that wrote was lost."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    held: list[bytes] = []
+    while bench.log.status().lap_head < 3:
+        held.append(b"record-%d" % len(held) + bytes(30_000))
+        await bench.commit(A, held[-1])
+    bench.log.trim(A, Offset(len(held)))
+    await bench.commit(A, b"hidden")
+    await abandon(bench)
+    disk.state.locks.clear()
+    name = next(name for name, content in image_of(disk).items() if b"hidden" in content)
+    outage.update({(name, block): LASTING for block in range(1, 20)})
+    later = [b"later-%d" % n for n in range(count)]
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    for each in later:
+        await bench.commit(B, each)
+    assert bench.log.status().lap_head == 2
+    await abandon(bench)
+    outage.clear()
+    for seed in (3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        assert payloads((await bench.found(A)).records) == held[:-1]
+        assert payloads((await bench.found(B)).records) == later
+        assert bench.log.status().quarantined == []
+        kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
+        assert any(b"hidden" in content for content in kept)
+        await abandon(bench)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+async def test_whole_lives_that_a_start_could_not_read_do_not_count_behind_what_it_wrote(
+    count: int, outage: Outage
+) -> None:
+    """A boot batch has the rows of all streams. One that stood behind what was written since made it void."""
+    disk = SimDisk()
+
+    async def life(seed: int, *records: bytes, is_trimmed: bool = True) -> None:
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        for record in records:
+            offset = await bench.commit(A, record)
+            if is_trimmed:
+                bench.log.trim(A, Offset(offset + 1))
+        await abandon(bench)
+
+    await life(1, b"old-0", b"old-1", b"old-2")
+    (name,) = [name for name, content in image_of(disk).items() if b"old-2" in content]
+    end = image_of(disk)[name].index(b"old-2") // BLOCK_BYTES + 1
+    for seed in (2, 3):
+        await life(seed, b"hidden-0", b"hidden-1", b"hidden-2")
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=end), LASTING))
+    later = [b"later-%d" % n for n in range(count)]
+    await life(4, *later, is_trimmed=False)
+    outage.clear()
+    for seed in (5, 6):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records) == [b"old-2", *later]
+        assert not found.is_quarantined
+        kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
+        assert any(b"hidden-2" in content for content in kept)
+        await abandon(bench)
+
+
+async def test_a_boot_batch_that_is_lost_after_an_outage_costs_no_stream(outage: Outage) -> None:
+    """The numbers of batches leap at such a start. That is no loss of the batches between."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for stream in (A, B, C):
+        await bench.commit(stream, b"old")
+    await abandon(bench)
+    disk.state.locks.clear()
+    (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
+    outage[name, 60] = LASTING
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    boot = bench.log._last
+    assert boot is not None
+    await bench.commit(A, b"new")
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    disk.open(name).write_at(boot.at, [bytes(BLOCK_BYTES)])
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    assert bench.log.status().quarantined == []
+    assert payloads((await bench.found(A)).records) == [b"old", b"new"]
+    await abandon(bench)
+
+
+async def test_what_a_start_could_not_read_frees_nothing_that_it_read(outage: Outage) -> None:
+    """A batch behind those written since freed the laps before: all streams with records there were lost."""
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    bench.log.trim(A, Offset(len(held)))
+    for _ in range(6):
+        await bench.commit(B, b"hidden")
+    assert bench.log.status().lap_oldest == 3
+    await abandon(bench)
+    disk.state.locks.clear()
+    name = next(name for name, content in image_of(disk).items() if b"hidden" in content)
+    first = image_of(disk)[name].index(b"hidden") // BLOCK_BYTES
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=first), LASTING))
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    await bench.commit(B, b"later")
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOMY, seed=4)
+    assert payloads((await bench.found(A)).records) == held
+    assert payloads((await bench.found(B)).records) == [b"later"]
+    await abandon(bench)
+
+
+async def test_a_lap_ends_where_the_start_that_left_it_read_its_end(outage: Outage) -> None:
+    """A batch that it could not read came before its own: a stream was dropped, to which it appended."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for stream in range(4, 120):
+        bench.send(LogStreamId(stream), b"so that a boot batch needs two blocks")
+    await bench.commit(B, b"kept")
+    while (last := bench.log._last) is not None and last.end < ROOMY.segment_bytes - BLOCK_BYTES:
+        await bench.commit(A, b"one block")
+    bench.log.drop(B)
+    await bench.settled()
+    assert bench.log.status().lap_head == 1
+    await abandon(bench)
+    disk.state.locks.clear()
+    name = next(name for name, content in image_of(disk).items() if b"kept" in content)
+    outage[name, ROOMY.segment_bytes // BLOCK_BYTES - 1] = LASTING
+    bench = await open_log(disk, config=ROOMY, seed=2)
+    await bench.commit(B, b"later")
+    assert bench.log.status().lap_head == 2
+    await abandon(bench)
+    outage.clear()
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    found = await bench.found(B)
+    assert payloads(found.records) == [b"kept", b"later"]
+    assert not found.is_quarantined
+    await abandon(bench)
 
 
 @pytest.mark.parametrize("further", range(1, 7))
@@ -258,3 +411,32 @@ async def test_a_sector_that_cannot_be_read_is_damage_of_its_streams_not_the_end
     del outage[place]
     await roll_on(bench, 20)
     await abandon(bench)
+
+
+def test_a_file_is_the_lap_of_its_newest_batch() -> None:
+    """A start could not read what the file held of a greater lap, and wrote over its first batches."""
+
+    def batch(lap: int, number: int, at: int) -> bytes:
+        header = BatchHeader(0, 1, 1, lap, number, at, 0, 1, BATCH_BYTES, 0, 0, crc32c(b""), 0)
+        return header.pack().ljust(BLOCK_BYTES, b"\0")
+
+    era = 1 << COUNT_BITS
+    content = bytes(BLOCK_BYTES) + batch(4, era + 7, 4096) + batch(4, era + 8, 8192) + batch(5, 9, 12288)
+    found = survey(0, Content.of(content), "a file")
+    assert (found.lap, list(found.batches)) == (4, [4096, 8192])
+
+
+def test_a_copy_of_a_segment_refuses_the_start() -> None:
+    """Neither of them is the later one."""
+    header = BatchHeader(0, 1, 1, 4, 7, 4096, 0, 1, BATCH_BYTES, 0, 0, crc32c(b""), 0)
+    found = survey(0, Content.of(bytes(BLOCK_BYTES) + header.pack().ljust(BLOCK_BYTES, b"\0")), "a file")
+    with pytest.raises(ConfigError, match="segments 0 and 1 both claim lap 4: one is a copy"):
+        lap_files([found, found._replace(file=1)])
+
+
+def test_an_era_is_above_that_of_each_batch_which_a_start_saw() -> None:
+    """Its survey may have read a batch that its walk could not: no era may be begun twice."""
+    header = BatchHeader(0, 1, 1, 4, (1 << COUNT_BITS) + 9, 4096, 0, 1, BATCH_BYTES, 0, 0, crc32c(b""), 0)
+    found = survey(0, Content.of(bytes(BLOCK_BYTES) + header.pack().ljust(BLOCK_BYTES, b"\0")), "a file")
+    assert next_batch([found], header._replace(batch=7), is_blind=True) == (2 << COUNT_BITS) + 8
+    assert next_batch([found], header, is_blind=False) == (1 << COUNT_BITS) + 10

@@ -1,8 +1,10 @@
 """Format: the bytes of a log on disk, version 3: segment header, batch header with rows, frame around a run.
 
 Integers are little endian and unsigned. A position is `lap << 32 | at`, with `at` in bytes from the start of
-the segment. Laps count the uses of segments, and batches count writes; both begin at 1 and have no gap for
-the life of the log. This module decides nothing: `scan` reads, `recovery` judges. Source: log.3-7;
+the segment. Laps count the uses of segments, and begin at 1. The number of a batch is `era << 48 | count`:
+writes are counted from 1 without a gap, and an era begins with each start that could not read all blocks. So
+what such a start did not see has smaller numbers than what it wrote (ADR 0118). This module decides nothing:
+`scan` reads, `recovery` judges. Source: log.3-7;
 `docs/protocols/wal.md` has the tables, `tests/wal/golden` the bytes.
 """
 
@@ -30,6 +32,25 @@ def position(lap: int, at: int) -> Position:
 def aligned(at: int) -> int:
     """The first block border at or above `at`."""
     return (at + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+COUNT_BITS: Final = 48
+ERA_MAX: Final = (1 << 64 - COUNT_BITS) - 1
+
+
+def era_of(batch: int) -> int:
+    """How many starts before the batch could not read all blocks, and at most `ERA_MAX`."""
+    return batch >> COUNT_BITS
+
+
+def batches_between(before: int, after: int) -> int:
+    """How many writes came between two batches, whatever their eras."""
+    return after % (1 << COUNT_BITS) - before % (1 << COUNT_BITS) - 1
+
+
+def batch_after(batch: int, era: int) -> int:
+    """The number of the next write, in `era` or the last one."""
+    return min(era, ERA_MAX) << COUNT_BITS | batch % (1 << COUNT_BITS) + 1
 
 
 # --- segment header --------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ class Log:
         self._witness = VouchTimer(config.vouch_delay, is_idle=self._idle.is_set, vouch=self._vouch)
         self._reclaimer = SegmentReclaimer(self)
         self._check = checker(self.check)
-        self._opened_result = opened.result
+        self._opened_result, self._first_batch = opened.result, opened.next_batch
         self._kept = opened.kept
         self.lacks_streams = opened.lacks_streams
         """The log may have held streams of which nothing is left. So if it does not know a stream, that does
@@ -788,7 +788,7 @@ class Log:
         payload = BOOT.pack(self._boot, self._boot_id, 0)
         result = self._opened_result
         if result is not None:
-            batch = self._begin(result.last.lap, result.tail_at, result.last.batch + 1, is_full=True)
+            batch = self._begin(result.last.lap, result.tail_at, self._first_batch, is_full=True)
             if batch.index in self.segments.kept:
                 batch.filled = 0  # No batch may write over damaged bytes that are not kept yet.
         if result is None or not self._has_room(batch, SYSTEM_STREAM, len(payload), is_relief=True):
@@ -796,9 +796,7 @@ class Log:
                 rows = aligned(ROW.size * (len(self.states) + 1))
                 await self._reclaimer.first_segment(2 * BLOCK_BYTES + rows)
             self.pool.roll()
-            batch = self._begin(
-                self.pool.head, BLOCK_BYTES, 1 if result is None else result.last.batch + 1, is_full=True
-            )
+            batch = self._begin(self.pool.head, BLOCK_BYTES, self._first_batch, is_full=True)
         run = RUN.pack(0, 0, 0, len(payload))
         crc = crc32c(payload)
         body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)

@@ -17,7 +17,17 @@ from broadsheet.ports import NO_SPACE, Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
 from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
-from broadsheet.wal.format import VERSION, FrameHeader, Kind, RowFlag, SegmentHeader, aligned
+from broadsheet.wal.format import (
+    VERSION,
+    BatchHeader,
+    FrameHeader,
+    Kind,
+    RowFlag,
+    SegmentHeader,
+    aligned,
+    batch_after,
+    era_of,
+)
 from broadsheet.wal.recovery import Damage, Recovery, Result
 from broadsheet.wal.scan import Content, frames
 from broadsheet.wal.segments import (
@@ -48,6 +58,7 @@ class OpenedLog:
         segments: Segments,
         result: Result | None,
         free: list[int],
+        next_batch: int,
         *,
         lacks_streams: bool,
     ) -> None:
@@ -55,6 +66,8 @@ class OpenedLog:
         self.result = result
         """None if the log holds nothing."""
         self.free = free
+        self.next_batch = next_batch
+        """The number of the boot batch."""
         self.lacks_streams = lacks_streams
         """Whether the log may have held streams of which nothing is left."""
         self.kept: list[Damage] = []
@@ -116,12 +129,13 @@ def _open_locked(
     _refuse_foreign(directory, names)
     files: dict[int, File] = {}
     found: list[Found] = []
+    unread: list[int] = []
     for name in names:
         if (index := segment_index(name)) is not None:
             files[index] = file = disk.open(f"{directory}/{name}")
             opened_files.append(file)
             require_readable(file)
-            found.append(survey(index, _content(file), f"{directory}/{name}"))
+            found.append(survey(index, _content(file, unread), f"{directory}/{name}"))
     require_batch(found, files)
     told = read_extents(disk, directory)
     short = shorter(found, told)
@@ -142,14 +156,13 @@ def _open_locked(
     if any(segment.lap for segment in found):
 
         def content(index: int) -> Content:
-            return _content(segments.files[index], segments.wanted[index])
+            return _content(segments.files[index], unread, segments.wanted[index])
 
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
-    free = result.free if result else list(segments.files)
-    segments.unread = {index: None for index in free if begins_unread(segments.files[index])}
-    free = [index for index in free if index not in segments.unread]
-    opened = OpenedLog(lock, segments, result, free, lacks_streams=lacks_streams)
+    free = _usable(segments, result.free if result else list(segments.files))
+    number = next_batch(found, result.last if result else None, is_blind=bool(unread))
+    opened = OpenedLog(lock, segments, result, free, number, lacks_streams=lacks_streams)
     remains = result.remains if result is not None else []
     if result is None and lacks_streams:
         remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
@@ -172,6 +185,20 @@ def _open_locked(
         segments.extents.renew()
     opened.quarantine_files = [name for name in disk.list(directory) if name.startswith(QUARANTINE_PREFIX)]
     return opened
+
+
+def _usable(segments: Segments, free: Sequence[int]) -> list[int]:
+    """The free files without those that may begin with a newer lap, which the disk cannot read."""
+    segments.unread = {index: None for index in free if begins_unread(segments.files[index])}
+    return [index for index in free if index not in segments.unread]
+
+
+def next_batch(found: Sequence[Found], last: BatchHeader | None, *, is_blind: bool) -> int:
+    """The number of the boot batch: in an era of its own, if the disk could not read all blocks."""
+    if last is None:
+        return 1
+    era = max(era_of(segment.newest.batch) for segment in found if segment.newest is not None)
+    return batch_after(last.batch, era + is_blind)
 
 
 def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
@@ -245,9 +272,9 @@ def read_extents(disk: Disk, directory: str) -> Told | None:
         file.close()
 
 
-def _content(file: File, size_max: int | None = None) -> Content:
+def _content(file: File, unread: list[int], size_max: int | None = None) -> Content:
     size = file.size() if size_max is None else min(file.size(), size_max)
-    return Content(lambda begin, end: read_around(file, begin, end - begin), size)
+    return Content(lambda begin, end: read_around(file, begin, end - begin, unread), size)
 
 
 def set_aside(segments: Segments, damage: Sequence[Damage]) -> list[str]:

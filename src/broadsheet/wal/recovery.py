@@ -27,6 +27,8 @@ from broadsheet.wal.format import (
     Row,
     RowFlag,
     aligned,
+    batches_between,
+    era_of,
     frame_bytes,
 )
 from broadsheet.wal.kept_cuts import kept_cuts
@@ -104,8 +106,6 @@ class Recovery:
         """The first batch after a loss whose streams no row tells: any stream may have changed there."""
         self._after_loss = 0
         """The last batch whose predecessor was lost whole: the state before it is not known."""
-        self._boots: dict[int, None] = {}
-        """The lives that wrote the batches so far."""
         self._oldest = 0
         """The oldest lap that is needed. If it is missing, everything that it held is lost."""
         self._is_freed = False
@@ -121,7 +121,7 @@ class Recovery:
             any more.
         """
         by_lap, left = lap_files(found)
-        self._damage += [Damage(segment.file, segment.lap, BLOCK_BYTES, segment.end) for segment in left]
+        self._damage += [Damage(*each) for each in left]
         head = by_lap[max(by_lap)]
         assert head.newest is not None, "a lap has at least one batch"
         self._oldest = oldest = head.newest.oldest
@@ -171,30 +171,23 @@ class Recovery:
         at = BLOCK_BYTES
         for place in segment.batches:
             header = read_batch(content, place) if place >= at else None
-            if header is None or (self._last is not None and header.batch <= self._last.batch):
-                continue  # A payload that looks like a batch, or a sector that went back to an older state.
-            if self._is_left(header):
-                hit("wal.recovery.batch_left")
-                self._damage.append(Damage(segment.file, segment.lap, place, aligned(place + header.length)))
+            if header is None:
                 continue
+            if self._last is not None and header.batch <= self._last.batch:
+                if era_of(header.batch) < era_of(self._last.batch):
+                    hit("wal.recovery.batch_left")
+                    end = aligned(place + header.length)
+                    self._damage.append(Damage(segment.file, segment.lap, place, end))
+                continue  # Or a payload looks like a batch, or a sector went back to an older state.
             if place > at:
                 self._hole(segment, content, at, place)
             self._batch(segment, content, header)
             at = aligned(place + header.length)
         return at
 
-    def _is_left(self, header: BatchHeader) -> bool:
-        """Whether a life wrote the batch that ended before the life of the last batch began.
-
-        The start of the later life could not read it (EIO), and went on before it.
-        """
-        is_of_ended = self._last is not None and header.boot != self._last.boot and header.boot in self._boots
-        return is_of_ended and self._chain is not None and self._chain != header.chain
-
     def _batch(self, segment: Found, content: Content, header: BatchHeader) -> None:
         self._notice_loss(header)
         self._last, self._chain = header, header.chain
-        self._boots[header.boot] = None
         base, data = header.at, content.read(header.at, header.at + header.length)
         begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
         suspects: list[FoundFrame] = []
@@ -244,7 +237,7 @@ class Recovery:
         if last is not None:
             if last.flags & BatchFlag.FULL:
                 self._full_before = last.batch
-            lost = header.batch - last.batch - 1
+            lost = batches_between(last.batch, header.batch)
             if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
                 hit("wal.recovery.gap")
                 self._gap = header.batch

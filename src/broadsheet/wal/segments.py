@@ -270,10 +270,13 @@ def unreadable(file: File, error: OSError) -> ConfigError:
     )
 
 
-def read_around(file: File, at: int, length: int) -> bytes:
+def read_around(file: File, at: int, length: int, unread: list[int] | None = None) -> bytes:
     """Some bytes of a file; zeros for each block that the disk cannot read (EIO).
 
     For callers that look for damage: an unreadable sector is a damaged one.
+
+    Args:
+        unread: gets the places of these blocks.
     """
     try:
         return file.read_at(at, length)
@@ -291,5 +294,7 @@ def read_around(file: File, at: int, length: int) -> bytes:
             if error.errno != errno.EIO:
                 raise
             parts.append(bytes(step))
+            if unread is not None:
+                unread.append(at)
         at += step
     return b"".join(parts)

@@ -1,9 +1,9 @@
 """Survey: which segment file is which lap, and which of them are gone, shorter, foreign, or left over.
 
-A start that could not read the only batch of a lap (EIO) begins a lap of that number in another file. Once
-the first file can be read again, two files claim the lap. The later one counts, because everything since
-stands on it. The other one is left over, and its bytes are set aside. All sizes are in bytes. This module
-reads no frames. Source: log.14, log.20; ADR 0198.
+A start that could not read the last batches of a log (EIO) goes on before them. Once they can be read again,
+two files may claim a lap, or a lap may follow the head. What was written later counts, because everything
+since stands on it; its numbers are greater. The rest is left over, and its bytes are set aside. All sizes are
+in bytes. This module reads no frames. Source: log.14, log.20; ADR 0118, ADR 0198.
 """
 
 from array import array
@@ -14,7 +14,7 @@ from broadsheet.base.marks import hit
 from broadsheet.errors import ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.extents import EXTENTS_NAME, Told
-from broadsheet.wal.format import BatchHeader, SegmentHeader, aligned, read_segment_header
+from broadsheet.wal.format import AT_BITS, BatchHeader, SegmentHeader, aligned, read_segment_header
 from broadsheet.wal.scan import Content, batches
 
 
@@ -25,13 +25,13 @@ class Found(NamedTuple):
     size: int
     header: SegmentHeader | None
     lap: int
-    """The greatest lap of its batches; 0 if it has no batch."""
+    """The lap of its newest batch; 0 if it has no batch."""
     batches: Sequence[int]
     """The places of whole batch headers of that lap, in order."""
     first: BatchHeader | None
     """The first of these batch headers."""
     newest: BatchHeader | None
-    """The batch header of that lap with the greatest number."""
+    """The batch header with the greatest number."""
 
     @property
     def end(self) -> int:
@@ -40,52 +40,54 @@ class Found(NamedTuple):
         return aligned(self.newest.at + self.newest.length)
 
 
-def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Found]]:
-    """The file of each lap, and the files that are left over.
+class Left(NamedTuple):
+    """Batches that do not count, because a start that could not read them went on before them."""
+
+    file: int
+    lap: int
+    begin: int
+    end: int
+
+
+def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Left]]:
+    """The file of each lap up to the head, and the batches that are left over.
+
+    What a start could not read has smaller numbers than what was written since. The head has the greatest.
 
     Raises:
-        ConfigError: two files claim the same lap, and nothing tells which is the later one.
+        ConfigError: two files claim a lap with the same numbers.
     """
-    claims: dict[int, list[Found]] = {}
-    for segment in found:
-        if segment.lap:
-            claims.setdefault(segment.lap, []).append(segment)
+    files = sorted((segment for segment in found if segment.lap), key=_last_batch)
     chosen: dict[int, Found] = {}
-    left: list[Found] = []
-    oldest = min((each.newest.oldest for each in claims[max(claims)] if each.newest is not None), default=0)
-    for lap in sorted(claims):
-        before, after = chosen.get(lap - 1), claims.get(lap + 1, ())
-        *older, newest = sorted(claims[lap], key=lambda each: _lateness(each, before, after))
-        # Below the oldest lap in use, both files are free.
-        if (
-            older
-            and lap >= oldest
-            and _lateness(older[-1], before, after) == _lateness(newest, before, after)
-        ):
-            files = f"segments {older[-1].file} and {newest.file} both claim lap {lap}"
-            raise ConfigError(f"{files}: one is a copy: move it away. Nothing was changed")
-        if older:
-            hit("wal.recovery.lap_left_over")
-        chosen[lap] = newest
-        left += older
+    for segment in files:
+        other = chosen.get(segment.lap)
+        if other is not None and _last_batch(other) == _last_batch(segment):
+            both = f"segments {other.file} and {segment.file} both claim lap {segment.lap}"
+            raise ConfigError(f"{both}: one is a copy: move it away. Nothing was changed")
+        chosen[segment.lap] = segment
+    chosen = {lap: segment for lap, segment in chosen.items() if lap <= files[-1].lap}
+    counted = [segment.file for segment in chosen.values()]
+    left = [Left(s.file, s.lap, BLOCK_BYTES, s.end) for s in files if s.file not in counted]
+    for lap, segment in chosen.items():
+        if (end := _end_of(lap, chosen.get(lap + 1))) is not None and end < segment.end:
+            chosen[lap] = segment._replace(batches=[at for at in segment.batches if at < end])
+            left.append(Left(segment.file, lap, end, segment.end))
+    if left:
+        hit("wal.recovery.lap_left_over")
     return chosen, left
 
 
-def _lateness(segment: Found, before: Found | None, after: Sequence[Found]) -> tuple[bool, bool, bool]:
-    """Greater for the later one of two files of a lap; equal if nothing tells which is the later one.
-
-    The life that wrote the lap before went on in the file that was left over. The start that could not read
-    that file may have gone on in the lap before: then the file does not follow it. Or it may have ended with
-    its boot batch: then it has acknowledged nothing, and a file with more batches counts. If the lap before
-    was freed and written over, the lap after tells: it goes on where the later file ends.
-    """
-    assert segment.first is not None, "a lap has at least one batch"
+def _last_batch(segment: Found) -> int:
     assert segment.newest is not None, "a lap has at least one batch"
-    if before is None or before.newest is None:
-        next_batch = segment.newest.batch + 1
-        return any(each.first is not None and each.first.batch == next_batch for each in after), True, True
-    follows = segment.first.batch > before.newest.batch
-    return follows, len(segment.batches) > 1, segment.first.boot != before.newest.boot
+    return segment.newest.batch
+
+
+def _end_of(lap: int, after: Found | None) -> int | None:
+    """Where `lap` ended for the start or the roll that began the lap `after` it; None if nothing tells."""
+    if after is None or after.first is None:
+        return None
+    told, end = divmod(after.first.durable, 1 << AT_BITS)
+    return end if told == lap else None
 
 
 def survey(index: int, content: Content, name: str) -> Found:
@@ -105,7 +107,7 @@ def survey(index: int, content: Content, name: str) -> Found:
     for batch in batches(content):
         if header is not None and batch.log_id != header.log_id:
             continue
-        if batch.lap > lap:
+        if newest is None or (batch.lap != lap and batch.batch > newest.batch):
             lap, mine, first, newest = batch.lap, array("Q"), batch, None
         if batch.lap == lap:
             mine.append(batch.at)
