@@ -75,25 +75,14 @@ class Context:
         """What lets each read that waits for more look again."""
         self.troubles = Troubles()
         self.index_memory = IndexMemory(config.index_producers_max)
-        self._struck: list[Callable[[], None]] = []
-        """Journals whose clocks have struck in this turn."""
-        self._closing = Slices(CLOSED_MAX)
+        self.closing = Slices(CLOSED_MAX, is_prompt=False)
+        """Journals whose clocks have struck: the clocks of all strike at once."""
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:
         if self.scope.is_closed:
             work.close()  # The next start removes what is staged.
         else:
             self.scope.spawn(work, name="staging")
-
-    def clock_struck(self, look: Callable[[], None]) -> None:
-        """Call `look`, which may close a fragment, soon: the clocks of all journals strike at once."""
-        if not self._struck:
-            asyncio.get_running_loop().call_soon(self._look)
-        self._struck.append(look)
-
-    def _look(self) -> None:
-        struck, self._struck = self._struck, []
-        self._closing.add(struck)
 
     def store(self, url: str) -> FragmentStore:
         """The fragment store of a spec's `store`.

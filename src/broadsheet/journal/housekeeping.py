@@ -133,7 +133,7 @@ class Housekeeping:
             self._flush_after(wait)
 
     def _flush_after(self, wait: Duration) -> None:
-        struck = partial(self._context.clock_struck, self._flush)
+        struck = partial(self._context.closing.add, (self._flush,))
         self._timer = self._context.timers.call_after(wait, struck)
 
     def _flush(self) -> None:
