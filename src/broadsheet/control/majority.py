@@ -228,10 +228,10 @@ class MajorityMetastore:
     def _must_be_free_to_found(self, request: Prepare) -> None:
         """Refuse a founding while this node knows of a cluster that it would double.
 
-        If only the founder accepted version 1, and was wiped then, its new life could never found without a
-        second promise of the others. They may give it: if all other acceptors that version 1 names are asked,
-        and are blank, no majority has ever accepted anything. If another one has been replaced by a new life,
-        the old life may have been the majority that brought the cluster further.
+        One founding is granted twice: of a founder that alone accepted version 1, and was then wiped. All
+        other acceptors that version 1 names are asked, too. If all are blank, no majority has ever accepted
+        anything. If one of them was replaced by a new life, its old life, which may have accepted a later
+        version, is not asked: the founding is refused.
         """
         known, own = self.proposer.known, self.acceptor.memory
         if known is None or own.accepted is not None:

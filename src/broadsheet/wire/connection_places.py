@@ -64,7 +64,7 @@ class ConnectionPlaces(Generic[C]):
         self.stranger_count = self.caller_count = 0
 
     def arrive(self, connection: C) -> tuple[str, C | None]:
-        """Count a new stranger in.
+        """Give a new connection, which has not greeted yet, a stranger's place.
 
         Returns:
             Why it is refused (empty if it is not), and the stranger that loses its place to it, if any.
