@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from broadsheet.base.machine import Event
-from broadsheet.base.types import Buffer, ConnectionId
+from broadsheet.base.types import Buffer
 from broadsheet.errors import Status
 from broadsheet.wire import frame as f
 from broadsheet.wire.events import RunReceived
@@ -42,7 +42,7 @@ class ServedRunStream:
     """The accepting end of a RUN stream."""
 
     __slots__ = (
-        "connection", "has_finished", "joined_bytes_max", "send", "sink", "stream", "unanswered_bytes",
+        "has_finished", "joined_bytes_max", "send", "sink", "stream", "unanswered_bytes",
         "unanswered_count",
     )  # fmt: skip
 
@@ -51,12 +51,11 @@ class ServedRunStream:
         sink: RunSink,
         stream: int,
         *,
-        connection: ConnectionId,
         send: Callable[["ServedRunStream", "Run", bytes], None],
         joined_bytes_max: int = 0,
     ) -> None:
         """Pass the runs of `stream` to `sink`, and the frames of each answer to `send`."""
-        self.sink, self.stream, self.connection, self.send = sink, stream, connection, send
+        self.sink, self.stream, self.send = sink, stream, send
         self.joined_bytes_max = joined_bytes_max
         """Bytes of records up to which frames are passed as one run."""
         self.unanswered_count = self.unanswered_bytes = 0
@@ -95,16 +94,6 @@ class Run:
         """Bytes that are charged to the caller until the run is answered."""
         self.parts = parts
         """The records back to back, in the form in which they are logged; empty once it is answered."""
-
-    @property
-    def connection(self) -> ConnectionId:
-        """The connection on which the run came."""
-        return self._stream.connection
-
-    @property
-    def stream(self) -> int:
-        """The stream of that connection."""
-        return self._stream.stream
 
     def answer(self, status: Status, begin: int = 0, end: int = 0, message: str = "") -> None:
         """Answer the run, once. If the connection is gone, nothing happens.

@@ -371,7 +371,6 @@ class ServedRunStreams:
         self._ends[stream] = ServedRunStream(
             opened.sink,
             stream,
-            connection=connection.connection,
             send=self._on_answered,
             joined_bytes_max=opened.joined_bytes_max,
         )
