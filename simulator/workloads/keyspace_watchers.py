@@ -14,7 +14,6 @@ from typing import Final, cast
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Revision
-from broadsheet.errors import DeadlineExceeded, ShuttingDown
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.port import Keyspace, Update
 from broadsheet.ports import Random
@@ -85,7 +84,7 @@ class Watcher:
         """Watch until the key space closes."""
         try:
             while await self._watch():
-                await self._wait_for_one()
+                await self._pause()
         except Violation as error:
             fail(error)
 
@@ -116,15 +115,6 @@ class Watcher:
                 if random.random() < 0.05:
                     return True
         return False
-
-    async def _wait_for_one(self) -> None:
-        asked = Revision(self.keyspace.revision + self.random.randrange(0, 3))
-        try:
-            await self.keyspace.wait_revision(asked, WAIT)
-        except (DeadlineExceeded, ShuttingDown):
-            return
-        if self.keyspace.revision < asked:
-            raise Violation(f"revision {asked} was waited for, and it is {self.keyspace.revision}")
 
     async def _pause(self) -> None:
         """From one turn of the loop to longer than the history holds."""

@@ -7,7 +7,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Revision
-from broadsheet.errors import DeadlineExceeded, InvalidArgument, TooLarge, Unsupported
+from broadsheet.errors import InvalidArgument, TooLarge, Unsupported
 from broadsheet.keyspace.core.transaction import Absent, Delete, ModRevisionIs, Put, ValueIs
 from broadsheet.keyspace.port import Keyspace, Update
 
@@ -118,18 +118,6 @@ async def revisions_without_the_prefix_advance_a_mirror(keyspace: Keyspace) -> N
     assert all(not update.changes for update in told)
 
 
-async def waiting_for_a_revision_ends(keyspace: Keyspace) -> None:
-    """journals.27: a request that names a future revision blocks until it comes, or says that it did not."""
-    waiting = asyncio.create_task(keyspace.wait_revision(Revision(2)))
-    await keyspace.transact([], [Put("a", b"")])
-    await keyspace.transact([], [Put("a", b"")])
-
-    async with asyncio.timeout(5):
-        await waiting
-    with pytest.raises(DeadlineExceeded, match="revision 9 did not come"):
-        await keyspace.wait_revision(Revision(9), SOON)
-
-
 async def leases_are_refused_by_name(keyspace: Keyspace) -> None:
     """control.17, without leases for now: a caller must not believe that its key will expire."""
     with pytest.raises(Unsupported, match="lease 5"):
@@ -162,7 +150,6 @@ ALL = (
     a_watch_from_0_begins_with_the_present,
     a_watch_from_0_tells_what_came_while_its_present_was_read,
     revisions_without_the_prefix_advance_a_mirror,
-    waiting_for_a_revision_ends,
     leases_are_refused_by_name,
     bad_input_is_refused_and_changes_nothing,
     four_thousand_operations_are_one_revision,

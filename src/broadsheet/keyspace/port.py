@@ -6,16 +6,12 @@ suite (`tests/keyspace/conformance`) holds for all of them. Source: control.15-1
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
-from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Revision
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Operation, Outcome
-
-WAIT_REVISION_TIMEOUT: Final = Duration(10 * SECOND)
-"""How long `wait_revision` waits by default."""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -89,14 +85,5 @@ class Keyspace(Protocol):
         Starts with a reload if `from_revision` is 0 or older than the kept history; 0 therefore means "the
         present, then everything after". One update without changes stands for all revisions in a row that do
         not touch the prefix. A slow watcher delays nobody: it gets a reload. Ends when the key space closes.
-        """
-        ...
-
-    async def wait_revision(self, revision: Revision, within: Duration = WAIT_REVISION_TIMEOUT) -> None:
-        """Return once the mirror shows `revision` or a later one. Never waits longer than `within`.
-
-        Raises:
-            DeadlineExceeded: the mirror did not reach `revision` within that time.
-            ShuttingDown: the key space closed first.
         """
         ...

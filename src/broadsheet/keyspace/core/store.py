@@ -101,7 +101,7 @@ class Answer(Effect, frozen=True):
 
 
 class Show(Effect, frozen=True):
-    """Readers see `revision` now: wake the watchers and the callers of `wait_revision`."""
+    """Readers see `revision` now: wake the watchers."""
 
     revision: Revision
 

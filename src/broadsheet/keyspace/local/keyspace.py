@@ -18,7 +18,6 @@ from broadsheet.base.types import LogStreamId, Offset, RequestId, Revision
 from broadsheet.errors import (
     BY_STATUS,
     BroadsheetError,
-    DeadlineExceeded,
     ShuttingDown,
     Status,
     StoreUnhealthy,
@@ -45,7 +44,7 @@ from broadsheet.keyspace.core.store import (
 )
 from broadsheet.keyspace.core.transaction import Compare, KeyValue, Limits, Operation, Outcome
 from broadsheet.keyspace.local.seal_file import Seal, begin_log, write_seal
-from broadsheet.keyspace.port import WAIT_REVISION_TIMEOUT, Change, Update
+from broadsheet.keyspace.port import Change, Update
 from broadsheet.observe.story import Story
 from broadsheet.ports import NO_ROOM, Disk, Time, Timers
 from broadsheet.runtime.failpoints import passed
@@ -200,19 +199,6 @@ class LocalKeyspace:
                 )
                 cursor = Revision(cursor + 1)
             yield Update(Revision(cursor - 1), changes)
-
-    async def wait_revision(self, revision: Revision, within: Duration = WAIT_REVISION_TIMEOUT) -> None:
-        """See `Keyspace.wait_revision`."""
-        try:
-            async with asyncio.timeout(in_seconds(within)):
-                while self.revision < revision:
-                    if self._is_closed:
-                        text = f"the key space closed at revision {self.revision}, below {revision}"
-                        raise ShuttingDown(text)
-                    await self._changed.wait()
-        except TimeoutError:
-            text = f"revision {revision} did not come in {in_seconds(within)} s: here it is {self.revision}"
-            raise DeadlineExceeded(text) from None
 
     def flush_asked(self) -> None:
         """Note that the log asks this stream to free old segments."""
