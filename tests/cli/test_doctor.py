@@ -12,7 +12,7 @@ from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
 from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.runtime.data_dir import FORMAT_FILE
-from tests.cli.processes import SECONDS_MAX, broadsheet, cluster
+from tests.cli.processes import SECONDS_MAX, broadsheet, cluster, get
 from tests.runtime.test_data_dir import take
 
 
@@ -164,7 +164,7 @@ def test_a_store_that_takes_no_fragments_is_found(tmp_path: Path) -> None:
     """Spool files grow until the disk is full, and doctor, which the alert names, said that all was well."""
     root = tmp_path / "c"
     with cluster(root) as found:
-        assert checks.store_check(root).text == "no running node has fragments that it does not take"
+        assert checks.store_check(root).text == "it answers running nodes, and takes their fragments"
         address = found["nodes"][0]["addresses"]["native"]
         store = Cluster.open(root).data_dir("n1") / "fragments"
         store.mkdir(exist_ok=True)
@@ -188,6 +188,36 @@ def test_a_store_that_takes_no_fragments_is_found(tmp_path: Path) -> None:
     assert finding.verdict is Verdict.BAD
     assert "the fragment store did not take [0, 3000)" in finding.text
     assert "mend the store" in finding.remedy
+
+
+def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
+    """Reads of what only it has were refused; doctor and the metric of the alert said that all was well."""
+    root = tmp_path / "c"
+    with cluster(root) as found:
+        address = found["nodes"][0]["addresses"]["native"]
+        for name in ("away/a", "away/b"):
+            broadsheet("journals", "create", name, BROADSHEET_ADDRESS=address).check_returncode()
+        broadsheet("down", "--data-dir", root).check_returncode()
+        store = Cluster.open(root).data_dir("n1") / "fragments"
+        (store / ".partial").rmdir()
+        store.rmdir()
+        store.write_text("a file where the store was")
+        broadsheet("up", "--data-dir", root, "--detach").check_returncode()
+        for name in ("away/a", "away/b"):
+            broadsheet("journals", "read", name, BROADSHEET_ADDRESS=address)  # It opens them.
+
+        finding = checks.store_check(root)
+        counted = get(found["nodes"][0]["addresses"]["http"], "/metrics")[1]
+        store.unlink()
+        end = time.monotonic() + SECONDS_MAX
+        while checks.store_check(root).verdict is Verdict.BAD and time.monotonic() < end:
+            time.sleep(0.05)
+        assert checks.store_check(root).verdict is Verdict.GOOD
+
+    assert finding.verdict is Verdict.BAD
+    assert finding.text.count("the fragment store has not answered") == 1, "two have one reason"
+    assert "Not a directory" in finding.text
+    assert "broadsheet_journals_unstored 2.0" in counted
 
 
 def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) -> None:

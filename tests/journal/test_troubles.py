@@ -20,6 +20,7 @@ class Journal:
     def __init__(self) -> None:
         self.closed = [SpoolFile(SimDisk().open("spool", create=True), ByteOffset(0))]
         self.is_closed = self.is_bad = False
+        self.is_listed = True
         self.looks = 0
 
     @property
@@ -29,7 +30,9 @@ class Journal:
 
 
 CHANGES = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["bad", "good", "refused", "stored", "closed"]))
+    st.tuples(
+        st.integers(0, 2), st.sampled_from(["bad", "good", "refused", "stored", "silent", "listed", "closed"])
+    )
 )
 
 
@@ -43,6 +46,8 @@ def test_the_counts_are_those_of_a_walk(changes: list[tuple[int, str]]) -> None:
             journal.is_bad = change == "bad"
         elif change == "closed":
             journal.is_closed = True
+        elif change in ("silent", "listed"):
+            journal.is_listed = change == "listed"
         else:
             journal.closed[0].unstored = "the store says no" if change == "refused" else ""
         troubles.judge(journal)
@@ -50,7 +55,9 @@ def test_the_counts_are_those_of_a_walk(changes: list[tuple[int, str]]) -> None:
         troubles.check(open_ones)
 
         assert troubles.stopped_count == sum(each.is_bad for each in open_ones)
-        assert troubles.unstored_count == sum(bool(each.closed[0].unstored) for each in open_ones)
+        assert troubles.unstored_count == sum(
+            bool(each.closed[0].unstored) or not each.is_listed for each in open_ones
+        )
 
 
 def test_a_journal_that_changed_unnoticed_is_found_by_the_check() -> None:

@@ -48,8 +48,8 @@ TAKES_NONE: Final = ("behind-index", "damaged", "healing")
 """States, as `journals status` shows them, of journals that refuse all appends."""
 DAMAGE_WORDS: Final = ("accept-loss", "disagree")
 """Words in the reason of a journal that takes appends and has content that cannot be read."""
-NOT_STORED: Final = "the fragment store did not take"
-"""Words in the reason of a journal whose fragments stay on the node's disk."""
+STORE_WORDS: Final = ("the fragment store did not take", "the fragment store has not answered")
+"""Words in the reason of a journal whose store takes no fragments, or has told nothing since the start."""
 SYNC_COUNT: Final = 20
 SYNC_SLOW_SECONDS: Final = 0.02
 MEMORY_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -306,8 +306,8 @@ def journals_check(root: Path) -> Finding:
 
 
 def store_check(root: Path) -> Finding:
-    """The fragment stores take the fragments of running nodes; shows the reasons of those that do not."""
-    good = Finding("fragment store", Verdict.GOOD, "no running node has fragments that it does not take")
+    """The fragment stores of running nodes answer, and take fragments; or shows why not."""
+    good = Finding("fragment store", Verdict.GOOD, "it answers running nodes, and takes their fragments")
     remedy = "mend the store, or make room there: it is asked again and again, and the disk fills meanwhile"
     return _asked(root, good, "unstored", _is_unstored, remedy)
 
@@ -317,7 +317,7 @@ def _is_stopped(status: JournalStatus) -> bool:
 
 
 def _is_unstored(status: JournalStatus) -> bool:
-    return NOT_STORED in status.reason
+    return any(word in status.reason for word in STORE_WORDS)
 
 
 def _asked(
@@ -331,7 +331,7 @@ def _asked(
     except (BroadsheetError, OSError) as error:
         return Finding(good.check, Verdict.WARNING, f"unknown: {error}", "see `broadsheet status`")
     if reasons:
-        return Finding(good.check, Verdict.BAD, "; ".join(reasons), remedy)
+        return Finding(good.check, Verdict.BAD, "; ".join(dict.fromkeys(reasons)), remedy)
     if not addresses:
         return Finding(good.check, Verdict.GOOD, "unknown: no node runs that could be asked")
     return good

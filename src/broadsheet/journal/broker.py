@@ -56,7 +56,7 @@ from broadsheet.journal.opening import (
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import accept_loss, disagreement
+from broadsheet.journal.remedies import accept_loss, disagreement, silent
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
 from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
@@ -326,7 +326,7 @@ class Broker:
         if pipeline.state is State.OPEN and pipeline.is_full:
             state, reason = "full", "; ".join(each for each in (replica.fullness, reason) if each)
         if not replica.is_listed:
-            reason = reason or "the fragment store has not answered since the start, and cannot be read yet"
+            reason = reason or silent(replica.store.silence)
         if replica.log_fault:
             state, reason = "damaged" if replica.stop_reason else "healing", replica.log_fault
         registers = pipeline.committed_registers

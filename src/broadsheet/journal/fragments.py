@@ -72,6 +72,8 @@ class FragmentStore:
         self._decoders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
         self._late: dict[asyncio.Task[Any], None] = {}
+        self.silence = ""
+        """Why the last listing that failed did; empty if none did, or one hangs."""
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Objects with other names are ignored.
@@ -81,7 +83,12 @@ class FragmentStore:
         """
         found = []
         prefix = f"{journal}/"
-        for number, each in enumerate(await self._objects.list(prefix), 1):
+        try:
+            listed = await self._objects.list(prefix)
+        except OSError as error:
+            self.silence = str(error)
+            raise
+        for number, each in enumerate(listed, 1):
             fragment = parse_name(each.name[len(prefix) :])
             if fragment is not None:
                 found.append(fragment)

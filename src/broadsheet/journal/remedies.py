@@ -59,6 +59,13 @@ def badly_stored(begin: int, end: int, error: Exception) -> str:
     )
 
 
+def silent(why: str) -> str:
+    """The reason in the status of a journal whose store has not listed it yet; `why` may be unknown."""
+    return (
+        f"the fragment store has not answered since the start, and cannot be read yet: {why or 'it is asked'}"
+    )
+
+
 def unproven(directory: str, names: Sequence[str]) -> str:
     """The reason in the status of a sound journal that has files moved aside; empty if it has none."""
     if not names:

@@ -36,7 +36,7 @@ from broadsheet.wire.method import Method
 GAUGES: Final = {
     "journals": "Journals that this node serves.",
     "stopped": "Journals that refuse appends or have damaged content: `broadsheet doctor` says why.",
-    "unstored": "Journals with fragments that the store does not take: `broadsheet doctor` says why.",
+    "unstored": "Journals whose store takes no fragments, or does not answer: `broadsheet doctor` says why.",
     "is_full": "1 if appends are refused because the disk is too full (`journals.used_percent_max`).",
     "log_segments": "Log of the journals: segment files. It makes more of them as it needs them.",
     "log_segments_max": "Log of the journals: segment files at most (`journals.wal.segments_max`).",

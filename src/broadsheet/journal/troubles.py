@@ -1,4 +1,4 @@
-"""Troubles: which journals of a node are stopped, and which have fragments that their store does not take.
+"""Troubles: which journals of a node are stopped, and whose store does not take fragments or does not answer.
 
 Whoever changes a field that decides one of the two calls `judge` in the same turn of the loop. A scrape
 therefore reads two lengths: a walk over 10,000 journals held the loop for 48 ms and more. `check` makes that
@@ -16,6 +16,11 @@ class Judged(Protocol):
 
     is_closed: bool
     closed: list[SpoolFile]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether its store has answered since the start."""
+        ...
 
     @property
     def has_stopped(self) -> bool:
@@ -37,7 +42,7 @@ class Troubles:
 
     @property
     def unstored_count(self) -> int:
-        """How many journals have a fragment that the store did not take, or not as it is."""
+        """How many journals have a silent store, or one that did not take a fragment as it is."""
         return len(self._unstored)
 
     def has_stopped(self, journal: Judged) -> bool:
@@ -68,4 +73,4 @@ def _same(what: str, counted: Iterable[Judged], walked: Sequence[Judged]) -> Non
 
 
 def _is_unstored(journal: Judged) -> bool:
-    return any(spool.store_fault for spool in journal.closed)
+    return not journal.is_listed or any(spool.store_fault for spool in journal.closed)
