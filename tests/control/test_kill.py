@@ -1,16 +1,14 @@
 """kill -9 of a real node at every failpoint of the metastore: nothing acknowledged is lost."""
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
 
-import broadsheet
-from broadsheet.control.failpoints import LABELS
 from simulator.checkers.linearizable import check_linearizable
 from simulator.workloads.metastore import check_versions, document_model, founded_document
 from tests.control.processes import Client, Processes, new_history
+from tests.support.failpoints import labels_of
 
 PASSAGES = 12
 DEAD_SECONDS_MAX = 30.0
@@ -18,19 +16,7 @@ AFTERWARDS = 30
 """Acknowledged operations after the restart."""
 
 
-def test_the_list_of_failpoints_is_what_the_code_passes() -> None:
-    """A label that nobody kills at proves nothing."""
-    source = Path(broadsheet.__file__).parent / "control"
-    passed = [
-        label
-        for path in sorted(source.rglob("*.py"))
-        for label in re.findall(r'passed\("([a-z_.]+)"\)', path.read_text())
-    ]
-
-    assert sorted(passed) == sorted(LABELS)
-
-
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", labels_of("control", least=5))
 async def test_a_node_killed_at_this_point_loses_nothing(label: str, tmp_path: Path) -> None:
     """A node alone for the file, three for the acceptor, of which one dies in the middle of its work."""
     nodes = Processes(tmp_path, 1 if label.startswith("metastore.file") else 3)

@@ -23,7 +23,6 @@ from broadsheet.journal.core.recovery import replay
 from broadsheet.journal.core.registers import NO_REGISTERS, Condition, RegisterState
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.core.spool_claims import Claim, Claims, claims_of
-from broadsheet.journal.failpoints import REPAIR_LABELS
 from broadsheet.journal.opening import stream_of
 from broadsheet.journal.service import UnaryAppend
 from broadsheet.journal.spool_file import spool_name
@@ -35,6 +34,7 @@ from simulator.disk_state import DiskState, Write
 from simulator.journalnode import status_of
 from tests.journal.crash_histories import JOURNALS, NAME, Running, Shelf, Stored, _idle, running
 from tests.journal.node_process import NodeProcess
+from tests.support.failpoints import labels_of
 
 OTHER = JournalName("crash/other")
 PARTS = tuple(bytes((65 + n,)) * 40 for n in range(4))
@@ -276,7 +276,7 @@ async def test_a_power_cut_during_a_repair_leaves_what_another_start_repairs_or_
     assert not crashes
 
 
-@pytest.mark.parametrize("label", REPAIR_LABELS)
+@pytest.mark.parametrize("label", [each for each in labels_of("journal", least=47) if ".seal." in each])
 async def test_a_node_killed_in_the_middle_of_a_repair_finishes_it_at_its_next_start(
     tmp_path: Path, label: str
 ) -> None:

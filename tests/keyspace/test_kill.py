@@ -2,32 +2,18 @@
 
 import asyncio
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import broadsheet
 from broadsheet.keyspace.core.transaction import Put
-from broadsheet.keyspace.failpoints import LABELS
 from tests.keyspace.real import SMALL, opened
+from tests.support.failpoints import labels_of
 
 TRANSACTIONS_MAX = 3_000
 VALUE_BYTES = 4_000
-
-
-def test_the_list_of_failpoints_is_what_the_code_passes() -> None:
-    """A label that nobody kills at proves nothing."""
-    source = Path(broadsheet.__file__).parent / "keyspace"
-    passed = [
-        label
-        for path in sorted(source.rglob("*.py"))
-        for label in re.findall(r'passed\("([a-z_.]+)"\)', path.read_text())
-    ]
-
-    assert sorted(passed) == sorted(LABELS)
 
 
 async def work(directory: Path) -> None:
@@ -40,7 +26,7 @@ async def work(directory: Path) -> None:
             os.write(1, b"%d %d\n" % (n, outcome.revision))
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", labels_of("keyspace", least=4))
 async def test_a_process_killed_at_this_point_loses_nothing(label: str, tmp_path: Path) -> None:
     """Every answered transaction is there, whole, with its revision; at most one more."""
     count = 2 if label in ("keyspace.snapshot", "keyspace.trim") else 40
