@@ -99,6 +99,16 @@ async def test_a_copy_that_is_refused_late_does_not_end_the_asking() -> None:
         await until(bench, lambda: len(asked) > count)
 
 
+async def test_a_log_grows_while_a_copy_lasts_longer_than_the_free_segments() -> None:
+    """Nobody looked for room during a copy: appends were refused, with "another segment is being filled"."""
+    async with opened(SimDisk(), config=SMALL) as bench:
+        await bench.settled()
+        bench.log._reclaimer._is_copying = True
+        while bench.log.status().lap_head < SMALL.segments_max - 1:
+            await bench.commit(A, bytes(12_000))
+        bench.log._reclaimer._is_copying = False
+
+
 async def test_appends_cannot_take_the_room_that_relief_has_moved_the_head_into() -> None:
     """After one truncation in a full log appends took the rest of its segment, and nothing could help.
 

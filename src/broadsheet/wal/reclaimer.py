@@ -146,9 +146,13 @@ class SegmentReclaimer:
     def look(self) -> None:
         """See whether free segments run short; if so, ask for flushes, copy, or grow the pool."""
         log, pool = self._log, self._log.pool
-        if not self._is_begun or log.is_closed or log.is_dead or self._is_copying:
+        if not self._is_begun or log.is_closed or log.is_dead:
             return
         if len(pool.free) >= pool.reserved + FREE_LOW:
+            return
+        if self._is_copying:
+            if len(pool.free) < pool.reserved + COPY_LOW:
+                self.grow()  # Appends go on meanwhile, and may be faster.
             return
         lap = pool.oldest
         if lap < log.durable_lap:
