@@ -44,6 +44,15 @@ def _lists() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
     return Columns.map(lambda each: (pa.list_(each[0]), st.lists(st.none() | each[1], max_size=4)))
 
 
+def _maps() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
+    return Columns.map(
+        lambda each: (
+            pa.map_(pa.string(), each[0]),
+            st.dictionaries(SPECIAL, st.none() | each[1], max_size=3).map(lambda found: [*found.items()]),
+        )
+    )
+
+
 def _objects() -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
     fields = st.dictionaries(SPECIAL, Columns, max_size=3)
     return fields.map(

@@ -46,36 +46,7 @@ def bodies(batch: pa.RecordBatch, leave_out: frozenset[str]) -> pa.Array:
         raise ConfigError(
             "no column is left for the body: select another one beside those that choose the journal"
         )
-    try:
-        return texts(in_utc(kept).to_struct_array()).cast(pa.large_binary())
-    except (KeyError, TypeError) as error:
-        raise InvalidArgument(
-            f"a map does not become a JSON object: {error.args[0]}. Keys of a map must differ, and be text, "
-            f"numbers, bytes or times: cast the column, or make the body yourself as column '{VALUE}'"
-        ) from error
-
-
-def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with each instant in UTC in place of the session's time zone.
-
-    Text of an instant gives the zone's distance from UTC in whole minutes. Before standard time a zone's
-    distance has seconds, so that the text would name another instant; and the first and the last hours of the
-    calendar have no local time at all.
-    """
-    schema = pa.schema([field.with_type(_in_utc(field.type)) for field in batch.schema])
-    return batch if schema == batch.schema else batch.cast(schema)
-
-
-def _in_utc(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind.fields])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_in_utc(kind.key_type), kind.item_field.with_type(_in_utc(kind.item_type)))
-    return kind
+    return texts(kept.to_struct_array()).cast(pa.large_binary())
 
 
 def frames(framing: Framing, column: pa.Array, producer: ProducerId, first: Clock, flags: int) -> bytes:

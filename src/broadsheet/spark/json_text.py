@@ -1,9 +1,11 @@
 """JSON text: turns Arrow columns into JSON, a whole column at a time.
 
 Every value becomes what `msgspec.json.encode` makes of it: bytes are base64, decimals, dates and instants are
-text, and floats that are no numbers are null. (Floats may have other digits for the same number.) A column at
-a time takes a tenth of the time of row by row; text that must be escaped, bytes, maps, and types that Spark
-does not have are encoded value by value. Instants must be in UTC or without a zone. Source: pipelines.11.
+text, and floats that are no numbers are null. (Floats may have other digits for the same number.) Instants
+are in UTC, because a zone's distance from UTC has seconds before standard time, and the first and the last
+hours of the calendar have no local time at all. A column at a time takes a tenth of the time of row by row.
+Text that must be escaped, bytes, durations and types that Spark does not have are encoded value by value.
+Source: pipelines.11.
 """
 
 import datetime as dt
@@ -19,6 +21,11 @@ from broadsheet.errors import InvalidArgument
 _TEXT: Final = pa.large_string()
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 """What JSON text may not contain as it is."""
+_NO_OBJECT: Final = "a map does not become a JSON object"
+_MAP_REMEDY: Final = (
+    "Keys of a map must differ, and be text, numbers, bytes or times: cast the column, or make the body"
+    " yourself as column 'value'"
+)
 _YEARS: Final = (dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001
 
 
@@ -26,14 +33,16 @@ def texts(column: pa.Array) -> pa.Array:
     """The JSON of each value of `column`, as large text without nulls.
 
     Raises:
-        InvalidArgument: a text is no UTF-8, or a time lies outside the years 1 to 9999.
-        KeyError, TypeError: a map has keys that an object cannot have.
+        InvalidArgument: a text is no UTF-8, a time lies outside the years 1 to 9999, or a map has keys that
+            the fields of an object cannot have.
     """
     kind, types = column.type, pa.types
     if types.is_struct(kind):
         found = _objects(column)
     elif types.is_list(kind) or types.is_large_list(kind):
         found = _lists(column)
+    elif types.is_map(kind):
+        found = _maps(column)
     elif types.is_string(kind) or types.is_large_string(kind):
         found = _quoted_texts(column.cast(_TEXT))
     elif types.is_integer(kind) or types.is_boolean(kind):
@@ -49,6 +58,13 @@ def texts(column: pa.Array) -> pa.Array:
     return pc.fill_null(found, "null")
 
 
+def in_utc(column: pa.Array) -> pa.Array:
+    """`column`; if it has instants, in UTC in place of the session's time zone."""
+    kind = column.type
+    is_zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    return column.cast(pa.timestamp(kind.unit, "UTC")) if is_zoned else column
+
+
 def _objects(column: pa.StructArray) -> pa.Array:
     pieces: list[str | pa.Array] = []
     for at, field in enumerate(column.type.fields):
@@ -60,11 +76,38 @@ def _objects(column: pa.StructArray) -> pa.Array:
 
 
 def _lists(column: pa.ListArray) -> pa.Array:
-    offsets = column.offsets.cast(pa.int64())
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    first, last, offsets = _bounds(column)
     items = texts(column.values.slice(first, last - first))
-    lists = pa.LargeListArray.from_arrays(pc.subtract(offsets, first), items)
-    return _known(column, _join("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]"))
+    return _known(column, _join("[", _joined(offsets, items), "]"))
+
+
+def _maps(column: pa.MapArray) -> pa.Array:
+    first, last, offsets = _bounds(column)
+    keys, items = column.keys.slice(first, last - first), column.items.slice(first, last - first)
+    names = _names(keys)
+    rows = np.repeat(np.arange(len(column)), np.diff(offsets))
+    if pa.table({"row": rows, "name": names}).group_by(["row", "name"]).aggregate([]).num_rows < len(rows):
+        raise InvalidArgument(f"{_NO_OBJECT}: a key occurs twice. {_MAP_REMEDY}")
+    return _known(column, _join("{", _joined(offsets, _join(names, ":", texts(items))), "}"))
+
+
+def _names(keys: pa.Array) -> pa.Array:
+    """The keys of a map as the quoted names of fields."""
+    kind, types = keys.type, pa.types
+    if types.is_boolean(kind) or types.is_nested(kind):
+        raise InvalidArgument(f"{_NO_OBJECT}: its keys are {kind}. {_MAP_REMEDY}")
+    found = texts(keys)
+    return _join('"', found, '"') if types.is_integer(kind) or types.is_floating(kind) else found
+
+
+def _bounds(column: pa.ListArray | pa.MapArray) -> tuple[int, int, pa.Array]:
+    """Where the items of `column` begin and end, and where those of each row begin, from 0."""
+    offsets = column.offsets.cast(pa.int64())
+    return offsets[0].as_py(), offsets[-1].as_py(), pc.subtract(offsets, offsets[0])
+
+
+def _joined(offsets: pa.Array, items: pa.Array) -> pa.Array:
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, items), pa.scalar(",", _TEXT))
 
 
 def _quoted_texts(column: pa.Array) -> pa.Array:
@@ -95,6 +138,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array) -> pa.Array:
+    column = in_utc(column)
     first, last = (pa.scalar(each).cast(column.type) for each in _YEARS)
     if pc.any(pc.or_(pc.less(column, first), pc.greater(column, last))).as_py():
         raise InvalidArgument(
@@ -105,8 +149,7 @@ def _times(column: pa.Array) -> pa.Array:
 
 
 def _one_by_one(column: pa.Array) -> pa.Array:
-    values = column.to_pylist(maps_as_pydicts="strict")
-    encoded = [None if value is None else msgspec.json.encode(value) for value in values]
+    encoded = [None if value is None else msgspec.json.encode(value) for value in column.to_pylist()]
     return pa.array(encoded, pa.large_binary()).cast(_TEXT)
 
 

@@ -23,8 +23,9 @@ from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
-from broadsheet.spark.parse import Malformed, Values, parser
+from broadsheet.spark.parse import Malformed, parser
 from broadsheet.spark.replay import Read, Rows, committed
+from broadsheet.spark.values import Values
 
 META = {
     "value": pa.binary(),

@@ -38,9 +38,11 @@ from broadsheet.sink.core.history import refuse_other_query
 from broadsheet.sink.core.producers import HeldPublisher, OutsidePublisher
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
+from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.commits import CommitJournal
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
-from broadsheet.spark.encode import bodies, frames, in_utc
+from broadsheet.spark.encode import VALUE, bodies, frames
+from broadsheet.spark.json_text import in_utc
 from broadsheet.spark.options import Options
 from broadsheet.spark.worker import framing_of, freeze_once
 
@@ -127,7 +129,7 @@ class Routing:
                 )
             places, names = np.asarray(encoded.indices), encoded.dictionary.to_pylist()
         else:
-            column = in_utc(batch.select([self.key])).column(0).to_pylist()
+            column = in_utc(batch.column(self.key)).to_pylist()
             keys = [_key(value) for value in column]
             places, names = np.array(modulo_each(keys, len(self.names))), self.names
         for place in np.unique(places).tolist():
@@ -272,6 +274,8 @@ class SinkWriter(DataSourceStreamArrowWriter):
         given = Options(options, KNOWN, "sink")
         self.target = Target.of(given)
         self.routing = Routing(given, schema)
+        if VALUE not in schema.names:  # Otherwise the other columns are not written.
+            refuse_types(schema)
         self.is_exact = given.choice("mode", MODES, "exactly-once") == "exactly-once"
         self.fence = Fence(given.text("fence"))
         self.commit_journal = given.text("commitJournal")

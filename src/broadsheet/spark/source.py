@@ -35,6 +35,7 @@ from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import Framing, Kind
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
+from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
     Position,
@@ -112,6 +113,7 @@ class Sources:
 
     def shape(self, schema: StructType) -> Shape:
         """The shape of the rows that `schema` asks for."""
+        refuse_types(schema)
         return Shape(
             _arrow_schema(schema),
             malformed=self.malformed,

@@ -1,0 +1,218 @@
+"""JSON read: gives the columns of JSON messages, and which messages have them.
+
+`ArrowReader` has pyarrow parse many messages at once. If they do not parse together, the rows that its errors
+name are left out, one after the other. If the rest does not parse either, it is halved until each malformed
+message is alone. `ValueReader` has msgspec check one message after the other, in half a microsecond each,
+for the types that pyarrow does not read: maps, bytes (base64), durations and times of day, also inside
+structs and lists. Either ignores fields that are no columns. Source: pipelines.1.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, TypedDict
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from broadsheet.message.columns import Int
+from broadsheet.spark.values import Values
+
+_BLOCK_BYTES_MIN: Final = 1 << 20
+_NAMED_ROW: Final = re.compile(r" in row (\d+)$")
+"""The end of most of pyarrow's errors; numbers and dates that are out of range are told without a row."""
+_TYPES: Final[Mapping[Any, Any]] = {
+    pa.types.is_null: type(None),
+    pa.types.is_boolean: bool,
+    pa.types.is_integer: int,
+    pa.types.is_floating: float,
+    pa.types.is_string: str,
+    pa.types.is_binary: bytes,
+    pa.types.is_decimal: Decimal,
+    pa.types.is_date32: dt.date,
+    pa.types.is_timestamp: dt.datetime,
+    pa.types.is_time: dt.time,
+    pa.types.is_duration: dt.timedelta,
+}
+
+
+class Part(NamedTuple):
+    """Some rows and their columns."""
+
+    rows: Int
+    """Their numbers."""
+    table: pa.Table
+
+
+class ArrowReader:
+    """Reads columns of JSON objects with pyarrow. In `Values.raw` a newline must follow each body."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self.fields = fields
+        self._schema = pa.schema([field.with_type(_as_read(field.type)) for field in fields])
+
+    def read(self, values: Values, rows: Int) -> Part:
+        """Those of `rows` that have the columns, in order. Each body begins and ends with a brace."""
+        table = self._table(values.at(rows))
+        if table is not None:
+            return Part(rows, table)
+        named = self._named(values.at(rows))
+        rest = np.delete(rows, named)
+        table = self._table(values.at(rest)) if named else None
+        if table is not None:  # Each of these lines is one object, so the numbers are those of the lines.
+            return Part(rest, table)
+        parts: list[Part] = []  # A line may hold two objects, and the numbers be those of other lines.
+        for each in (rest, *rows[named].reshape(-1, 1)):
+            self._halve(values, each, parts)
+        found = np.concatenate([rest[:0], *(part.rows for part in parts)])
+        order = np.argsort(found)
+        table = pa.concat_tables([self.fields.empty_table(), *(part.table for part in parts)])
+        return Part(found[order], table.combine_chunks().take(order))
+
+    def _halve(self, values: Values, rows: Int, parts: list[Part]) -> None:
+        """Find those of `rows` that parse."""
+        if not len(rows):
+            return
+        table = self._table(values.at(rows))
+        if table is not None:
+            parts.append(Part(rows, table))
+        elif len(rows) > 1:
+            for half in np.array_split(rows, 2):
+                self._halve(values, half, parts)
+
+    def _named(self, values: Values) -> list[int]:
+        """The rows that pyarrow's errors name, up to the first error that names none.
+
+        The next attempt begins behind the row that was named, so that no row is read twice.
+        """
+        content = pa.py_buffer(values.joined(tail=1))
+        begins = np.concatenate((np.zeros(1, np.int64), np.cumsum(values.ends - values.begins + 1)))
+        named: list[int] = []
+        row = 0
+        while row < len(values):
+            try:
+                self._read(content.slice(int(begins[row])))
+                break
+            except pa.ArrowInvalid as error:
+                found = _NAMED_ROW.search(str(error))
+                if found is None or (bad := row + int(found[1])) >= len(values):
+                    break
+            named.append(bad)
+            row = bad + 1
+        return named
+
+    def _read(self, content: pa.Buffer | bytes) -> pa.Table:
+        size = max(_BLOCK_BYTES_MIN, len(content) + 1)
+        return pj.read_json(
+            pa.BufferReader(content),
+            read_options=pj.ReadOptions(use_threads=False, block_size=size),
+            parse_options=pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+        )
+
+    def _table(self, values: Values) -> pa.Table | None:
+        """The columns, one row for each body; None if at least one body does not parse."""
+        if not len(values):
+            return self.fields.empty_table()
+        content = values.joined(tail=1)
+        try:
+            table = self._read(content).select(self.fields.names)
+            if table.num_rows != len(values):
+                return None
+            if not content.isascii():
+                table.validate(full=True)  # pyarrow's parser lets invalid UTF-8 through.
+            return table.cast(self.fields)
+        except (pa.ArrowInvalid, ValueError):
+            return None
+
+
+class ValueReader:
+    """Reads some columns of JSON objects."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._decode = msgspec.json.Decoder(_object(fields)).decode
+
+    def read(self, values: Values, rows: Int) -> Part:
+        """Those of `rows` that have the columns, in order."""
+        view, found, objects = values.raw.data, [], []
+        bounds = zip(values.begins[rows].tolist(), values.ends[rows].tolist(), strict=True)
+        for at, (begin, end) in enumerate(bounds):
+            try:
+                objects.append(self._decode(view[begin:end]))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            found.append(at)
+        table = self._table(objects)
+        if table is None:  # A number is out of the range of its column, for instance.
+            fits = [at for at, each in enumerate(objects) if self._table([each]) is not None]
+            found = [found[at] for at in fits]
+            table = self._table([objects[at] for at in fits])
+            assert table is not None, "each of these rows fits by itself"
+        return Part(rows[found], table)
+
+    def _table(self, objects: Sequence[Mapping[str, Any]]) -> pa.Table | None:
+        try:
+            columns = [
+                pa.array([each.get(field.name) for each in objects], field.type) for field in self._fields
+            ]
+        except (pa.ArrowException, OverflowError):
+            return None
+        return pa.table(columns, schema=self._fields)
+
+
+def can_arrow_read(kind: pa.DataType) -> bool:
+    """Whether pyarrow can read a column of that type."""
+    try:
+        pj.read_json(
+            pa.BufferReader(b"{}\n"), parse_options=pj.ParseOptions(explicit_schema=pa.schema([("x", kind)]))
+        )
+    except pa.ArrowException:
+        return False
+    return not _holds_unparsed(kind)
+
+
+def _holds_unparsed(kind: pa.DataType) -> bool:
+    """Whether pyarrow would find a type somewhere in `kind` that it parses from no JSON text."""
+    if pa.types.is_binary(kind) or pa.types.is_time(kind):
+        return True
+    return any(_holds_unparsed(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """The type to read in place of `kind`, to be cast afterwards.
+
+    pyarrow would read a date as a number of days and not as text, so dates are read as timestamps.
+    """
+    if pa.types.is_date32(kind):
+        return pa.timestamp("s")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_read(field.type)) for field in kind.fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_read(kind.value_type)))
+    return kind
+
+
+def can_value_read(kind: pa.DataType) -> bool:
+    """Whether a value of that type can be read."""
+    if pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind):
+        return all(can_value_read(kind.field(at).type) for at in range(kind.num_fields))
+    return any(is_kind(kind) for is_kind in _TYPES)
+
+
+def _object(fields: Sequence[pa.Field]) -> Any:  # noqa: ANN401 - a type that msgspec decodes into.
+    types = {each.name: _type(each.type) | None for each in fields}
+    make: Any = TypedDict  # Only a call can make fields whose names are no identifiers.
+    return make("Object", types, total=False)
+
+
+def _type(kind: pa.DataType) -> Any:  # noqa: ANN401 - a type that msgspec decodes into.
+    if pa.types.is_struct(kind):
+        return _object(kind.fields)
+    if pa.types.is_list(kind):
+        return list[_type(kind.value_type) | None]  # type: ignore[misc]
+    if pa.types.is_map(kind):
+        return dict[_type(kind.key_type), _type(kind.item_type) | None]  # type: ignore[misc]
+    return next(found for is_kind, found in _TYPES.items() if is_kind(kind))
