@@ -1,6 +1,7 @@
 """No flipped bit of a spool or a stored fragment is served (W4), and no file is deleted for it (W7)."""
 
 import asyncio
+from hashlib import sha1
 from random import Random
 
 import pytest
@@ -108,6 +109,18 @@ def test_a_spool_that_does_not_have_its_sum_is_kept_and_not_served() -> None:
             again.read(again.begin, 1)
         spool.file.write_at(bit // 8, [good])
     assert not rebuild(disk, "s", plan).damage
+
+
+def test_what_stands_above_the_end_of_a_rebuilt_spool_goes_only_where_nobody_may_miss_it() -> None:
+    """After a reboot it was never acknowledged; otherwise it may have been, and stays."""
+    disk = SimDisk()
+    spool = spool_of(disk, [b"known", b" and more"])
+    digest = sha1(b"known", usedforsecurity=False).digest()
+    plan = SpoolPlan(spool.begin, ByteOffset(spool.begin + 5), digest, first_append=7)
+
+    for may_cut, size in ((False, 14), (True, 5)):
+        again = rebuild(disk, "s", plan, may_cut=may_cut)
+        assert (again.read(again.begin, 5), again.file.size()) == (b"known", size)
 
 
 def test_a_restored_spool_is_as_if_nothing_had_been_appended() -> None:

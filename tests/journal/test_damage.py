@@ -528,7 +528,7 @@ def test_a_repair_from_many_spool_files_opens_each_a_few_times() -> None:
     checkpoint = Checkpoint(Epoch(1), lost.begin, lost.end, b"?" * 20, 1, closed=tuple(closed))
     damaged = bytearray(encode_checkpoint(checkpoint))
     damaged[1] ^= 1
-    claims, plan = claims_of([bytes(damaged)], is_complete=True), replay(())
+    claims, plan = claims_of([bytes(damaged)], is_complete=True, is_tail=False), replay(())
     disk.count = 0
 
     assert not repair(disk, "s", plan, Witnesses(claims, NO_REGISTERS, is_based=False))
@@ -555,6 +555,6 @@ def test_a_checkpoint_behind_a_missing_record_does_not_tell_the_end(
 
     for suspects, is_whole in (([last], True), ([before, last], False)):
         plan = replay(())
-        claims = claims_of(suspects, is_complete=True)
+        claims = claims_of(suspects, is_complete=True, is_tail=False)
         assert repair(disk, "s", plan, Witnesses(claims, NO_REGISTERS, is_based=False)) == is_whole
         assert plan.end == 10, "what the checkpoint proves is kept in any case"

@@ -114,6 +114,7 @@ async def test_a_deleted_journal_leaves_nothing() -> None:
         await _idle()
         log = node.broker._context.log
         before = (log.streams(), beside_logs(disk))
+        open_count = node.broker._context.spools.open_count
         tasks = len(asyncio.all_tasks())
 
         for number in range(COUNT):
@@ -123,6 +124,7 @@ async def test_a_deleted_journal_leaves_nothing() -> None:
 
         assert (log.streams(), beside_logs(disk)) == before
         assert not [name for name in beside_logs(disk) if name.startswith("journals/spool/")]
+        assert node.broker._context.spools.open_count == open_count == 0
         assert shelf.objects == {}
         assert not node.keyspace.range("")
         assert node.broker.count == 0

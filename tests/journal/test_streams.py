@@ -369,6 +369,26 @@ async def test_a_refusal_for_want_of_a_file_lets_go_of_the_tail_that_waits_behin
         assert await append(replica, b"goes on") == (Status.OK, 2000)
 
 
+async def test_a_stream_that_finds_no_file_for_the_next_fragment_is_placed_when_one_is_free() -> None:
+    """journals.20: its client has sent all of its content, and waits as a small append does."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Shelf(None, {}), seed=1, crashes=crashes, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME, fragment=FragmentSpec(length=1 << 10)))
+        replica = await node.broker.replica(NAME)
+        assert await append(replica, b"x" * 2000) == (Status.OK, 0)
+        stream = StreamedAppend(replica, 1, None)
+        await stream.granted
+        stream.put(b"small")
+        faulty.plan(NO_ROLL)
+        stream.finish()
+        await asyncio.sleep(0.01)
+        assert not stream.answered.done()
+        faulty.plan()
+        assert await status_of(asyncio.wait_for(stream.answered, 5)) is Status.OK
+    assert not crashes
+
+
 async def test_an_append_that_a_refusal_for_want_of_a_file_lets_in_waits_for_a_file_itself() -> None:
     """It was refused at once, for a wait that had not begun, and so were all that a client sent behind it."""
     async with full_fragment() as (replica, faulty):

@@ -49,6 +49,17 @@ def test_columns_say_what_the_scan_says(framing: Framing, parts: list[bytes], ba
     ]
 
 
+@pytest.mark.parametrize("place", range(len(MAGIC)))
+def test_a_frame_whose_magic_word_is_damaged_is_passed_over(place: int) -> None:
+    """What stands at its length is no length: the frames behind it would be lost."""
+    good = framed(FIXED, UUID, b"body")
+    wrong = bytearray(good)
+    wrong[place] ^= 1
+
+    found = by_columns(FIXED, good + bytes(wrong) + good, 0)
+    assert [row[0] for row in found] == [0, 2 * len(good)]
+
+
 @settings(max_examples=200)
 @given(st.sampled_from([JSON_LINES, FIXED]), st.lists(pieces), st.data())
 def test_frames_do_not_depend_on_where_reads_are_cut(

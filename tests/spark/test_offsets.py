@@ -41,6 +41,13 @@ def test_batches_and_their_tasks_tile_every_journal(
         assert covered == {journal: position.offset for journal, position in end.items()}
 
 
+def test_a_batch_has_no_more_groups_than_tasks_though_its_last_span_is_one_byte() -> None:
+    """Spark starts a task for each group, and runs as many at once as were asked for."""
+    start, end = {"a/1": Position(0, 1)}, {"a/1": Position(10, 1)}
+
+    assert [len(tasks(start, end, {"a/1": [9]}, count)) for count in (1, 2, 3)] == [1, 2, 2]
+
+
 def test_a_limit_ends_at_an_index_point_where_one_is_inside() -> None:
     """There the next batch knows all producers without reading anything twice; elsewhere it still goes on."""
     start, head = {"a/1": Position(0, 1)}, {"a/1": Position(1000, 1)}

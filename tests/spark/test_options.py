@@ -1,5 +1,6 @@
 """What a user writes at the sink is judged before anything is appended."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ GOOD = {
         ({"createJournals": "yes"}, "option createJournals is 'yes', not 'true' or 'false'"),
         ({"mode": "atleastonce"}, "option mode is 'atleastonce', not 'exactly-once' or 'at-least-once'"),
         ({"mode": "at-least-once"}, "mode at-least-once has no commit journal"),
+        ({"mode": "at-least-once", "fence": ""}, "mode at-least-once has no commit journal"),
+        ({"mode": "at-least-once", "commitJournal": ""}, "mode at-least-once has no commit journal"),
         ({"fence": ""}, r"broadsheet\.spark\.start"),
         ({"checkpointLocation": ""}, "give option 'checkpointLocation' at writeStream"),
         ({"patience": "-1"}, "option patience is '-1'"),
@@ -160,6 +163,7 @@ def test_a_task_whose_journal_is_made_again_fails_and_writes_no_half_of_its_rows
             appender.flush()
         appender.close()
         assert client.journals.end("again/a") == 0
+        assert not [each for each in threading.enumerate() if each.name.startswith("broadsheet-append")]
 
 
 def test_what_tasks_did_for_another_batch_is_not_committed(tmp_path: Path) -> None:

@@ -30,6 +30,19 @@ async def test_an_idle_log_vouches_once_and_then_rests() -> None:
         assert bench.log.status().batch_count == before + 2
 
 
+@pytest.mark.parametrize("state", ["is_dead", "is_closed"])
+async def test_a_log_that_has_ended_vouches_for_nothing(state: str) -> None:
+    """After a failed sync nobody knows what is durable; a closed log has vouched, and may be let go of."""
+    async with opened(SimDisk()) as bench:
+        await bench.commit(A, b"last")
+        setattr(bench.log, state, True)
+        bench.log._vouch()
+        assert bench.log._idle.is_set()
+        setattr(bench.log, state, False)
+        bench.log._vouch()
+        assert not bench.log._idle.is_set()
+
+
 async def test_a_start_alone_needs_no_witness() -> None:
     """A boot frame is evidence for what came before it, and nobody was told of it."""
     async with opened(SimDisk(), config=AT_ONCE) as bench:

@@ -237,7 +237,7 @@ def replays(index: ProducerIndex, frames: Frames, start: int) -> dict[ProducerId
     if not undecided:
         return wanted
     ours = np.isin(frames.producer, np.fromiter(undecided, np.int64, len(undecided)))
-    for at in np.flatnonzero(ours & (frames.flags != Flag.CONTINUE) & (frames.clock != 0)).tolist():
+    for at in np.flatnonzero(ours & (frames.flags != Flag.CONTINUE)).tolist():
         producer, clock = ProducerId(int(frames.producer[at])), int(frames.clock[at])
         state = undecided.get(producer)
         is_ack = frames.flags[at] == Flag.ACK

@@ -44,12 +44,14 @@ def test_a_checkpoint_claims_its_closed_spools_and_its_open_one() -> None:
         is_spooled=True,
     )
 
-    found = claims_of([b"damaged", checkpoint, proposal], is_complete=True)
+    found = claims_of([b"damaged", checkpoint, proposal], is_complete=True, is_tail=False)
     assert spans(found) == [(0, 10, SUM, 0), (10, 30, OTHER, 0), (10, 42, SUM, 0)]
     assert (found.last_end, found.last) == (42, proposal)
-    assert claims_of([checkpoint, proposal], is_complete=False).last_end is None
-    assert claims_of([proposal, b"damaged"], is_complete=True).last_end is None
-    assert claims_of([], is_complete=True) == Claims([], None)
+    for is_tail, last in ((True, proposal), (False, b"")):
+        cut = claims_of([checkpoint, proposal], is_complete=False, is_tail=is_tail)
+        assert (cut.last_end, cut.last) == (None, last), "only behind a cut is the last that was found known"
+    assert claims_of([proposal, b"damaged"], is_complete=True, is_tail=False).last_end is None
+    assert claims_of([], is_complete=True, is_tail=False) == Claims([], None)
 
 
 @pytest.mark.parametrize(

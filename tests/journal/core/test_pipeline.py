@@ -448,6 +448,8 @@ def test_a_disk_that_fills_up_drops_what_is_staged() -> None:
     m.step(StreamEnded(stream=9, length=5), T0)
 
     assert m.step(Fullness(is_full=True), T0) == [Abort(stream=7, status=Status.STORE_UNHEALTHY)]
+    for stream in (7, 8):
+        assert m.step(ChunkStaged(stream=stream, length=5), T0) == [], "it was under way, and is dropped"
     assert m.step(StreamPlaced(stream=8), T0) == [persist(1, 8, 0, 5, stream=8)]
     assert m.step(Persisted(token=Token(1)), T0)[-1] == reply(9, Status.STORE_UNHEALTHY, 5, 5)
 

@@ -441,7 +441,6 @@ class Pipeline:
         effects += [Abort(stream=each, status=status) for each in self._staging.stop()]
         if self._tail.owner is not None and self._tail.owner.stream is not None:
             effects.append(Abort(stream=self._tail.owner.stream, status=status))
-        self._drain(effects)
 
     def _on_tick(self, _event: Tick, now: Instant, effects: list[Output]) -> None:
         for stream in self._staging.slow(now):

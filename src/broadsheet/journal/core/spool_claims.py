@@ -59,7 +59,7 @@ class Claims(msgspec.Struct, frozen=True):
     """How many of `claims`, at their end, are the last record's."""
 
 
-def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool = False) -> Claims:
+def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) -> Claims:
     """The claims of `suspects`, in log order.
 
     Args:
