@@ -260,10 +260,7 @@ async def test_a_damaged_spool_is_moved_aside_and_the_rest_goes_on() -> None:
     disk = await lived(is_vouched=True)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         await node.broker.replica(NAME)
-        housekeeping = node.broker._slots[NAME].housekeeping
-        assert housekeeping is not None
-        housekeeping.checkpoint()
-        await _idle()  # It is durable, and the log trimmed.
+        await checkpointed(node)
     flip(disk, *place_of(disk, CONTENT, ".spool"))
     async with running(disk, Shelf(None, {}), seed=3, crashes=crashes) as node:
         assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
@@ -389,10 +386,7 @@ async def test_a_second_try_to_accept_a_loss_keeps_what_the_first_one_moved_asid
     disk = await lived(is_vouched=True)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
         await node.broker.replica(NAME)
-        housekeeping = node.broker._slots[NAME].housekeeping
-        assert housekeeping is not None
-        housekeeping.checkpoint()
-        await _idle()
+        await checkpointed(node)
         assert await append(node, NAME, b"what only the log has, and will write again") is Status.OK
         await _idle()
     flip(disk, *place_of(disk, PARTS[0], ".spool"))

@@ -698,7 +698,6 @@ class Log:
             synced_bytes=self._synced_bytes,
             pending_bytes=self._pending_bytes,
             sync_ns_last=self._sync_ns,
-            stream_count=len(self.states),
             pinning=[LogStreamId(stream) for stream in self.pinning()],
             quarantined=[LogStreamId(s.stream) for s in flagged if s.is_quarantined],
             tail_cut=[LogStreamId(s.stream) for s in flagged if s.flags & RowFlag.TAIL_CUT],

@@ -177,7 +177,6 @@ class LogStatus(msgspec.Struct, frozen=True):
     """Payload bytes that are not durable yet."""
     sync_ns_last: int
     """How long the last write and sync took."""
-    stream_count: int
     pinning: list[LogStreamId]
     """Streams that pin the oldest segment."""
     quarantined: list[LogStreamId]
