@@ -507,14 +507,21 @@ async def test_an_older_copy_is_noticed_by_the_producer_index_that_is_stored() -
     assert not crashes
 
 
-def store_goes(root: Path) -> None:
-    """A file where its directory was."""
+def store_goes(root: Path, *, how: str) -> None:
+    """What an operator finds whose file system is not mounted: no directory, an empty one, or a file."""
     (root / "data" / "fragments").rename(root / "fragments.away")
-    (root / "data" / "fragments").write_bytes(b"")
+    if how == "a file":
+        (root / "data" / "fragments").write_bytes(b"")
+    elif how == "empty":
+        (root / "data" / "fragments").mkdir()
 
 
-def store_comes_back(root: Path) -> None:
-    (root / "data" / "fragments").unlink()
+def store_comes_back(root: Path, *, how: str) -> None:
+    if how == "a file":
+        (root / "data" / "fragments").unlink()
+    elif how == "empty":
+        (root / "data" / "fragments").rmdir()
+    assert not (root / "data" / "fragments").exists(), "no other store was made in its place"
     (root / "fragments.away").rename(root / "data" / "fragments")
 
 
@@ -522,8 +529,13 @@ async def content_of(client: Client, name: str) -> bytes:
     return b"".join([chunk.data async for chunk in client.journals.read(name)])
 
 
-async def test_a_node_whose_store_is_no_directory_serves_what_it_has(tmp_path: Path) -> None:
-    """The production store: it is opened when it is needed, and again when it is there."""
+@pytest.mark.parametrize("how", ["a file", "gone", "empty"])
+async def test_a_node_whose_store_is_not_there_serves_what_it_has(tmp_path: Path, how: str) -> None:
+    """The production store: it is opened when it is needed, and again when it is there.
+
+    A start made an absent one anew. Readers were told that their bytes were trimmed, fragments were stored
+    there, and the node lost sight of them when the file system was mounted.
+    """
     node, name = NodeProcess(tmp_path), "down/a"
     try:
         assert await node.start()
@@ -538,7 +550,7 @@ async def test_a_node_whose_store_is_no_directory_serves_what_it_has(tmp_path: P
                     break  # Only the store has the first fragment.
                 await asyncio.sleep(0.01)
         node.kill()
-        store_goes(tmp_path)
+        store_goes(tmp_path, how=how)
         assert await node.start(), (tmp_path / "node.log").read_text()
         async with broadsheet.connect(node.address) as client:
             assert (await client.journals.append(name, THIRD)).begin == len(FIRST + SECOND)
@@ -546,7 +558,7 @@ async def test_a_node_whose_store_is_no_directory_serves_what_it_has(tmp_path: P
             assert b"".join([chunk.data async for chunk in recent]) == SECOND + THIRD
             with pytest.raises(StoreUnhealthy, match="has not answered since the start"):
                 await content_of(client, name)
-            store_comes_back(tmp_path)
+            store_comes_back(tmp_path, how=how)
             await _until(client, name, 2)
             assert await content_of(client, name) == FIRST + SECOND + THIRD
     finally:
@@ -581,7 +593,7 @@ async def test_an_older_copy_put_back_while_the_store_was_down_stops_when_the_st
         async with broadsheet.connect(node.address) as client:
             for content in (b"x" * 3000, b"y" * 3000):
                 await client.journals.append(name, content)
-            store_comes_back(tmp_path)
+            store_comes_back(tmp_path, how="a file")
             assert "the fragment store knows offset" in await reason_of(client, name, "behind-index")
             for _ in range(2):
                 with pytest.raises(IndexHasGreaterOffset, match="knows offset"):

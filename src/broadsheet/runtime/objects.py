@@ -5,7 +5,8 @@ taken; then its directory is synced. Many processes may share a store. A crash l
 which is removed after an hour. Names are paths of `base.names`; the first segment `.partial` is reserved. The
 directory is opened at the first use, in a thread. So a store that is down stops only the callers that need
 it, and works again when it answers. If the directory is removed while it is open, every call fails until it
-is there again with its content. It is not made anew: an empty store would say that no object exists.
+is there again with its content. It is not made anew: an empty store would say that no object exists. Nor is
+it at a later start, if a `mark` tells that there was one: its file system may not be mounted yet.
 """
 
 import errno
@@ -46,13 +47,14 @@ class LocalObject(msgspec.Struct, frozen=True):
 class LocalObjects:
     """Objects below one directory."""
 
-    def __init__(self, root: Path, *, syncs: Syncs | None = None) -> None:
+    def __init__(self, root: Path, *, syncs: Syncs | None = None, mark: Path | None = None) -> None:
         """Note the directory; the first use makes it if absent, and opens it.
 
         Args:
             syncs: like that of `LocalDisk`.
+            mark: a file elsewhere that is made when the store is opened; if it is there, the store was.
         """
-        self._root, self._is_alone = root, syncs is None
+        self._root, self._is_alone, self._mark = root, syncs is None, mark
         self._syncs = Syncs() if syncs is None else syncs  # It outlives an opening that failed.
         self._workers = Workers("objects", POOL_THREADS)
         self._putting = Workers("objects-put", POOL_THREADS)
@@ -74,13 +76,13 @@ class LocalObjects:
         with self._opening:
             if self._opened is not None and self._opened.tree.is_removed():
                 self._must_be_open()
-                if not (self._root / PARTIAL_SEGMENT).is_dir():
-                    text = "the store's directory was removed: put it back with its content"
-                    raise OSError(errno.ESTALE, text, str(self._root))
+                self._must_be_there()
                 self._removed.append(self._opened)
                 self._opened, self._durable_directories = None, {"": None}
             if self._opened is None:
                 self._must_be_open()
+                if self._mark is not None and self._mark.exists():
+                    self._must_be_there()
                 disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
                 try:
                     disk.make_dir(PARTIAL_SEGMENT)
@@ -90,6 +92,10 @@ class LocalObjects:
                     disk.close()
                     raise
                 self._opened = disk
+                if self._mark is not None:
+                    with suppress(OSError):  # On a full disk: the next opening makes it.
+                        self._mark.parent.mkdir(exist_ok=True)
+                        self._mark.touch()
             return self._opened
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:
@@ -135,6 +141,14 @@ class LocalObjects:
     def _must_be_open(self) -> None:
         if self._is_closed:
             raise OSError(errno.EBADF, "the store is closed", str(self._root))
+
+    def _must_be_there(self) -> None:
+        if not (self._root / PARTIAL_SEGMENT).is_dir():
+            text = (
+                "the store's directory was removed, or is not mounted: put it back with its content; if that"
+                f" is lost, make an empty directory {PARTIAL_SEGMENT} in it"
+            )
+            raise OSError(errno.ESTALE, text, str(self._root))
 
     def _put_anew(self, name: str, body: Iterable[Buffer]) -> bool:
         """Call `_put`, and once more if a directory that we had made was removed meanwhile."""

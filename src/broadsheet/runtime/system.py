@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ from broadsheet.runtime.time import LoopTimers, SystemTime
 
 OWN_STORE: Final = "fragments"
 """Where a node keeps objects that no URL sends elsewhere: below its data directory."""
+
+MARKS: Final = "stores"
+"""Where a node notes which stores it has opened: an empty file for each, below its data directory."""
 
 
 def system_ports(disk: LocalDisk, *, crash: Crash) -> Ports:
@@ -44,7 +48,8 @@ class LocalStores:
         """Make stores on demand.
 
         Args:
-            own: the directory of the node's own store, whose URL is empty.
+            own: the directory of the node's own store, whose URL is empty. Beside it is noted which stores
+                there are: one that is missing at a later start is down, and is not made anew.
             syncs: what the process knows of failed syncs.
         """
         self._own, self._syncs = own, syncs
@@ -58,5 +63,6 @@ class LocalStores:
         """
         root = local_root(url) if url else self._own
         if root not in self._stores:
-            self._stores[root] = LocalObjects(root, syncs=self._syncs)
+            mark = self._own.parent / MARKS / sha256(bytes(root)).hexdigest()
+            self._stores[root] = LocalObjects(root, syncs=self._syncs, mark=mark)
         return self._stores[root]
