@@ -21,8 +21,8 @@ class Work:
         )
         self.steps = FirstSteps(ports, WireLimits(turn_time_max=Duration(3 * MILLISECOND)))
 
-    async def do(self, number: int, flow: str = "a") -> None:
-        await self.steps.turn(flow)
+    async def do(self, number: int, flow: str = "a", connection: int = 0) -> None:
+        await self.steps.turn(flow, connection)
         self.now = Instant(self.now + MILLISECOND)
         self.done.append(number)
 
@@ -66,6 +66,21 @@ async def test_callers_take_turns_so_that_a_crowd_keeps_nobody_waiting() -> None
     await asyncio.wait(others, timeout=5)
 
     assert len(work.done) < 20
+    await asyncio.wait(crowd, timeout=5)
+    assert [number for number in work.done if number < 1000] == list(range(300))
+    work.steps.check()
+
+
+async def test_connections_of_one_caller_take_turns() -> None:
+    """Without tokens all programs of a machine are one caller: one append waited behind 7,000, for 28 s."""
+    work = Work()
+    crowd = [asyncio.ensure_future(work.do(number)) for number in range(300)]
+    await asyncio.sleep(0)
+    others = [asyncio.ensure_future(work.do(1000 + number, connection=number)) for number in range(1, 4)]
+    await asyncio.wait(others, timeout=5)
+
+    assert len(work.done) < 20
+    work.steps.check()
     await asyncio.wait(crowd, timeout=5)
     assert [number for number in work.done if number < 1000] == list(range(300))
     work.steps.check()

@@ -3,12 +3,14 @@
 A server starts tasks while it works on a connection, and their first steps follow in the next turn. Most take
 20 us; an append that closes a fragment takes a millisecond, and a hundred of them may begin together. So a
 task asks for its turn before its first step. Those that come when the time is used up wait: callers take
-turns, and those of one caller keep their order.
+turns, and so do the connections of one caller. Those of one connection keep their order.
 Source: wire.5; access.6.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 from typing import Final
 
 from broadsheet.base.time import Instant, after
@@ -17,6 +19,8 @@ from broadsheet.wire.limits import WireLimits
 
 WOKEN_MAX: Final = 128
 """Waiting tasks that look at the clock in one turn."""
+
+Waiter = asyncio.Future[None]
 
 
 class FirstSteps:
@@ -27,32 +31,41 @@ class FirstSteps:
         self._ends: Instant | None = None
         """When the time of this turn is used up; None if nothing of it is."""
         self._is_armed = False
-        self._waiting: dict[str, dict[object, asyncio.Future[None]]] = {}
-        """By caller."""
+        self._waiting: dict[str, dict[object, dict[object, Waiter]]] = {}
+        """By caller and connection."""
 
-    async def turn(self, flow: str) -> None:
-        """Return in a turn that has time for a first step of the caller `flow`: this one, if nobody waits."""
+    async def turn(self, flow: str, connection: object) -> None:
+        """Return in a turn that has time for a first step: this one, if nobody waits.
+
+        Args:
+            flow: the caller.
+            connection: one of its connections.
+        """
         if not self._waiting and self._has_time():
             return
         place = object()
         try:
             while True:
-                line = self._waiting.setdefault(flow, {})
+                line = self._waiting.setdefault(flow, {}).setdefault(connection, {})
                 waiter = line[place] = asyncio.get_running_loop().create_future()
                 self._arm()
                 await waiter
                 if self._has_time():
                     return
         finally:
-            line = self._waiting.pop(flow)
+            lines = self._waiting.pop(flow)
+            line = lines.pop(connection)
             del line[place]
             if line:
-                self._waiting[flow] = line  # Behind the other callers.
+                lines[connection] = line  # Behind the other connections.
+            if lines:
+                self._waiting[flow] = lines  # Behind the other callers.
 
     def check(self) -> None:
         """Assert the invariants."""
         assert self._is_armed or not self._waiting, "tasks wait, and no next turn is asked for"
-        assert all(self._waiting.values()), "no empty line"
+        lines = [line for others in self._waiting.values() for line in (others, *others.values())]
+        assert all(lines), "no empty line"
 
     def refresh(self) -> None:
         """Note that a turn begins. Its tasks follow in the queue of the loop."""
@@ -77,13 +90,22 @@ class FirstSteps:
             self._arm()  # Behind those that were woken, so that it finds who still waits.
 
     def _wake(self) -> None:
-        lines = deque(iter(line.values()) for line in self._waiting.values())
-        for _ in range(WOKEN_MAX):
-            if not lines:
-                return
-            waiter = next(lines[0], None)
-            if waiter is None or waiter.done():  # Those behind one that has not gone on yet must wait.
-                lines.popleft()
-                continue
+        callers = (_in_turns(map(_asleep, lines.values())) for lines in self._waiting.values())
+        for waiter in islice(_in_turns(callers), WOKEN_MAX):
             waiter.set_result(None)
-            lines.rotate(-1)  # One of each caller, then the second of each.
+
+
+def _asleep(line: dict[object, Waiter]) -> Iterator[Waiter]:
+    """Those of a connection that may go on: who stands behind one that was woken and has not, must wait."""
+    return takewhile(lambda waiter: not waiter.done(), line.values())
+
+
+def _in_turns(lines: Iterable[Iterator[Waiter]]) -> Iterator[Waiter]:
+    """The first of each line, then the second of each."""
+    waiting = deque(islice(lines, WOKEN_MAX))
+    while waiting:
+        line = waiting.popleft()
+        for waiter in line:
+            yield waiter
+            waiting.append(line)
+            break

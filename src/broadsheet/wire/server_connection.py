@@ -622,7 +622,7 @@ class RequestTasks:
 
     async def _answer(self, stream: int, work: Awaitable[Reply], method: Method) -> None:
         try:
-            await self._connection.server.first_steps.turn(self._connection.flow)
+            await self._connection.server.first_steps.turn(self._connection.flow, self._connection)
             self._connection.reply(stream, await work, method)
         except asyncio.CancelledError:
             raise
@@ -631,7 +631,7 @@ class RequestTasks:
 
     async def _open_run(self, stream: int, work: Awaitable[RunOpened], _method: Method) -> None:
         try:
-            await self._connection.server.first_steps.turn(self._connection.flow)
+            await self._connection.server.first_steps.turn(self._connection.flow, self._connection)
             self._connection.runs.accept(stream, await work)
         except asyncio.CancelledError:
             raise
