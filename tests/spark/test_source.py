@@ -37,8 +37,8 @@ from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import source
 from broadsheet.spark.offsets import Position, Span
-from broadsheet.spark.read import rows_of
-from broadsheet.spark.source import BatchReader, Sources, StreamReader
+from broadsheet.spark.read import META_DDL, rows_of
+from broadsheet.spark.source import BatchReader, BroadsheetDataSource, Sources, StreamReader
 
 X = StructType([StructField("x", LongType())])
 
@@ -72,6 +72,48 @@ def test_a_column_may_have_any_of_these_types(kind: DataType, text: bytes, value
     span = Span("none", 0, len(line))
     rows = [*rows_of(begun(JSON_LINES), lambda begin, end: iter([line[begin:end]]), span, shape)]
     assert [row["x"] for batch in rows for row in batch.to_pylist()] == [value]
+
+
+def rows_of_line(line: bytes, schema: str, **options: str) -> list[dict[str, object]]:
+    kind = StructType.fromDDL(schema)
+    assert isinstance(kind, StructType)
+    shape = Sources({"address": "none:1", "journals": "none", **options}).shape(kind)
+    span = Span("some/j", 0, len(line))
+    found = rows_of(begun(JSON_LINES), lambda begin, end: iter([line[begin:end]]), span, shape)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+@pytest.mark.usefixtures("spark")  # Spark parses the columns.
+def test_a_field_that_is_named_like_a_meta_column_is_read() -> None:
+    """Whoever had a field `offset` or `journal` got ours in its place, or an error over its type."""
+    line = b'{"offset":"first","journal":7,"value":{"end":0.5},"m":1}\n'
+    schema = "offset string, journal int, value struct<end: double>, m struct<journal: string, end: bigint>"
+
+    assert rows_of_line(line, schema, metaColumn="m") == [
+        {
+            "offset": "first",
+            "journal": 7,
+            "value": {"end": 0.5},
+            "m": {"journal": "some/j", "end": len(line)},
+        }
+    ]
+    data = BroadsheetDataSource({"schema": "offset string", "metaColumn": "m"})
+    assert data.schema() == f"offset string, `m` STRUCT<{META_DDL}>"
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("bigint", r"column m is named by option metaColumn.*\['m'\] are none of value, journal"),
+        ("struct<end: bigint, other: int>", r"\['other'\] are none of value, journal"),
+        ("struct<end: int>", "column end is int64, and the schema says int32"),
+    ],
+)
+def test_a_meta_column_that_is_no_such_struct_is_refused(kind: str, words: str) -> None:
+    """Its fields would be null, or its rows those of a field of the message."""
+    with pytest.raises(LocalProtocolError, match=words):
+        rows_of_line(b"", f"m {kind}", metaColumn="m")
 
 
 def test_a_column_without_nulls_does_not_go_with_rows_of_nulls() -> None:

@@ -65,6 +65,9 @@ def test_every_type_is_read_as_it_was_written(spark: Any, node: Any, tmp_path: P
         found = spark.read.format("broadsheet").options(**given).schema(wanted.schema).load()
         assert [*VALUES] == [field.dataType.simpleString() for field in wanted.schema.fields[1:]]
         assert found.orderBy("id").collect() == wanted.collect()
+        given |= {"schema": "id bigint, journal string", "metaColumn": "m"}
+        described = spark.read.format("broadsheet").options(**given).load().selectExpr("journal", "m.journal")
+        assert described.collect() == [(None, out)] * 2
         first = found.where("id = 1").drop("void").dropna()
         assert first.count() == 1, "the values, and not only nulls"
     finally:
@@ -77,6 +80,7 @@ def ddl(columns: str) -> StructType:
     return schema
 
 
+@pytest.mark.usefixtures("spark")  # Spark parses the columns.
 @pytest.mark.parametrize("column", REFUSED)
 def test_a_type_that_a_message_cannot_have_is_refused_by_name(column: str) -> None:
     """Spark's error was a KeyError of a task, and a variant was written as the bytes that Spark keeps."""

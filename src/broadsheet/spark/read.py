@@ -77,23 +77,56 @@ class Shape:
         malformed: Malformed = Malformed.FAIL,
         is_committed: bool = True,
         replay_bytes_max: int = REPLAY_BYTES_MAX,
+        meta_column: str = "",
     ) -> None:
+        """Judge the columns.
+
+        Args:
+            meta_column: the struct that has the meta columns as its fields. Without it they stand beside the
+                columns that are parsed from a message.
+
+        Raises:
+            LocalProtocolError: a meta column has another type. ConfigError: a column cannot be null.
+        """
         self.columns = columns
+        self.meta_column = meta_column
         self.replay_bytes_max = replay_bytes_max
         self.malformed = malformed
         self.is_committed = is_committed
-        for field in columns:
-            if field.name in META and field.type != META[field.name]:
+        described = [field for field in columns if field.name in META]
+        if meta_column:
+            described = [each for field in columns if field.name == meta_column for each in _fields(field)]
+        for field in described:
+            if field.type != META[field.name]:
                 raise LocalProtocolError(
                     f"column {field.name} is {META[field.name]}, and the schema says {field.type}: correct it"
                 )
-        self.parsed = pa.schema([field for field in columns if field.name not in META])
+        self.parsed = pa.schema([field for field in columns if not self.is_meta(field.name)])
         strict = [field.name for field in self.parsed if not field.nullable]
         if strict and malformed is Malformed.KEEP:
             raise ConfigError(
                 f"columns {strict} are NOT NULL, and with option malformed=keep a message that does not "
                 "parse is a row of nulls: let the columns be null, or set malformed to 'drop' or 'fail'"
             )
+
+    def is_meta(self, name: str) -> bool:
+        """Whether a column describes the message, and is not parsed from it."""
+        return name == self.meta_column if self.meta_column else name in META
+
+
+def _fields(column: pa.Field) -> list[pa.Field]:
+    """The fields of the struct that describes a message.
+
+    Raises:
+        LocalProtocolError: it is no struct, or a field is no meta column.
+    """
+    fields = column.type.fields if pa.types.is_struct(column.type) else [column]
+    if strange := [field.name for field in fields if field.name not in META]:
+        raise LocalProtocolError(
+            f"column {column.name} is named by option metaColumn, so it is a struct of meta columns: "
+            f"{strange} are none of {', '.join(META)}"
+        )
+    return list(fields)
 
 
 def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:
@@ -196,7 +229,9 @@ def _batches(framing: Framing, rows: Rows, span: Span, shape: Shape) -> Iterator
         table, good = parser(framing, shape.parsed).parse(values)
         keep = _judge(good, part, span, shape)
         columns = [
-            _meta(field.name, part, values, span, good) if field.name in META else table.column(field.name)
+            _described(field, part, values, span, good)
+            if shape.is_meta(field.name)
+            else table.column(field.name)
             for field in shape.columns
         ]
         columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in columns]
@@ -217,6 +252,13 @@ def _judge(good: Bool, frames: Frames, span: Span, shape: Shape) -> Bool | None:
     text = f"broadsheet: dropped {len(bad)} malformed messages of {span.journal}, first at {first}\n"
     sys.stderr.write(text)
     return good
+
+
+def _described(column: pa.Field, frames: Frames, values: Values, span: Span, good: Bool) -> pa.Array:
+    if column.name in META and not pa.types.is_struct(column.type):
+        return _meta(column.name, frames, values, span, good)
+    parts = [_meta(field.name, frames, values, span, good) for field in column.type.fields]
+    return pa.StructArray.from_arrays(parts, fields=column.type.fields)
 
 
 def _meta(name: str, frames: Frames, values: Values, span: Span, good: Bool) -> pa.Array:

@@ -62,6 +62,8 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
         "journal from its begin.",
         "schema": "The columns to parse from each message, as DDL. Without it there are only the meta "
         "columns.",
+        "metaColumn": "The name of a struct column that holds the meta columns. Without it they are columns "
+        "of their own, and a field of a message that is named like one of them cannot be read.",
         "startingOffsets": "Where a new query begins: `earliest` (the default), or a JSON object that gives "
         "a byte offset for each journal.",
         "startingInsideFrame": "What to do if a starting offset is inside a frame: `fail` (the default), or "
@@ -108,6 +110,7 @@ class Sources:
         self.malformed = Malformed(given.choice("malformed", [each.value for each in Malformed], "fail"))
         self.is_committed = given.flag("readCommitted", default=True)
         self.replay_bytes_max = given.count("maxReplayMemory", REPLAY_BYTES_MAX)
+        self.meta_column = given.text("metaColumn")
         self.inside_frame = given.choice("startingInsideFrame", ("fail", "next"), "fail")
         self._told: dict[str, None] = {}
 
@@ -119,6 +122,7 @@ class Sources:
             malformed=self.malformed,
             is_committed=self.is_committed,
             replay_bytes_max=self.replay_bytes_max,
+            meta_column=self.meta_column,
         )
 
     def revisions(self) -> dict[str, int]:
@@ -340,8 +344,9 @@ class BroadsheetDataSource(DataSource):
 
     def schema(self) -> str:
         """The parsed columns of option `schema`, and the meta columns."""
-        parsed = self.options.get("schema", "")
-        return f"{parsed}, {META_DDL}" if parsed else META_DDL
+        parsed, struct = self.options.get("schema", ""), self.options.get("metaColumn", "")
+        described = f"`{struct}` STRUCT<{META_DDL}>" if struct else META_DDL
+        return f"{parsed}, {described}" if parsed else described
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
