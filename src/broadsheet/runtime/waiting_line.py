@@ -35,8 +35,9 @@ class WaitingLine:
 
     def wake(self) -> None:
         """Let those that wait go on."""
-        woken, self._waiting = self._waiting, {}
-        self._woken.add(partial(_go_on, waiter) for waiter in woken)
+        if woken := self._waiting:
+            self._waiting = {}
+            self._woken.add(partial(_go_on, waiter) for waiter in woken)
 
 
 def _go_on(waiter: "asyncio.Future[None]") -> None:
