@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import Status, StoreUnhealthy
 from broadsheet.journal.config import CLOSED_MIN
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import JournalSpec
-from broadsheet.journal.opening import contradiction
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.wal.config import KIB

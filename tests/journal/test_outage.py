@@ -8,9 +8,9 @@ import pytest
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Status
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.journal.opening import contradiction
 from broadsheet.journal.seal_files import SEAL_NAME, copy_out
 from broadsheet.journal.spool_file import create
 from simulator.disk import SimDisk

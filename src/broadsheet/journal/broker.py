@@ -28,6 +28,7 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.journal.context import Context
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
     SPEC_PREFIX,
@@ -42,14 +43,12 @@ from broadsheet.journal.deletion import finish_delete
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
-from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, give_up, look, spans_of
+from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, give_up, look, move_epoch, spans_of
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
     OPEN_RETRY_MIN,
     Keys,
-    contradiction,
-    move_epoch,
     open_journal,
     stream_of,
 )

@@ -18,11 +18,11 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.config import MIB
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
-from broadsheet.journal.opening import contradiction
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.remedies import badly_stored, not_stored
 from broadsheet.journal.replica import Replica

@@ -3,8 +3,8 @@
 Offsets are bytes. `look` reports every lost span and the head at which appends would go on. `give_up` moves
 damaged and unproven files aside, and writes a seal without a reason, which tells the next opening the
 decision. No byte is deleted. No offset that a reader may have seen is used again: the head goes on at or
-above every offset that a key, the store, a record or a file names. Source: journals.12, journals.15;
-`docs/protocols/journals.md` "Remedies".
+above every offset that a key, the store, a record or a file names. Then `move_epoch` puts the epoch key.
+Source: journals.12, journals.15; `docs/protocols/journals.md` "Remedies".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +12,16 @@ from typing import Final
 
 import msgspec
 
-from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy, Unknown
+from broadsheet.base.types import ByteOffset, Revision
+from broadsheet.errors import Corrupt, InvalidArgument, Refused, StoreUnhealthy, Unknown
+from broadsheet.journal.context import Context
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import RegisterState
 from broadsheet.journal.core.seal import Lost, Seal
-from broadsheet.journal.keys import decode_epoch, decode_registers
-from broadsheet.journal.messages import LostSpan
+from broadsheet.journal.core.spec import epoch_key, spec_key
+from broadsheet.journal.keys import EpochValue, Member, decode_epoch, decode_registers, encode_epoch
+from broadsheet.journal.messages import JournalInfo, LostSpan
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
@@ -33,6 +35,7 @@ from broadsheet.journal.seal_files import (
     write_seal,
 )
 from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, ModRevisionIs, Put
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -232,3 +235,30 @@ def _move_tail(replica: Replica, name: str, *, begin: int, keep: int) -> None:
         file.sync()
     finally:
         file.close()
+
+
+async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: ByteOffset) -> None:
+    """Put an epoch key that names `head` and this node's data, after an operator accepted the loss.
+
+    Raises:
+        Unknown: the key was not put, or it changed meanwhile. The loss is accepted: look again.
+    """
+    name = info.name
+    value = EpochValue(
+        members=(Member(node=context.node, incarnation=context.incarnation),), start=head, sum=EMPTY_SUM
+    )
+    known = keys.epoch.mod_revision if keys.epoch is not None else Revision(0)
+    compares: list[Compare] = [
+        CreateRevisionIs(spec_key(name), info.create_revision),
+        ModRevisionIs(epoch_key(name), known),
+    ]
+    put = Put(epoch_key(name), encode_epoch(value))
+    try:
+        outcome = await context.keyspace.transact(compares, [put], is_upkeep=True)
+    except Refused as error:
+        raise Unknown(
+            f"journal {name}: its loss is accepted, but its epoch key was not moved: {error}; look again:"
+            f" {accept_loss(name)}"
+        ) from error
+    if not outcome.succeeded:
+        raise Unknown(f"journal {name}: its epoch key changed meanwhile; look again")

@@ -7,21 +7,19 @@ the lock of the data directory makes this node the primary, and the end of its o
 the journal then opens for readers only, with the reason. Source: journals.1, 2, 5, 14, 15; log.15.
 """
 
-import asyncio
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from hashlib import sha1
-from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.base.types import ByteOffset, Epoch, JournalName, LogStreamId, Revision
-from broadsheet.errors import Corrupt, Refused, Unknown
+from broadsheet.base.types import ByteOffset, Epoch, LogStreamId, Revision
+from broadsheet.errors import Unknown
 from broadsheet.journal.context import Context
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.attempts import Attempts
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.fragment_index import Index
@@ -43,13 +41,11 @@ from broadsheet.journal.remedies import accept_loss, reset_head, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
-from broadsheet.journal.spool_file import SpoolFile, ask_again, create, first_above, rebuild, spool_name
+from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
-READ_BYTES: Final = 1 << 20
-"""How much of a spool file is compared at a time."""
 SPOOL_DIRECTORY: Final = "journals/spool"
 LOG_DIRECTORY: Final = "journals/log"
 IDENTITY_STREAM: Final = LogStreamId(0)
@@ -186,82 +182,6 @@ def _awaited(plan: RecoveryPlan, spools: Sequence[SpoolFile]) -> list[Fragment]:
         for each in plan.spools
         if each.begin not in here
     ]
-
-
-class Contradiction(NamedTuple):
-    """The result of comparing the store with the spool files."""
-
-    reason: str
-    """Why they contradict each other; empty if they do not."""
-    spools: dict[ByteOffset, None]
-    """The begins of the spool files whose bytes differ from the store's."""
-
-
-async def contradiction(
-    disk: Disk, name: JournalName, spools: Sequence[SpoolFile], fragments: Sequence[Fragment]
-) -> Contradiction:
-    """Compare the spans that the store and the spool files both have.
-
-    The store may have the first part of a fragment that has grown since, because a restart continues the open
-    fragment. If an older copy of the data directory was put back, its bytes differ from the stored ones
-    (J10).
-
-    Args:
-        spools: by offset.
-
-    Raises:
-        OSError: no descriptor is free, or the disk reads nothing, so a file cannot be compared now. That is
-            not a contradiction.
-    """
-    reason, doubted = "", dict[ByteOffset, None]()
-    begin = spools[0].begin if spools else max((each.end for each in fragments), default=0)
-    fragments = [each for each in fragments if each.end > begin]  # Of 100,000 few are left: 5 ms, not 140.
-    stored = dict.fromkeys((each.begin, each.end, each.sum) for each in fragments)
-    for fragment in fragments:
-        # The spool of a stored fragment may have been removed. Then nothing contradicts the fragment.
-        from_here = islice(spools, first_above(spools, fragment.begin), None)
-        shared = [*takewhile(partial(_begins_below, fragment.end), from_here)]
-        if not shared:
-            continue
-        span = fragment.begin, fragment.end
-        same = next((each for each in shared if (each.begin, each.end) == span), None)
-        if same is not None and (same.damage or (*span, same.digest()) in stored):
-            continue  # Damage has its own reason. If the store has two contents, the index reports that.
-        is_within = shared[0].begin <= fragment.begin and fragment.end <= shared[-1].end
-        try:
-            if is_within and await _digest(disk, shared, fragment) == fragment.sum:
-                continue
-            text = (
-                f"journal {name}: the fragment store has {fragment.name}, which is not what the spool files"
-                " have there: was an older copy of the data directory put back? Nothing is overwritten:"
-                f" put the newer copy back, or go on with the store's: {accept_loss(name)}"
-            )
-        except Corrupt as error:
-            text = str(error)
-        reason = reason or text
-        doubted |= dict.fromkeys(each.begin for each in shared)
-    return Contradiction(reason, doubted)
-
-
-def _begins_below(end: ByteOffset, spool: SpoolFile) -> bool:
-    return spool.begin < end
-
-
-async def _digest(disk: Disk, spools: Sequence[SpoolFile], fragment: Fragment) -> bytes:
-    """The SHA-1 of a fragment's range in the spool files."""
-    digest = sha1(usedforsecurity=False)
-    for spool in spools:
-        for at in range(max(spool.begin, fragment.begin), min(spool.end, fragment.end), READ_BYTES):
-            length = min(READ_BYTES, spool.end - at, fragment.end - at)
-            try:
-                piece = spool.read(ByteOffset(at), length)
-            except Corrupt:
-                await ask_again(disk, spool, ByteOffset(at), ByteOffset(at + length))
-                piece = spool.read(ByteOffset(at), length)
-            digest.update(piece)
-            # Read on the loop, not in a thread: each append changes the last block of the open spool.
-            await asyncio.sleep(0)
-    return digest.digest()
 
 
 def _rebuild(
@@ -460,30 +380,3 @@ async def _begin_epoch(
     if not outcome.succeeded:
         raise Unknown(f"journal {name}: its keys changed while it was opened; open it again")
     return Epoch(outcome.revision)
-
-
-async def move_epoch(context: Context, info: JournalInfo, keys: Keys, *, head: ByteOffset) -> None:
-    """Put an epoch key that names `head` and this node's data, after an operator accepted the loss.
-
-    Raises:
-        Unknown: the key was not put, or it changed meanwhile. The loss is accepted: look again.
-    """
-    name = info.name
-    value = EpochValue(
-        members=(Member(node=context.node, incarnation=context.incarnation),), start=head, sum=EMPTY_SUM
-    )
-    known = keys.epoch.mod_revision if keys.epoch is not None else Revision(0)
-    compares: list[Compare] = [
-        CreateRevisionIs(spec_key(name), info.create_revision),
-        ModRevisionIs(epoch_key(name), known),
-    ]
-    put = Put(epoch_key(name), encode_epoch(value))
-    try:
-        outcome = await context.keyspace.transact(compares, [put], is_upkeep=True)
-    except Refused as error:
-        raise Unknown(
-            f"journal {name}: its loss is accepted, but its epoch key was not moved: {error}; look again:"
-            f" {accept_loss(name)}"
-        ) from error
-    if not outcome.succeeded:
-        raise Unknown(f"journal {name}: its epoch key changed meanwhile; look again")
