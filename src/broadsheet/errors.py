@@ -150,7 +150,7 @@ class OffsetNotYetAvailable(Refused):
 
 
 class Trimmed(Refused):
-    """The requested data was deleted on purpose."""
+    """No fragment has the requested data: an operator gave it up, or moved its objects out of the store."""
 
     status = Status.TRIMMED
 

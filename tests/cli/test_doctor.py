@@ -209,6 +209,7 @@ def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
         finding = checks.store_check(root)
         counted = get(found["nodes"][0]["addresses"]["http"], "/metrics")[1]
         store.unlink()
+        (store / ".partial").mkdir(parents=True)
         end = time.monotonic() + SECONDS_MAX
         while checks.store_check(root).verdict is Verdict.BAD and time.monotonic() < end:
             time.sleep(0.05)
@@ -216,7 +217,7 @@ def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
 
     assert finding.verdict is Verdict.BAD
     assert finding.text.count("the fragment store has not answered") == 1, "two have one reason"
-    assert "Not a directory" in finding.text
+    assert "put it back with its content" in finding.text
     assert "broadsheet_journals_unstored 2.0" in counted
 
 
@@ -238,6 +239,26 @@ def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) 
     assert thorough.returncode == 1
     assert "BAD  fragments: 1 of 2 cannot be read: fragment a/b/" in thorough.stdout
     assert "restore it from a copy of the store" in thorough.stdout
+
+
+def test_a_damaged_fragment_of_a_store_elsewhere_is_found(tmp_path: Path) -> None:
+    """`journals.store` names it. Doctor, which the error of a read names, found nothing to look at."""
+    root, journal = tmp_path / "c", tmp_path / "elsewhere" / "a" / "b"
+    Cluster.make(root, count=1, port_offset=0, has_any_port=True)
+    with (root / "n1.toml").open("a") as file:
+        file.write(f'[journals]\nstore = "file://{tmp_path}/elsewhere/"\n')
+    journal.mkdir(parents=True)
+    digest = sha1(b"whole", usedforsecurity=False).hexdigest()
+    fragment = journal / f"{0:016x}-{5:016x}-{digest}.raw"
+    fragment.write_bytes(b"whole")
+    sound = fragments_check(root)
+    fragment.write_bytes(b"wHole")
+
+    assert (sound.verdict, sound.text) == (
+        Verdict.GOOD,
+        f"1 in {tmp_path}/elsewhere have the content that their names say",
+    )
+    assert "1 of 1 cannot be read: fragment a/b/" in fragments_check(root).text
 
 
 def test_two_stored_contents_of_one_range_are_found_where_somebody_asks(tmp_path: Path) -> None:
