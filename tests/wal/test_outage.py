@@ -6,14 +6,15 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
-from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, BatchHeader
+from broadsheet.wal.extents import Extents, extents_path, unpack
+from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, ERA_MAX, BatchHeader
 from broadsheet.wal.opening import next_batch
 from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
 from broadsheet.wal.survey import lap_files, survey
 from simulator.disk import SimDisk
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
-from tests.wal.harness import A, B, C, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log, payloads
 from tests.wal.one_stream import ROOMY
 from tests.wal.test_relief import SEGMENT, TIGHT, roll_on
 from tests.wal.test_shorter import image_of
@@ -209,6 +210,35 @@ async def test_whole_lives_that_a_start_could_not_read_do_not_count_behind_what_
         assert not found.is_quarantined
         kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
         assert any(b"hidden-2" in content for content in kept)
+        await abandon(bench)
+
+
+@pytest.mark.parametrize("count", [2, 6])
+async def test_starts_in_one_outage_write_rising_numbers(count: int, outage: Outage) -> None:
+    """The second could not read what the first one wrote, and began the same era: both counted in turns."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"old")
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
+    end = image_of(disk)[name].index(b"old") // BLOCK_BYTES + 1
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=end), LASTING))
+    for seed in (2, 3):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        told = unpack(image_of(disk)[extents_path(DIRECTORY)], "extents")
+        assert told is not None
+        assert told.era == seed - 1, "durable before the boot batch, and not when a file is filled next"
+        for n in range(count if seed == 2 else 1):
+            await bench.commit(A, b"start-%d-%d" % (seed, n))
+        await abandon(bench)
+    outage.clear()
+    for seed in (4, 5):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records) == [b"old", b"start-3-0"]
+        assert not found.is_quarantined
         await abandon(bench)
 
 
@@ -438,5 +468,8 @@ def test_an_era_is_above_that_of_each_batch_which_a_start_saw() -> None:
     """Its survey may have read a batch that its walk could not: no era may be begun twice."""
     header = BatchHeader(0, 1, 1, 4, (1 << COUNT_BITS) + 9, 4096, 0, 1, BATCH_BYTES, 0, 0, crc32c(b""), 0)
     found = survey(0, Content.of(bytes(BLOCK_BYTES) + header.pack().ljust(BLOCK_BYTES, b"\0")), "a file")
-    assert next_batch([found], header._replace(batch=7), is_blind=True) == (2 << COUNT_BITS) + 8
-    assert next_batch([found], header, is_blind=False) == (1 << COUNT_BITS) + 10
+    extents = Extents(SimDisk(), DIRECTORY, log_id=1, told=None)
+    assert next_batch([found], header, extents, is_blind=False) == (1 << COUNT_BITS) + 10
+    assert next_batch([found], header._replace(batch=7), extents, is_blind=True) == (2 << COUNT_BITS) + 8
+    extents.era = ERA_MAX
+    assert next_batch([found], header, extents, is_blind=True) == (ERA_MAX << COUNT_BITS) + 10

@@ -23,7 +23,7 @@ EXTENTS_MAGIC: Final = b"BSWALEXT"
 SLOT_BYTES: Final = BLOCK_BYTES
 SLOTS: Final = 2
 HEAD: Final = Struct("<8sIIQQII")
-"""magic, version, crc of the slot with this field zero, log id, sequence, count of segments, zeros."""
+"""magic, version, crc of the slot with this field zero, log id, sequence, count of segments, era."""
 CRC_AT: Final = 12
 BLOCKS: Final = Struct("<I")
 """For each segment, by index: how many blocks of 4 KiB are filled."""
@@ -36,6 +36,8 @@ class Told(NamedTuple):
     sequence: int
     filled: dict[int, int]
     """Bytes filled, by index of the segment. Files that were never filled are missing."""
+    era: int = 0
+    """The newest era of batch numbers, though the disk may read no batch of it."""
 
 
 class Extents:
@@ -46,6 +48,8 @@ class Extents:
         self._disk, self._directory, self._log_id = disk, directory, log_id
         self._sequence = told.sequence if told is not None else 0
         self.filled = dict(told.filled) if told is not None else {}
+        self.era = told.era if told is not None else 0
+        self._is_told = told is not None
         self._file: File | None = None
 
     def raise_to(self, index: int, end: int) -> None:
@@ -70,6 +74,16 @@ class Extents:
                 self._write(filled)
             self.filled = dict(filled)
 
+    def begin_era(self, era: int) -> None:
+        """Record durably that an era begins: the next start may not be able to read a batch of it.
+
+        Raises:
+            OSError: the disk refused or failed.
+        """
+        self.era = era
+        if self._is_told:  # Otherwise a slot without lengths would hide that segments are shorter.
+            self._write(self.filled)
+
     def renew(self) -> None:
         """Make the file and its name durable: a first start that was killed may have synced neither.
 
@@ -90,7 +104,7 @@ class Extents:
             if self._file.size() < SLOTS * SLOT_BYTES:
                 self._file.write_at(0, [bytes(SLOTS * SLOT_BYTES)])  # It never grows later.
         sequence = self._sequence + 1
-        slot = pack(Told(self._log_id, sequence, dict(filled)))
+        slot = pack(Told(self._log_id, sequence, dict(filled), self.era))
         self._file.write_at(sequence % SLOTS * SLOT_BYTES, [slot])
         self._file.sync()
         if self._sequence == 0:
@@ -110,7 +124,7 @@ def pack(told: Told) -> bytes:
     blocks = b"".join(BLOCKS.pack(told.filled.get(index, 0) // BLOCK_BYTES) for index in range(count))
 
     def whole(crc: int) -> bytes:
-        head = HEAD.pack(EXTENTS_MAGIC, VERSION, crc, told.log_id, told.sequence, count, 0)
+        head = HEAD.pack(EXTENTS_MAGIC, VERSION, crc, told.log_id, told.sequence, count, told.era)
         return (head + blocks).ljust(SLOT_BYTES, b"\0")
 
     return whole(crc32c(whole(0)))
@@ -129,9 +143,10 @@ def unpack(content: bytes, name: str) -> Told | None:
 def _slot(slot: bytes, name: str) -> Told | None:
     if len(slot) < SLOT_BYTES:
         return None
-    magic, version, crc, log_id, sequence, count, _ = HEAD.unpack_from(slot)
+    magic, version, crc, log_id, sequence, count, era = HEAD.unpack_from(slot)
     if magic != EXTENTS_MAGIC or crc32c(slot[:CRC_AT] + bytes(4) + slot[CRC_AT + 4 :]) != crc:
         return None
     require_version(version, name)
     blocks = BLOCKS.iter_unpack(slot[HEAD.size : HEAD.size + BLOCKS.size * min(count, SEGMENTS_MAX)])
-    return Told(log_id, sequence, {index: n * BLOCK_BYTES for index, (n,) in enumerate(blocks) if n})
+    filled = {index: n * BLOCK_BYTES for index, (n,) in enumerate(blocks) if n}
+    return Told(log_id, sequence, filled, era)

@@ -39,7 +39,7 @@ ERA_MAX: Final = (1 << 64 - COUNT_BITS) - 1
 
 
 def era_of(batch: int) -> int:
-    """How many starts before the batch could not read all blocks, and at most `ERA_MAX`."""
+    """The era of a batch: how many starts before it could not read all blocks, and at most `ERA_MAX`."""
     return batch >> COUNT_BITS
 
 
@@ -49,8 +49,8 @@ def batches_between(before: int, after: int) -> int:
 
 
 def batch_after(batch: int, era: int) -> int:
-    """The number of the next write, in `era` or the last one."""
-    return min(era, ERA_MAX) << COUNT_BITS | batch % (1 << COUNT_BITS) + 1
+    """The number of the next write, in `era`."""
+    return era << COUNT_BITS | batch % (1 << COUNT_BITS) + 1
 
 
 # --- segment header --------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from broadsheet.errors import ConfigError
 from broadsheet.ports import NO_SPACE, Disk, DiskLock, File
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.config import BLOCK_BYTES, MIB, WALConfig
-from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Told, extents_path, unpack
+from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, SLOTS, Extents, Told, extents_path, unpack
 from broadsheet.wal.format import (
+    ERA_MAX,
     VERSION,
     BatchHeader,
     FrameHeader,
@@ -161,7 +162,7 @@ def _open_locked(
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
     free = _usable(segments, result.free if result else list(segments.files))
-    number = next_batch(found, result.last if result else None, is_blind=bool(unread))
+    number = next_batch(found, result.last if result else None, segments.extents, is_blind=bool(unread))
     opened = OpenedLog(lock, segments, result, free, number, lacks_streams=lacks_streams)
     remains = result.remains if result is not None else []
     if result is None and lacks_streams:
@@ -193,12 +194,15 @@ def _usable(segments: Segments, free: Sequence[int]) -> list[int]:
     return [index for index in free if index not in segments.unread]
 
 
-def next_batch(found: Sequence[Found], last: BatchHeader | None, *, is_blind: bool) -> int:
+def next_batch(found: Sequence[Found], last: BatchHeader | None, extents: Extents, *, is_blind: bool) -> int:
     """The number of the boot batch: in an era of its own, if the disk could not read all blocks."""
     if last is None:
         return 1
-    era = max(era_of(segment.newest.batch) for segment in found if segment.newest is not None)
-    return batch_after(last.batch, era + is_blind)
+    era = max(extents.era, *(era_of(each.newest.batch) for each in found if each.newest is not None))
+    if is_blind and era < ERA_MAX:
+        era += 1
+        extents.begin_era(era)
+    return batch_after(last.batch, era)
 
 
 def _refuse_foreign(directory: str, names: Sequence[str]) -> None:
