@@ -143,6 +143,16 @@ def test_uuids_by_column_are_those_of_the_scalar(clocks: list[int], flags: int) 
     assert ids_of(raw)[1].tolist() == clocks
 
 
+def test_many_frames_may_be_longer_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is one frame's, however far from the begin of what is read it stands."""
+    monkeypatch.setattr(module, "FRAME_BYTES_MAX", 100)
+
+    for framing in (JSON_LINES, FIXED):
+        one, longest = framed(framing, UUID, b'{"x":1}'), framed(framing, UUID, b'{"x":12345}')
+        assert len(longest) <= 100
+        assert len(by_columns(framing, one * 20 + longest, 0)) == 21
+
+
 @pytest.mark.parametrize(("framing", "partial"), [(JSON_LINES, b"x"), (FIXED, b"x")])
 def test_an_unfinished_frame_may_be_as_long_as_a_whole_one(
     framing: Framing, partial: bytes, monkeypatch: pytest.MonkeyPatch

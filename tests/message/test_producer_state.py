@@ -127,6 +127,16 @@ def test_who_goes_on_behind_a_forgotten_span_reads_what_its_producer_sent_later(
     assert sequence(after, frames_of(FIXED, rest, behind), behind).rows.tolist() == [0, 2]
 
 
+def test_a_hole_forgets_open_spans_and_keeps_the_clocks_of_all_others() -> None:
+    """Else messages that were committed before the hole would be committed again behind it."""
+    closed = ProducerState(Clock(7 << 32), Clock(7 << 32), NOT_OPEN, ByteOffset(5))
+    opened = ProducerState(Clock(3 << 32), Clock(4 << 32), ByteOffset(6), ByteOffset(9))
+    states = {ProducerId(1): closed, ProducerId(2): opened}
+    index = behind_hole(ProducerIndex(framing=FIXED, offset=ByteOffset(9), states=states), ByteOffset(100))
+
+    assert (index.offset, index.states, index.forgotten) == (100, {1: closed}, {2: 3})
+
+
 def test_a_roll_back_ends_a_forgotten_span_for_good() -> None:
     """Its producer said that nothing of it counts, so that what follows is whole."""
     index = ProducerIndex(framing=FIXED, offset=ByteOffset(9), forgotten={ProducerId(1): 1 << 28})

@@ -155,6 +155,18 @@ def test_a_span_that_goes_on_is_committed_from_where_it_began() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("script", "start"), [("A9o", 0), ("A9a", SIZE), ("A1a", 0)], ids=["outside", "read before", "old"]
+)
+def test_what_commits_no_part_of_an_open_span_wants_none_of_it_read_again(script: str, start: int) -> None:
+    """Reading a span again costs what lies between, of every other producer too."""
+    sequencer = Sequencer(begun(FIXED))
+    for frame in journal("A1a A2c"):
+        sequencer.step(frame)
+
+    assert replays(sequencer.index(), columns(journal(script)), start) == {}
+
+
 def test_ranks_of_clocks_are_small() -> None:
     """A run's number stands above them in 64 bits: ranks as large as clocks would leave it no room."""
     clocks = np.array([1 << 62, (1 << 62) + 5, 1 << 62], np.uint64)

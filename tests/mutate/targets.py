@@ -79,6 +79,7 @@ TARGETS = (
             "tests/spark/test_commits.py",
             "tests/spark/test_offsets.py",
             "tests/spark/test_options.py",
+            "tests/spark/test_checkpoint.py",
         ),
         (("pipeline", 1, 20),),
     ),

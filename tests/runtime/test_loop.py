@@ -7,14 +7,14 @@ import pytest
 from broadsheet.runtime.loop import run
 
 
-@pytest.mark.parametrize(("plain", "module"), [(False, "uvloop"), (True, "asyncio.unix_events")])
-def test_the_loop_is_the_one_that_was_asked_for(plain: bool, module: str) -> None:
+@pytest.mark.parametrize(("asked", "module"), [({}, "uvloop"), ({"plain": True}, "asyncio.unix_events")])
+def test_the_loop_is_the_one_that_was_asked_for(asked: dict[str, bool], module: str) -> None:
     """The first is a third faster, the second is everywhere."""
 
     async def main() -> str:
         return type(asyncio.get_running_loop()).__module__
 
-    assert run(main(), plain=plain) == module
+    assert run(main(), **asked) == module
 
 
 def test_the_loop_is_closed_whatever_main_raises() -> None:

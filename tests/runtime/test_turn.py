@@ -67,6 +67,7 @@ def test_a_flusher_that_raises_ends_the_node_and_not_the_turns() -> None:
         raise KeyError("a bug")
 
     turn.at_end(Rank.LOG, fail)
+    turn.at_end(Rank.WIRE, lambda: ran.append("answers of a turn that is wrong"))
     clock.turn()
     turn.at_end(Rank.LOG, lambda: ran.append("next"))
     clock.turn()

@@ -284,6 +284,19 @@ def test_a_start_asks_for_the_fence_again_before_it_acknowledges(desk: Desk) -> 
     assert isinstance(failed.error, Fenced)
 
 
+def test_a_start_that_was_overtaken_looks_again_and_fences_over_the_newer_one(desk: Desk) -> None:
+    """Whoever starts last goes on; it took itself for fenced, and the query ended."""
+    create = desk.one(StartAsked())
+    assert isinstance(create, Create)
+    (look,) = desk.step(Appended(create.call, 0))
+    (fence,) = desk.registers(look, author="f0")
+    (look,) = desk.refuse(fence, RegisterMismatch("registers"))
+    (again,) = desk.registers(look, author="f2")
+
+    assert isinstance(again, Append)
+    assert (again.check, again.union) == (REGISTERS | {"author": "f2"}, {"author": "f1"})
+
+
 def planned(desk: Desk, at: int, older: bytes | Exception, content: bytes) -> dict[ProducerId, Clock]:
     """The reusable producers of a plan: the newest commit lies at `at`, and `older` right before it."""
     (read,) = desk.registers(desk.one(PlanAsked()), at=str(at))

@@ -225,6 +225,30 @@ async def test_a_reset_begins_a_stream_anew_at_any_offset() -> None:
         assert (found.first_offset, found.next_offset, payloads(found.records)) == (1000, 1001, [b"new"])
 
 
+async def test_a_stream_that_the_log_does_not_know_may_begin_with_a_reset() -> None:
+    """A snapshot is installed on a new replica: its next record has the offset that the others have."""
+    disk = SimDisk()
+    async with opened(disk) as bench:
+        bench.log.reset(A, Offset(1000), Generation(2), lambda: None, crc=77)
+        assert (bench.log.streams(), bench.log.chain(A)) == ([A], 77)
+        assert await bench.commit(A, b"new", generation=2) == 1000
+    assert await read_all(disk) == {A: [b"new"]}
+
+
+async def test_a_record_that_fits_a_segment_only_without_the_rows_of_all_streams_is_refused() -> None:
+    """The first batch of each segment has a row of every stream: the record was placed where no room was."""
+    config = msgspec.structs.replace(SMALL, record_bytes_max=56 << 10, batch_bytes_max=60 << 10)
+    async with opened(SimDisk(), config=config) as bench:
+        await bench.settled()
+        await bench.commit(A, bytes(56 << 10))
+        for stream in range(2, 200):
+            bench.send(LogStreamId(stream), b"x")
+        await bench.settled()
+        with pytest.raises(TooLarge, match="does not fit into a segment"):
+            bench.send(A, bytes(56 << 10))
+        assert await bench.commit(A, b"small") == 1
+
+
 async def test_a_dropped_stream_is_gone_and_its_id_begins_at_zero() -> None:
     """A journal was deleted, and another of the same id begins."""
     disk = SimDisk()

@@ -6,6 +6,7 @@ import time
 import msgspec
 import pytest
 
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Throttled
 from broadsheet.wal import LogFull, StreamQuarantined, WALConfig
@@ -231,6 +232,21 @@ async def test_what_a_trim_asks_for_in_the_turn_of_a_close_ends_nothing() -> Non
         await asyncio.sleep(0)
     assert errors == []
     assert bench.crashes == []
+
+
+async def test_requests_to_flush_are_repeated_after_twice_the_time_up_to_a_bound() -> None:
+    """Whoever cannot flush yet is not asked a thousand times a second, and not after an hour either."""
+    config = msgspec.structs.replace(TIGHT, retry_delay=Duration(SECOND))
+    async with opened(SimDisk(), config=config) as bench:
+        reclaimer, loop = bench.log._reclaimer, asyncio.get_running_loop()
+        waits = []
+        for count in range(1, 7):
+            reclaimer._asked_count = count
+            reclaimer._arm()
+            assert reclaimer._timer is not None
+            waits.append(round(reclaimer._timer.when() - loop.time()))
+            reclaimer.close()
+    assert waits == [1, 2, 4, 8, 8, 8]
 
 
 async def test_nobody_is_asked_while_a_segment_is_copied_or_after_a_failure_of_the_disk() -> None:

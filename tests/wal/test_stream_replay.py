@@ -112,6 +112,16 @@ def test_a_row_to_which_no_run_leads_voids_nothing() -> None:
     assert list(replay.held) == [0]
 
 
+def test_a_stream_of_which_no_row_tells_begins_at_its_first_run() -> None:
+    """Frames that are salvaged between damaged headers have no row: nothing of them would be served."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(5, 7, 0, 0, 20, 60, 1, 4096, 1))
+    replay.run(FoundRun(7, 8, 0, 20, 40, 60, 1, 8192, 2))
+    verdict = replay.judge(9, is_suspect=True)
+
+    assert (verdict.first, [held.offset for held in verdict.held]) == (5, [5, 7])
+
+
 def test_a_start_that_cut_a_new_branch_holds_all_runs_of_the_old_one() -> None:
     """The torn batch held runs of a stream begun anew at the same offsets; its drop was lost with it."""
     replay = StreamReplay(1)

@@ -225,7 +225,6 @@ class Batch:
                 streams[stream].sealed(base)
         for state, end in self.copied:
             state.moved(end, base)
-        self.copied.clear()
 
     def encode(self, *, log_id: int, durable: int, chain: int) -> Encoded:
         """The bytes of the batch. Payloads above 1 KiB are passed on without a copy.
