@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import broadsheet
+from broadsheet.base.types import JournalName
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, Refused, Throttled, Unknown
-from broadsheet.journal.client_batches import STREAMS_KEPT
+from broadsheet.errors import BroadsheetError, Refused, Throttled, Unknown, Unreachable
+from broadsheet.journal.client_batches import STREAMS_KEPT, Batches
 from tests.journal.node_process import CONFIG, NodeProcess
 
 NAME = "runs/a"
@@ -149,6 +153,33 @@ async def test_an_append_sends_what_its_content_was_when_it_was_called(tmp_path:
             assert sorted((await content_of(client, 0)).split()) == [b"first", b"later"]
     finally:
         node.kill()
+
+
+class Away:
+    """A node that cannot be reached."""
+
+    async def open_run(self, *_: Any, **__: Any) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_appends_that_are_late_together_cost_little_more_than_their_timeouts() -> None:
+    """Each was looked for among all: of 20,000 that a node did not take, the loop stood still for 18 s."""
+    caller: Any = Away()
+    batches, count = Batches(caller, JournalName(NAME)), 20_000
+
+    async def timeout() -> None:
+        async with asyncio.timeout(0.1):
+            await asyncio.get_running_loop().create_future()
+
+    async def cpu_seconds(late: Callable[[], Awaitable[object]], error: type[Exception]) -> float:
+        begun = time.process_time()
+        told = await asyncio.gather(*(late() for _ in range(count)), return_exceptions=True)
+        assert all(type(each) is error for each in told)
+        return time.process_time() - begun
+
+    alone = await cpu_seconds(timeout, TimeoutError)
+    assert await cpu_seconds(lambda: batches.append(b"x", 0.1), Unreachable) < 6 * alone
+    await batches.close()
 
 
 async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> None:

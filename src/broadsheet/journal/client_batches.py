@@ -78,7 +78,8 @@ class Batches:
         """What the node takes in one run, if that is less; known once a stream is open."""
         self._stream: ClientRunStream | None = None
         self._ready: list[Waiter] = []
-        self._unsent: list[Waiter] = []  # Taken from `_ready`, and waiting for a stream.
+        self._unsent: dict[asyncio.Future[Commit], None] = {}
+        """Those of appends that were certainly not sent."""
         self._sender: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answering: dict[asyncio.Task[None], None] = {}
@@ -96,17 +97,20 @@ class Batches:
         """
         future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
         self._ready.append((content, future))
+        self._unsent[future] = None
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
         try:
             async with asyncio.timeout(within):
                 return await future
         except TimeoutError:
-            if any(waiter is future for _, waiter in (*self._ready, *self._unsent)):
+            if future in self._unsent:
                 raise not_sent(self._journal, within) from None
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; it may be appended"
             ) from None
+        finally:
+            self._unsent.pop(future, None)
 
     async def append_many(self, contents: Sequence[Buffer], within: float) -> Sequence[Commit]:
         """Append all of `contents` in order, in frames of up to 1 MiB, or of what the node takes if less.
@@ -196,14 +200,15 @@ class Batches:
                 if not batch:
                     break
                 try:
-                    self._unsent = batch
                     stream = await self._open()
-                    batch, self._unsent = self._fitting(_wanted(batch)), []
+                    batch = self._fitting(_wanted(batch))
                     if not batch:
                         continue
+                    for _, waiter in batch:
+                        self._unsent.pop(waiter, None)
                     future = await stream.submit([content for content, _ in batch])
                 except BroadsheetError as error:
-                    self._stream, self._unsent = None, []
+                    self._stream = None
                     _fail(batch, error)
                     continue
                 except asyncio.CancelledError:
@@ -257,7 +262,8 @@ class Batches:
             _fail(batch, error)
             return
         self._drop(stream)
-        self._ready[:0] = batch
+        self._ready[:0] = batch = _wanted(batch)
+        self._unsent |= dict.fromkeys(waiter for _, waiter in batch)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
