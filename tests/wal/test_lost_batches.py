@@ -133,6 +133,24 @@ async def test_behind_lost_first_batches_every_stream_that_no_later_row_names_is
     assert told[C].flags & RowFlag.QUARANTINED
 
 
+async def test_a_stream_that_began_behind_lost_batches_is_sound() -> None:
+    """W6: a batch since has a row of each stream that may have lost something; a new one is none of them."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    for number in range(4):
+        await bench.commit(A, noise(number, 300))
+    lost = batches_of(disk.state.image())[-3:-1]
+    while bench.log.pool.head < 2:
+        await bench.commit(B, noise(1, 6000))
+    await bench.commit(B, b"before the last")
+    await bench.commit(C, b"new")
+    await abandon(bench)
+    told = read_image(without(disk.state.image(), lost))
+
+    assert told[A].flags & RowFlag.QUARANTINED
+    assert ([each.payload for each in told[C].held], told[C].flags) == ([b"new"], 0)
+
+
 @pytest.mark.parametrize("laps", [2, 8])
 async def test_a_damaged_header_of_the_first_batch_in_a_segment_is_told(laps: int) -> None:
     """W2: a batch in a segment that was never used, or used long ago, whose frames alone are left.

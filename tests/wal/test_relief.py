@@ -274,15 +274,19 @@ async def test_nobody_is_asked_while_a_segment_is_copied_or_after_a_failure_of_t
         assert await is_asked()
 
 
-@pytest.mark.parametrize(("free", "is_copied"), [(1, True), (2, False)])
+@pytest.mark.parametrize(
+    ("free", "asked", "is_copied"),
+    [(1, 1, True), (2, 1, False), (2, 2, True)],
+    ids=["short", "first", "again"],
+)
 async def test_a_mostly_dead_segment_is_copied_at_once_only_where_the_reserve_is_all_that_is_free(
-    free: int, *, is_copied: bool
+    free: int, asked: int, *, is_copied: bool
 ) -> None:
-    """Else its streams are asked first: a flush that was made anyway is cheaper than a copy."""
+    """Else its streams are asked first, once: a flush that was made anyway is cheaper than a copy."""
     async with opened(SimDisk()) as bench:
         pool, reclaimer = bench.log.pool, bench.log._reclaimer
         await bench.commit(B, b"old")
-        reclaimer._asked_at, reclaimer._asked_count = pool.head, 1
+        reclaimer._asked_at, reclaimer._asked_count = pool.head, asked
         while len(pool.free) > free:
             pool.free.pop()
         assert reclaimer._may_copy(is_mostly_dead=True) == is_copied

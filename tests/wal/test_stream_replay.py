@@ -122,6 +122,31 @@ def test_a_stream_of_which_no_row_tells_begins_at_its_first_run() -> None:
     assert (verdict.first, [held.offset for held in verdict.held]) == (5, [5, 7])
 
 
+def test_a_cut_has_the_generation_of_the_last_run_that_it_keeps() -> None:
+    """The next append may carry no lower one: that would be an older author's."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    replay.row(Row(1, 0, 2, 0, 20, 0), 1)
+    replay.run(FoundRun(2, 4, 5, 20, 40, 60, 1, 8192, 2))
+    replay.row(Row(1, 0, 6, 5, 60, 0), 2)
+    verdict = replay.judge(2, is_suspect=False)
+
+    assert verdict.flags == RowFlag.TAIL_CUT
+    assert verdict.point == (4, 5, 40)
+
+
+def test_a_cut_keeps_no_run_of_another_branch_where_the_stream_begins() -> None:
+    """All before it was trimmed, so that only the seed tells whose it is: a reset was lost between them."""
+    replay = StreamReplay(1)
+    replay.row(Row(1, 2, 2, 0, 20, 0), 1)
+    replay.run(FoundRun(2, 4, 0, 99, 40, 60, 1, 8192, 2))
+    replay.row(Row(1, 2, 6, 0, 60, 0), 2)
+    verdict = replay.judge(2, is_suspect=False)
+
+    assert verdict.flags & RowFlag.QUARANTINED
+    assert verdict.point == (6, 0, 60)
+
+
 def test_a_start_that_cut_a_new_branch_holds_all_runs_of_the_old_one() -> None:
     """The torn batch held runs of a stream begun anew at the same offsets; its drop was lost with it."""
     replay = StreamReplay(1)
