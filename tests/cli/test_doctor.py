@@ -228,6 +228,7 @@ def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) 
     )
     journal = store / "a" / "b"
     journal.mkdir(parents=True)
+    (store / ".partial").mkdir()
     for at, content, stored in ((0, b"sound", b"sound"), (5, b"whole", b"wHole")):
         digest = sha1(content, usedforsecurity=False).hexdigest()
         (journal / f"{at:016x}-{at + 5:016x}-{digest}.raw").write_bytes(stored)
@@ -248,6 +249,7 @@ def test_a_damaged_fragment_of_a_store_elsewhere_is_found(tmp_path: Path) -> Non
     with (root / "n1.toml").open("a") as file:
         file.write(f'[journals]\nstore = "file://{tmp_path}/elsewhere/"\n')
     journal.mkdir(parents=True)
+    (tmp_path / "elsewhere" / ".partial").mkdir()
     digest = sha1(b"whole", usedforsecurity=False).hexdigest()
     fragment = journal / f"{0:016x}-{5:016x}-{digest}.raw"
     fragment.write_bytes(b"whole")
@@ -261,11 +263,26 @@ def test_a_damaged_fragment_of_a_store_elsewhere_is_found(tmp_path: Path) -> Non
     assert "1 of 1 cannot be read: fragment a/b/" in fragments_check(root).text
 
 
+def test_a_mount_point_without_its_store_is_not_made_one(tmp_path: Path) -> None:
+    """A node asked again, found an empty store there, and reads of acknowledged bytes were `Trimmed`."""
+    data_dir = Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True).data_dir("n1")
+    store = data_dir / "fragments"
+    store.mkdir(parents=True)
+    (store / "NOT_MOUNTED").touch()
+
+    found = fragments_check(tmp_path / "c")
+
+    assert found.verdict is Verdict.WARNING
+    assert "is not mounted" in found.text
+    assert [each.name for each in store.iterdir()] == ["NOT_MOUNTED"]
+
+
 def test_two_stored_contents_of_one_range_are_found_where_somebody_asks(tmp_path: Path) -> None:
     """journals.10: each has the content of its name, and neither is served; doctor said that all was well."""
     data_dir = Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True).data_dir("n1")
     journal = data_dir / "fragments" / "a"
     journal.mkdir(parents=True)
+    (data_dir / "fragments" / ".partial").mkdir()
     for content in (b"sound", b"other"):
         digest = sha1(content, usedforsecurity=False).hexdigest()
         (journal / f"{0:016x}-{5:016x}-{digest}.raw").write_bytes(content)

@@ -60,7 +60,7 @@ async def _looked_at(store: Path) -> tuple[int, list[str]]:
 
     count, damaged = 0, list[str]()
     firsts = dict[tuple[str, int, int], Fragment]()
-    objects = LocalObjects(store)
+    objects = LocalObjects(store, mark=store)  # A directory that is no store is not made one.
     try:
         for each in await objects.list(""):
             directory, _, name = each.name.rpartition("/")
