@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -144,12 +145,13 @@ class Session:
         assert self.covering is not None
         target = self.target_of[module]
         tests = self.covering.tests(target, module, code, place)
+        notice = partial(worker.noticed, is_of_loading=self.covering.is_of_loading(module, code, place))
         while tests:
-            failed = worker.noticed(module, self._seconds(tests))
+            failed = notice(module, self._seconds(tests))
             if failed is None:
                 break
             by, text = failed
-            if by not in tests or worker.noticed(module, self._seconds([by]), patience=2) is not None:
+            if by not in tests or notice(module, self._seconds([by]), patience=2) is not None:
                 return f"{by}\n{text}"
             tests = tests[tests.index(by) + 1 :]  # It failed by chance: the machine has other work too.
         for words in simulations(target):

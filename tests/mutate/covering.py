@@ -40,11 +40,10 @@ class Covering:
 
     def tests(self, target: Target, module: str, code: str, place: tuple[int, int]) -> list[str]:
         """The tests of `target` that run the statement at `place`, in the order to run them."""
-        lines = self._of(module)
-        begin, end = statement(code, place)
-        found = frozenset[str]().union(*(lines.get(line, ()) for line in range(begin, end)))
+        found = self._contexts(module, code, place)
         if IMPORTING in found:
-            found = frozenset[str]().union(*lines.values()) - {IMPORTING} or frozenset(self.seconds)
+            ran = frozenset[str]().union(*self._of(module).values())
+            found = ran - {IMPORTING} or frozenset(self.seconds)
             found |= {each for each in self.seconds if each.startswith(EVERYWHERE)}
         stem = f"/test_{Path(module).stem}.py::"
 
@@ -56,6 +55,14 @@ class Covering:
         asked.sort(key=order)
         until = accumulate(self.seconds[each] for each in asked)
         return [each for each, seconds in zip(asked, until, strict=True) if seconds <= ASKED_SECONDS_MAX]
+
+    def is_of_loading(self, module: str, code: str, place: tuple[int, int]) -> bool:
+        """Whether the statement at `place` runs while modules are loaded, so that a fork comes too late."""
+        return IMPORTING in self._contexts(module, code, place)
+
+    def _contexts(self, module: str, code: str, place: tuple[int, int]) -> frozenset[str]:
+        lines, (begin, end) = self._of(module), statement(code, place)
+        return frozenset[str]().union(*(lines.get(line, ()) for line in range(begin, end)))
 
     def _of(self, module: str) -> dict[int, frozenset[str]]:
         if module not in self._lines:

@@ -180,7 +180,27 @@ def test_the_head_of_a_loop_is_no_part_of_its_body() -> None:
     assert statement(code, (9, 8)) == (9, 10)
 
 
-MODULE = "LIMIT = 3\n\n\ndef is_small(x):\n    return x < LIMIT\n\n\ndef forgotten():\n    return 1\n"
+MODULE = """LIMIT = 3
+
+
+def is_small(x):
+    return x < LIMIT
+
+
+def forgotten():
+    return 1
+
+
+def table():
+    return [7]
+
+
+TABLE = table()
+
+
+def is_known(x):
+    return x in TABLE
+"""
 TESTS = """
 import sys
 
@@ -197,6 +217,9 @@ def test_large():
 
 def test_limit():
     assert thing.LIMIT == 3
+
+def test_table():
+    assert thing.is_known(7)
 
 def test_hurry():
     assert "tests.mutate.measuring" not in sys.modules
@@ -226,7 +249,11 @@ def test_a_change_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
     def noticed(place: tuple[int, int], was: str, will: str) -> str | None:
         tests = covering.tests(target, module, MODULE, place)
         (worker.directory / module).write_text(MODULE.replace(was, will))
-        found = worker.noticed(module, {each: covering.seconds[each] for each in tests})
+        found = worker.noticed(
+            module,
+            {each: covering.seconds[each] for each in tests},
+            is_of_loading=covering.is_of_loading(module, MODULE, place),
+        )
         return found and found[0].rpartition("::")[2]
 
     try:
@@ -238,6 +265,7 @@ def test_a_change_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> None:
         assert noticed((5, 4), "return x < LIMIT", "while True: pass") in ("test_small", "test_large")
         assert noticed((1, 8), "LIMIT = 3", "LIMIT = 1") is not None
         assert noticed((1, 8), "LIMIT = 3", "LIMIT = = 1") == "loading"
+        assert noticed((13, 12), "[7]", "[8]") == "test_table", "the function has run when a fork begins"
         (worker.directory / module).write_text(MODULE)
         (worker.directory / "src/broadsheet/named.py").write_text("SIZE = 6\n")
         found = worker.noticed("src/broadsheet/named.py", covering.seconds)

@@ -47,20 +47,23 @@ class Worker:
         self._server: Server | None = None
 
     def noticed(
-        self, module: str, tests: Mapping[str, float], *, patience: float = 1
+        self, module: str, tests: Mapping[str, float], *, patience: float = 1, is_of_loading: bool = False
     ) -> tuple[str, str] | None:
         """The first of `tests` that fails now that the file of `module` has changed, and what it says.
 
         Args:
             tests: Names, in the order to run them, and how many seconds each took when it was measured.
             patience: How many times as long as usual each may take.
+            is_of_loading: The changed line runs while modules are loaded: they are loaded anew.
         """
         limits = {
             test: patience * max(TEST_SECONDS_MIN, TEST_TIMES * seconds) for test, seconds in tests.items()
         }
         if self._server is None:
             self._server = Server(self.directory, self._tests)
-        answer = self._server.ask(module, limits)
+        answer: dict[str, Any] = {"must_be_loaded": True}
+        if not is_of_loading:
+            answer = self._server.ask(module, limits)
         if "must_be_loaded" in answer:
             fresh = Server(self.directory, list(dict.fromkeys(each.partition("::")[0] for each in tests)))
             answer = fresh.ask("", limits) if fresh.tests else {"test": "loading", "text": ""}

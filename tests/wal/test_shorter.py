@@ -21,6 +21,7 @@ from broadsheet.wal.extents import EXTENTS_NAME, SLOT_BYTES, Told, extents_path,
 from broadsheet.wal.format import FRAME_ALIGN, RowFlag
 from broadsheet.wal.inspection import inspected
 from broadsheet.wal.segments import segment_name
+from broadsheet.wal.survey import shorter
 from simulator.crashstates import crash_states
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState, Tape
@@ -509,3 +510,8 @@ async def test_a_length_that_only_the_page_cache_has_is_written_before_it_is_tol
     assert not bench.log.is_unknown(LATE)
     assert payloads((await bench.found(A)).records) == [b"acknowledged", b"and again"]
     await abandon(bench)
+
+
+def test_of_a_log_that_was_never_begun_no_file_is_missing() -> None:
+    """Its first start would not use these files, and hold every stream for lost."""
+    assert shorter([], None) == []

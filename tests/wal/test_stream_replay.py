@@ -1,7 +1,7 @@
 """What the last batch, cut short, must not make forgotten of a stream that was damaged before it (W6)."""
 
 from broadsheet.wal.format import FrameHeader, Kind, Row, RowFlag
-from broadsheet.wal.stream_replay import FoundRun, StreamReplay
+from broadsheet.wal.stream_replay import FoundRun, StreamReplay, Suspect
 
 
 def test_a_reset_that_was_cut_off_leaves_its_stream_quarantined() -> None:
@@ -36,6 +36,19 @@ def test_after_a_reset_the_stream_begins_where_it_says() -> None:
     verdict = replay.judge(3, is_suspect=False)
 
     assert (verdict.first, verdict.held, verdict.flags) == (5, [], 0)
+
+
+def test_after_a_reset_nothing_of_the_life_before_is_a_suspect() -> None:
+    """Its domain would take a damaged record of the old content for one of the new."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(0, 2, 0, 0, 20, 60, 1, 4096, 1))
+    replay.damaged.append(Suspect(2, 4, 0, 1, b"old"))
+    replay.reset(reset_at(0, 2))
+    replay.row(Row(1, 0, 3, 1, 70, 0), 3)
+    verdict = replay.judge(9, is_suspect=False)
+
+    assert verdict.flags & RowFlag.QUARANTINED
+    assert not verdict.suspects
 
 
 def test_a_row_trims_nothing_where_the_runs_before_it_do_not_link() -> None:

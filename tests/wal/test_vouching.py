@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from broadsheet.base.time import Duration
+from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.wal import LogFull
 from broadsheet.wal.format import BATCH_MAGIC, RowFlag
 from broadsheet.wal.scan import Content
 from broadsheet.wal.survey import survey
+from broadsheet.wal.vouching import VouchTimer
 from simulator.disk import SimDisk
 from tests.wal.harness import DIRECTORY, SMALL, A, B, C, abandon, open_log, opened, vouching
 from tests.wal.histories import noise, read_image
@@ -28,6 +29,17 @@ async def test_an_idle_log_vouches_once_and_then_rests() -> None:
         assert bench.log.status().batch_count == before + 2
         await asyncio.sleep(0.02)
         assert bench.log.status().batch_count == before + 2
+
+
+async def test_a_batch_that_comes_while_the_log_is_about_to_vouch_is_vouched_for_later() -> None:
+    """The log fell idle again before its time was up: nobody would start the clock a second time."""
+    vouched = asyncio.Event()
+    timer = VouchTimer(Duration(MILLISECOND), is_idle=lambda: True, vouch=vouched.set)
+    for _ in range(2):
+        timer.written(has_records=True)
+        timer.rested()
+
+    await asyncio.wait_for(vouched.wait(), 5)
 
 
 @pytest.mark.parametrize("state", ["is_dead", "is_closed"])

@@ -1,9 +1,11 @@
 """Calls are taken by column only if each of them would be taken alone."""
 
+import numpy as np
 import pytest
 
+from broadsheet.base.checksum import crc32c
 from broadsheet.wire import frame as f
-from broadsheet.wire.columns import ROWS_MIN, equal_calls
+from broadsheet.wire.columns import ROWS_MIN, equal_calls, header_crcs
 
 BODY = b"\x90"
 
@@ -26,3 +28,11 @@ def test_a_call_whose_number_is_not_new_and_odd_ends_the_row(place: int, stream:
     streams[place] = stream
     few = equal_calls(calls(streams), 0, stride, len(streams))
     assert few is None if place == 10 else few is not None and list(few) == streams[:place]
+
+
+def test_checksums_by_column_are_those_of_the_headers() -> None:
+    """A wrong table would cost every call its fast way, or end the node at a stream whose number is great."""
+    streams = [0, 1, 0xFE, 0xFF, 0x100, 0xFEFF, 0xFFFF, 0x1_0001, 0xFF_FFFF, f.STREAM_MAX]
+    found = header_crcs(77, 5, np.array(streams, np.uint32))
+
+    assert found.tolist() == [crc32c(f.HEADER.pack(77, stream, 5, 0)[:12]) for stream in streams]

@@ -291,6 +291,44 @@ def test_a_tick_before_its_time_changes_nothing() -> None:
     assert (dialler.misses, dialler.out, dialler.events) == (0, [], [])
 
 
+def test_a_message_fits_the_window_to_the_last_byte() -> None:
+    """A handler asks how much it may send: one byte more would break the connection, and one less waits."""
+    dialler, listener = pair()
+    stream = dialler.open(Kind.STREAM, 1, timeout_ms=0, body=b"\x90")
+    carry(dialler, listener)
+    room = listener.room(stream)
+
+    assert listener.may_send(stream, room)
+    assert not listener.may_send(stream, room + 1)
+    listener.send_message(stream, b"", (bytes(room),), room)
+    assert (listener.room(stream), listener.may_send(stream, 1)) == (0, False)
+
+
+def test_a_request_may_be_as_long_as_the_limits_of_both_sides_say() -> None:
+    """What is refused here could have been sent; what is sent too long ends the connection."""
+    dialler, _ = pair()
+    body, whole = dialler.limits.body_bytes_max - 8, dialler.peer_frame_bytes_max
+
+    assert dialler.fits(body, 0)
+    assert not dialler.fits(body + 1, 0)
+    assert dialler.fits(100, whole - 108)
+    assert not dialler.fits(100, whole - 107)
+
+
+def test_a_dialler_that_speaks_older_and_newer_versions_too_is_greeted() -> None:
+    """During an upgrade of a cluster each side speaks more than one."""
+    dialler, listener = (
+        DiallerConnection(WireLimits(), now=START),
+        ListenerConnection(WireLimits(), now=START),
+    )
+    dialler.out = [
+        f.frame(f.HELLO, 0, f.encode(f.Hello(f.MAGIC, f.VERSION - 1, f.VERSION + 1, "", 4 << 20, 16 << 20)))
+    ]
+    carry(dialler, listener)
+
+    assert [type(event) for event in listener.events] == [HelloReceived]
+
+
 def test_stream_numbers_are_never_used_again() -> None:
     """C6: a connection that has used them up takes no more, and another one is dialled."""
     dialler, listener = pair()

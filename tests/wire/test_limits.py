@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +12,16 @@ from broadsheet.access.capability import EVERYTHING, Capability
 from broadsheet.access.principal import Principal
 from broadsheet.access.tokens import Tokens
 from broadsheet.base.time import MILLISECOND, SECOND, Duration
-from broadsheet.errors import ConfigError, NotAllowed, Throttled, Unauthenticated, Unknown, Unsupported
+from broadsheet.errors import (
+    ConfigError,
+    NotAllowed,
+    Throttled,
+    Unauthenticated,
+    Unknown,
+    Unreachable,
+    Unsupported,
+)
+from broadsheet.ports import Timer
 from broadsheet.wire import frame as f
 from broadsheet.wire.connection_machine import Kind
 from broadsheet.wire.limits import WireLimits
@@ -330,6 +340,48 @@ async def test_a_door_beyond_loopback_is_refused_unless_insecure() -> None:
         address = await w.server.listen("0.0.0.0:0", is_insecure=True)
 
         assert address.startswith("0.0.0.0:")
+
+
+async def test_a_connection_whose_stream_numbers_are_used_up_is_refused_and_another_is_made() -> None:
+    """After two billion calls the next number would be none: the error lets a pool dial again."""
+    async with world() as w:
+        client = await w.client()
+        client.machine.last_stream = f.STREAM_MAX - 2
+        await client.call("test.echo", Echo(), reply=Echo)
+        with pytest.raises(Unreachable, match="used up its stream numbers"):
+            await client.call("test.echo", Echo(), reply=Echo)
+        await client.close()
+
+
+class Kept:
+    """A timer that tells whether it was cancelled."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer, self.is_cancelled = timer, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._timer.cancel()
+
+
+async def test_a_request_that_is_answered_leaves_no_timer() -> None:
+    """Those of a minute, a million, would wait for their deadlines, each with all that it holds."""
+    async with world() as w:
+        client = await w.client()
+        kept: list[Kept] = []
+        call_after = w.ports.timers.call_after
+
+        def keeping(delay: Duration, call: Callable[[], None]) -> Timer:
+            timer = Kept(call_after(delay, call))
+            kept.extend([timer] * (delay > 70 * SECOND))
+            return timer
+
+        w.ports.timers.call_after = keeping  # type: ignore[method-assign,assignment]
+        for _ in range(3):
+            await client.call("test.task", Echo(), reply=Echo, timeout=Duration(77 * SECOND))
+        assert len(kept) >= 3
+        await until(lambda: all(timer.is_cancelled for timer in kept))
+        await client.close()
 
 
 async def test_another_cluster_is_refused() -> None:

@@ -363,3 +363,17 @@ async def test_room_is_for_what_the_peer_takes_in_a_frame() -> None:
         await client.close()
 
     assert (sum(sizes), max(sizes)) == (1_000_000, 64 << 10)
+
+
+async def test_a_message_whose_body_is_of_the_greatest_size_is_sent() -> None:
+    """One byte more is refused here, because the node would end the connection for it."""
+    bare = len(msgspec.msgpack.encode(Echo(name="x" * 1000)))
+    async with world(WireLimits(body_bytes_max=2000)) as w:
+        client = await w.client()
+        stream = await client.open("test.sum", Echo())
+        await stream.send(Echo(name="x" * (1000 + 2000 - bare)))
+        with pytest.raises(TooLarge, match="2001 of body"):
+            await stream.send(Echo(name="x" * (1001 + 2000 - bare)))
+
+        assert await stream.reply(Sum) == Sum(1, 0)
+        await client.close()

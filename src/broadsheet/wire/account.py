@@ -206,7 +206,7 @@ class Accounts:
     def may_start(self, holding: Holding) -> bool:
         """Whether `holding` may have one more task."""
         count, left = holding.account.task_count, self.tasks_max - self.task_count
-        return count < TASKS_MIN or (count < left and holding.task_count < left - count)
+        return count < TASKS_MIN or holding.task_count < left - count
 
     def started(self, holding: Holding) -> None:
         """Count a task that was started."""
@@ -224,7 +224,7 @@ class Accounts:
     def may_open(self, holding: Holding) -> bool:
         """Whether `holding` may have one more RUN stream."""
         count, left = holding.account.run_count, self.runs_max - self.run_count
-        return count < TASKS_MIN or (count < left and holding.run_count < left - count)
+        return count < TASKS_MIN or holding.run_count < left - count
 
     def opened(self, holding: Holding, count: int = 1) -> None:
         """Count a RUN stream that was opened, or with -1 one that has ended."""

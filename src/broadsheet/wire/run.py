@@ -52,7 +52,7 @@ class ServedRunStream:
         stream: int,
         *,
         send: Callable[["ServedRunStream", "Run", bytes], None],
-        joined_bytes_max: int = 0,
+        joined_bytes_max: int,
     ) -> None:
         """Pass the runs of `stream` to `sink`, and the frames of each answer to `send`."""
         self.sink, self.stream, self.send = sink, stream, send
