@@ -1,6 +1,7 @@
 """What a JSON line means as columns: each message gives its own row, or is malformed, and nothing else."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -188,6 +189,17 @@ def test_maps_and_bytes_are_read_wherever_they_stand() -> None:
         "bad",
         "bad",
     ]
+
+
+@pytest.mark.parametrize("name", ["größe", "名前", "😀", 'é"\\\n', "a.b", ""])
+def test_a_field_is_found_whatever_its_name(name: str) -> None:
+    """A map of a name that is no ASCII was null, but not always: the same batch had other rows later."""
+    fields = [(name, pa.map_(pa.string(), pa.int64())), ("s", pa.struct([(name, pa.binary())]))]
+    row = {name: [("k", 5)], "s": {name: b"ab"}}
+    batch = pa.RecordBatch.from_pylist([row], schema=pa.schema(fields))
+    lines = bodies(batch, frozenset()).to_pylist()
+
+    assert parsed(fields, [*lines, json.dumps({name: {"k": 5}, "s": {name: "YWI="}}).encode()]) == [row, row]
 
 
 def test_the_source_reads_what_the_sink_wrote() -> None:

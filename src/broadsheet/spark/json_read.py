@@ -204,6 +204,8 @@ def can_value_read(kind: pa.DataType) -> bool:
 
 def _object(fields: Sequence[pa.Field]) -> Any:  # noqa: ANN401 - a type that msgspec decodes into.
     types = {each.name: _type(each.type) | None for each in fields}
+    for name in types:  # msgspec finds a name that is no ASCII only by the UTF-8 that its text object holds.
+        msgspec.json.encode(name)  # This makes the object hold it.
     make: Any = TypedDict  # Only a call can make fields whose names are no identifiers.
     return make("Object", types, total=False)
 
