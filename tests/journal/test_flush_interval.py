@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import Status
-from broadsheet.journal.context import CLOSED_MAX
+from broadsheet.journal.context import CLOSED_PER_TURN
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.service import UnaryAppend
@@ -145,7 +145,7 @@ async def test_the_clock_closes_a_few_fragments_in_each_turn_of_the_loop() -> No
     """It strikes for all journals at once: 3,000 files were made in one turn, and the node stood still."""
     clock, shelf, disk = HandClock(), Shelf(None, {}), SimDisk()
     async with clocked(disk, shelf, clock, seed=1) as node:
-        names = [JournalName(f"many/{number}") for number in range(3 * CLOSED_MAX)]
+        names = [JournalName(f"many/{number}") for number in range(3 * CLOSED_PER_TURN)]
         for name in names:
             await node.broker.create(JournalSpec(name=name, fragment=SPEC.fragment))
             await append(node, b"slow", name)
@@ -154,7 +154,7 @@ async def test_the_clock_closes_a_few_fragments_in_each_turn_of_the_loop() -> No
         while closed < len(names):
             await asyncio.sleep(0)
             before, closed = closed, sum(each.spool.begin > 0 for each in node.broker.replicas)
-            assert before < closed <= before + CLOSED_MAX
+            assert before < closed <= before + CLOSED_PER_TURN
         await until(lambda: len(shelf.objects) == len(names))
 
 

@@ -360,7 +360,7 @@ class MajorityMetastore:
             document = await receive_document(stream)
             carried = await stream.reply(Carried)
         except (NotAllowed, Unauthenticated):
-            connection.end("its token does not do any more")  # The next message dials, with the file's token.
+            connection.end("its token was refused")  # The next message dials, with the file's token.
             raise
         except BaseException:
             stream.cancel()

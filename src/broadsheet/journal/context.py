@@ -19,7 +19,7 @@ from broadsheet.runtime.scope import Crash, Scope
 from broadsheet.runtime.slices import Slices
 from broadsheet.wal.log import Log
 
-CLOSED_MAX: Final = 4
+CLOSED_PER_TURN: Final = 4
 """Fragments that the clock closes in one turn of the loop: each makes a file, which takes 0.1 ms and more."""
 
 
@@ -75,7 +75,7 @@ class Context:
         """What lets each read that waits for more look again."""
         self.troubles = Troubles()
         self.index_memory = IndexMemory(config.index_producers_max)
-        self.closing = Slices(CLOSED_MAX, is_prompt=False)
+        self.closing = Slices(CLOSED_PER_TURN, is_prompt=False)
         """Journals whose clocks have struck: the clocks of all strike at once."""
 
     def _spawn_removal(self, work: Coroutine[Any, Any, None]) -> None:

@@ -73,7 +73,7 @@ class FragmentStore:
         self._answered: asyncio.Future[None] | None = None  # While the store is down: done when it answers.
         self._late: dict[asyncio.Task[Any], None] = {}
         self.silence = ""
-        """Why the last listing that failed did; empty if none did, or one hangs."""
+        """The error of the newest listing that failed; empty if none has failed."""
 
     async def list(self, journal: JournalName) -> Sequence[Fragment]:
         """Every fragment of `journal` in the store, by name. Objects with other names are ignored.

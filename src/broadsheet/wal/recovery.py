@@ -279,7 +279,7 @@ class Recovery:
         return place
 
     def _look_behind(self, segment: Found, at: int, *, is_known: bool = False) -> None:
-        """Look for frames of the batch that came next: without a header, its records may be acknowledged.
+        """Look for frames of the next batch, whose header is lost: its records may be acknowledged.
 
         Args:
             is_known: an earlier start has found such frames, and its rows say so. They are still here if it
