@@ -439,8 +439,8 @@ def test_a_failed_append_says_what_is_in_and_how_to_go_on(address: str) -> None:
 
     assert process.returncode == 1
     words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; `broadsheet journals read"
-    words += b" cli/go-on --offset 8` shows what stands there: go on behind it, with --skip-bytes 8"
-    assert words + b" and that --offset\n" in said  # With offset 8 it would be refused for ever.
+    words += b" cli/go-on --offset 8` shows what stands there: to go on behind it, give its end"
+    assert words + b" as --offset, and --skip-bytes 8\n" in said  # With 8 it would be refused for ever.
     content = b"one\ntwo\nthree\n"
     assert journals(address, "append", "cli/go-on", "--skip-bytes", "8", content=content).returncode == 0
     assert journals(address, "read", "cli/go-on").stdout == b"one\ntwo\nothers\nthree\n"

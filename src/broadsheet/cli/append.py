@@ -121,8 +121,8 @@ class Appended:
         if isinstance(error, WrongAppendOffset):
             look = f"`broadsheet journals read {self._name} --offset {self._offset}`"
             return type(error)(
-                f"{error}; {self._told()}; {look} shows what stands there: go on behind it, with"
-                f" --skip-bytes {self._skipped + self._length} and that --offset"
+                f"{error}; {self._told()}; {look} shows what stands there: to go on behind it, give"
+                f" its end as --offset, and --skip-bytes {self._skipped + self._length}"
             )
         return type(error)(f"{error}; {self.report()}")
 
