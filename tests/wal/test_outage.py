@@ -12,7 +12,7 @@ from broadsheet.wal.opening import next_batch
 from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
 from broadsheet.wal.survey import lap_files, survey
-from simulator.disk import SimDisk
+from simulator.disk import SimDisk, SimFile
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
 from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log, payloads
 from tests.wal.one_stream import ROOMY
@@ -341,6 +341,61 @@ async def test_a_lap_that_was_begun_twice_is_none_either_when_the_lap_before_is_
     found = await bench.found(B)
     assert payloads(found.records)[-1] == last
     assert not found.is_quarantined
+    await abandon(bench)
+
+
+def ends_behind(outage: Outage, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the outage when the start comes to the file behind `name`: the survey has read `name` by then."""
+    read = SimFile._read
+
+    def reading(self: SimFile, at: int, length: int) -> bytes:
+        if self.name.endswith(".wal") and self.name > name:
+            outage.clear()
+        return read(self, at, length)
+
+    monkeypatch.setattr(SimFile, "_read", reading)
+
+
+async def test_a_log_whose_batches_can_be_read_too_late_is_not_taken_for_a_new_one(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The survey saw no batch. The blocks were read once more, with success, and a new log was begun."""
+    disk = SimDisk()
+    held = [b"there"]
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, *held)
+    await abandon(bench)
+    disk.state.locks.clear()
+    image = image_of(disk)
+    outage.update({(SEGMENT, block): LASTING for block in range(1, 40)})
+    with monkeypatch.context() as patch:
+        ends_behind(outage, SEGMENT, patch)
+        with pytest.raises(ConfigError, match="Start again; if it stays so"):
+            await open_log(disk, config=ROOMY, seed=2)
+    assert outage == {}, "the blocks could be read again"
+    assert image_of(disk) == image, "nothing was changed"
+    bench = await open_log(disk, config=ROOMY, seed=3)
+    assert payloads((await bench.found(A)).records) == held
+    await abandon(bench)
+
+
+async def test_a_lap_that_can_be_read_too_late_is_not_written_over(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The survey saw nothing in its file, whose first block was read once more: so the file was free."""
+    disk = SimDisk()
+    held = await laps(disk, 3)
+    image = image_of(disk)
+    name = next(name for name, content in image.items() if held[len(held) // 2] in content)
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=1)[:-1], LASTING))
+    with monkeypatch.context() as patch:
+        ends_behind(outage, name, patch)
+        bench = await open_log(disk, config=ROOMY, seed=2)
+    assert outage == {}, "the blocks could be read again"
+    assert bench.log.is_quarantined(A)
+    (index,) = bench.log.segments.unread
+    assert bench.log.segments.files[index].name == name
+    assert index not in bench.log.pool.free
     await abandon(bench)
 
 

@@ -13,12 +13,12 @@ import msgspec
 from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.errors import Corrupt
 from broadsheet.ports import Disk, File
-from broadsheet.wal.opening import read_extents, require_batch
+from broadsheet.wal.opening import content_of, read_extents, require_batch
 from broadsheet.wal.reading import read_content
 from broadsheet.wal.record import suspect_records
 from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
-from broadsheet.wal.segments import read_around, require_readable, segment_index
+from broadsheet.wal.segments import require_readable, segment_index
 from broadsheet.wal.stream import Place
 from broadsheet.wal.stream_replay import FoundRun, Suspect, Verdict
 from broadsheet.wal.survey import log_id_of, shorter, survey
@@ -101,11 +101,12 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
             if (index := segment_index(name)) is not None:
                 files[index] = disk.open(f"{directory}/{name}")
                 require_readable(files[index])
-        contents = {index: _content(file) for index, file in files.items()}
+        unread: dict[int, list[int]] = {index: [] for index in files}
+        contents = {index: content_of(file, unread[index]) for index, file in files.items()}
         found = [
             survey(index, content, f"{directory}: segment {index}") for index, content in contents.items()
         ]
-        require_batch(found, files)
+        require_batch(found, files, unread)
         told = read_extents(disk, directory)
         short = shorter(found, told)
         log_id = log_id_of(found, told)
@@ -119,7 +120,3 @@ def inspected(disk: Disk, directory: str) -> Iterator[Inspection]:
     finally:
         for file in files.values():
             file.close()
-
-
-def _content(file: File) -> Content:
-    return Content(lambda begin, end: read_around(file, begin, end - begin), file.size())

@@ -6,6 +6,7 @@ This module does not write the boot frame: `Log` does, as its first batch. Sourc
 """
 
 import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -36,7 +37,6 @@ from broadsheet.wal.segments import (
     LOCK_NAME,
     QUARANTINE_PREFIX,
     Segments,
-    begins_unread,
     read_around,
     require_readable,
     segment_index,
@@ -130,14 +130,14 @@ def _open_locked(
     _refuse_foreign(directory, names)
     files: dict[int, File] = {}
     found: list[Found] = []
-    unread: list[int] = []
+    unread: dict[int, list[int]] = {}
     for name in names:
         if (index := segment_index(name)) is not None:
             files[index] = file = disk.open(f"{directory}/{name}")
             opened_files.append(file)
             require_readable(file)
-            found.append(survey(index, _content(file, unread), f"{directory}/{name}"))
-    require_batch(found, files)
+            found.append(survey(index, content_of(file, unread.setdefault(index, [])), f"{directory}/{name}"))
+    require_batch(found, files, unread)
     told = read_extents(disk, directory)
     short = shorter(found, told)
     known_id = log_id_of(found, told)
@@ -157,13 +157,13 @@ def _open_locked(
     if any(segment.lap for segment in found):
 
         def content(index: int) -> Content:
-            return _content(segments.files[index], unread, segments.wanted[index])
+            return content_of(segments.files[index], unread[index], segments.wanted[index])
 
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
-    free = _usable(segments, result.free if result else list(segments.files))
-    number = next_batch(found, result.last if result else None, segments.extents, is_blind=bool(unread))
-    opened = OpenedLog(lock, segments, result, free, number, lacks_streams=lacks_streams)
+    free = _usable(segments, result.free if result else list(segments.files), unread)
+    boot = next_batch(found, result.last if result else None, segments.extents, is_blind=any(unread.values()))
+    opened = OpenedLog(lock, segments, result, free, boot, lacks_streams=lacks_streams)
     remains = result.remains if result is not None else []
     if result is None and lacks_streams:
         remains = [Damage(s.file, 0, BLOCK_BYTES, max(BLOCK_BYTES, s.size)) for s in found]
@@ -188,9 +188,11 @@ def _open_locked(
     return opened
 
 
-def _usable(segments: Segments, free: Sequence[int]) -> list[int]:
-    """The free files without those that may begin with a newer lap, which the disk cannot read."""
-    segments.unread = {index: None for index in free if begins_unread(segments.files[index])}
+def _usable(segments: Segments, free: Sequence[int], unread: Mapping[int, Sequence[int]]) -> list[int]:
+    """The free files without those that may begin with a newer lap, which this start could not read."""
+    segments.unread = {index: None for index in free if BLOCK_BYTES in unread[index]}
+    if segments.unread:
+        hit("wal.segment_unread")
     return [index for index in free if index not in segments.unread]
 
 
@@ -244,20 +246,20 @@ def _ours(segments: Segments, found: list[Found], files: dict[int, File], told: 
     return ours
 
 
-def require_batch(found: Sequence[Found], files: Mapping[int, File]) -> None:
-    """Refuse a log without a batch if a block of its files is unreadable: its batches may stand there.
+def require_batch(
+    found: Sequence[Found], files: Mapping[int, File], unread: Mapping[int, Sequence[int]]
+) -> None:
+    """Refuse a log without a batch if a block of its files could not be read: its batches may stand there.
+
+    Args:
+        unread: by file, the places that the survey could not read. They may be readable by now.
 
     Raises:
-        ConfigError: a block is unreadable (EIO). Nothing was changed.
+        ConfigError: there is such a block. Nothing was changed.
     """
-    for file in () if any(segment.lap for segment in found) else files.values():
-        try:
-            for at in range(0, file.size(), MIB):
-                file.read_at(at, MIB)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise unreadable(file, error) from error
+    for index in () if any(segment.lap for segment in found) else unread:
+        if unread[index]:
+            raise unreadable(files[index], OSError(errno.EIO, os.strerror(errno.EIO)))
 
 
 def read_extents(disk: Disk, directory: str) -> Told | None:
@@ -276,7 +278,12 @@ def read_extents(disk: Disk, directory: str) -> Told | None:
         file.close()
 
 
-def _content(file: File, unread: list[int], size_max: int | None = None) -> Content:
+def content_of(file: File, unread: list[int], size_max: int | None = None) -> Content:
+    """What is in a segment file.
+
+    Args:
+        unread: gets the places of blocks that the disk cannot read.
+    """
     size = file.size() if size_max is None else min(file.size(), size_max)
     return Content(lambda begin, end: read_around(file, begin, end - begin, unread), size)
 

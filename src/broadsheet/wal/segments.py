@@ -250,18 +250,6 @@ def require_readable(file: File) -> None:
         raise unreadable(file, error)
 
 
-def begins_unread(file: File) -> bool:
-    """Whether the disk cannot read the block in which the first batch of a lap stands."""
-    try:
-        file.read_at(BLOCK_BYTES, BLOCK_BYTES)
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        hit("wal.segment_unread")
-        return True
-    return False
-
-
 def unreadable(file: File, error: OSError) -> ConfigError:
     """The refusal of a file that may hold records, though the disk cannot read it now."""
     return ConfigError(
