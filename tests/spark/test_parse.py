@@ -191,6 +191,39 @@ def test_maps_and_bytes_are_read_wherever_they_stand() -> None:
     ]
 
 
+RAW, NUMBER = pa.field("x", pa.binary(), nullable=False), pa.field("x", pa.int64(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        (RAW, b'{"x":""}', b"{}"),
+        (NUMBER, b'{"x":1}', b'{"x":null}'),
+        (pa.field("s", pa.struct([RAW])), b'{"s":{"x":""}}', b'{"s":{}}'),
+        (pa.field("s", pa.struct([NUMBER])), b'{"s":{"x":1}}', b'{"s":{"x":null}}'),
+        (pa.field("l", pa.list_(pa.struct([NUMBER]))), b'{"l":[{"x":1}]}', b'{"l":[{"x":1},{}]}'),
+        (pa.field("l", pa.list_(RAW)), b'{"l":[""]}', b'{"l":["",null]}'),
+        (pa.field("m", pa.map_(pa.string(), NUMBER)), b'{"m":{"k":1}}', b'{"m":{"k":null}}'),
+    ],
+    ids=str,
+)
+def test_a_message_without_a_value_that_is_not_null_is_malformed(
+    field: pa.Field, good: bytes, bad: bytes
+) -> None:
+    """Spark ended the query with a NullPointerException at each start, whatever option `malformed` said."""
+    lines = [good, bad, good] if not field.nullable else [good, b"{}", bad, good]
+
+    assert ["bad" if row == "bad" else "good" for row in parsed([field], lines)] == [
+        "bad" if line == bad else "good" for line in lines
+    ]
+    assert parsed([field], [bad]) == ["bad"]
+
+
+def test_a_list_of_nulls_is_read() -> None:
+    """It was malformed, but not if another message with such a list came after it in the batch."""
+    assert parsed([("l", pa.list_(pa.null()))], [b'{"l":[null,null]}']) == [{"l": [None, None]}]
+
+
 @pytest.mark.parametrize("name", ["größe", "名前", "😀", 'é"\\\n', "a.b", ""])
 def test_a_field_is_found_whatever_its_name(name: str) -> None:
     """A map of a name that is no ASCII was null, but not always: the same batch had other rows later."""

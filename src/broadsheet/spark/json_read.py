@@ -123,9 +123,10 @@ class ArrowReader:
                 return None
             if not content.isascii():
                 table.validate(full=True)  # pyarrow's parser lets invalid UTF-8 through.
-            return table.cast(self.fields)
+            table = table.cast(self.fields)
         except (pa.ArrowInvalid, ValueError):
             return None
+        return table if _is_whole(table) else None
 
 
 class ValueReader:
@@ -160,7 +161,26 @@ class ValueReader:
             ]
         except (pa.ArrowException, OverflowError):
             return None
-        return pa.table(columns, schema=self._fields)
+        table = pa.table(columns, schema=self._fields)
+        return table if _is_whole(table) else None
+
+
+def _is_whole(table: pa.Table) -> bool:
+    """Whether no value is null that is NOT NULL. Spark fails on such a null, and names no message."""
+    columns = zip(table.columns, table.schema, strict=True)
+    return all(_is_filled(part, field) for column, field in columns for part in column.chunks)
+
+
+def _is_filled(column: pa.Array, field: pa.Field) -> bool:
+    if column.null_count and not field.nullable:
+        return False
+    kind = field.type
+    if pa.types.is_struct(kind):
+        column = column.drop_null()
+        return all(_is_filled(column.field(at), kind.field(at)) for at in range(kind.num_fields))
+    if pa.types.is_list(kind):
+        return _is_filled(column.flatten(), kind.value_field)
+    return not pa.types.is_map(kind) or _is_filled(column.drop_null().items, kind.item_field)
 
 
 def can_arrow_read(kind: pa.DataType) -> bool:
@@ -175,8 +195,8 @@ def can_arrow_read(kind: pa.DataType) -> bool:
 
 
 def _holds_unparsed(kind: pa.DataType) -> bool:
-    """Whether pyarrow would find a type somewhere in `kind` that it parses from no JSON text."""
-    if pa.types.is_binary(kind) or pa.types.is_time(kind):
+    """Whether a type is somewhere in `kind` that pyarrow does not parse, or miscounts in a list: nulls."""
+    if pa.types.is_binary(kind) or pa.types.is_time(kind) or pa.types.is_null(kind):
         return True
     return any(_holds_unparsed(kind.field(at).type) for at in range(kind.num_fields))
 
