@@ -71,6 +71,17 @@ def test_a_key_goes_where_every_publisher_sends_it() -> None:
         assert found == expected
 
 
+def test_a_key_that_is_no_bytes_is_its_text_and_none_is_empty() -> None:
+    """Any publisher can say the same of a number; and rows without a key have one journal."""
+    batch = pa.record_batch({"x": pa.array([7, None, 8]), "k": pa.array([b""] * 3, pa.binary())})
+    names = ["t/a", "t/b", "t/c"]
+    routing = Routing(Options({"toJournals": ",".join(names), "keyColumn": "x"}, sink.KNOWN, "sink"), ROWS)
+
+    found = {key: name for name, rows in routing.split(batch) for key in rows.column("x").to_pylist()}
+    keys = {7: b"7", None: b"", 8: b"8"}
+    assert found == {key: names[modulo(text, 3)] for key, text in keys.items()}
+
+
 def test_a_checkpoint_is_where_spark_puts_it(tmp_path: Path) -> None:
     """A path with `#` was cut there: the offsets of a neighbour were compared, or none were found."""
     for name in ("plain", "a#b", "a?b", "a%20b", "a b;c"):

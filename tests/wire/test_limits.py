@@ -1,6 +1,7 @@
 """Peers that are slow, silent, greedy or of another protocol are turned away with the reason."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from broadsheet.ports import Timer
 from broadsheet.wire import frame as f
 from broadsheet.wire.connection_machine import Kind
 from broadsheet.wire.limits import WireLimits
-from broadsheet.wire.method import EMPTY
+from broadsheet.wire.method import EMPTY, Call, Reply, WireStream
 from tests.wire.harness import PATIENCE_SECONDS, Echo, Empty, Sum, World, until, world
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -421,6 +422,57 @@ async def test_a_narrower_token_ends_a_stream_also_behind_a_call_that_is_not_ans
         client.refresh_token("none of ours")
         await until(lambda: not w.server.connections)
         assert w.server.counts.unauthenticated == before + 1, "an operator sees who tries"
+        await client.close()
+
+
+async def test_a_stream_that_its_token_ended_keeps_its_slot_until_its_handler_has_ended() -> None:
+    """S6: with a token for each, one caller would have as many handlers at work as it liked."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(WireLimits(streams_max=1), tokens) as w:
+
+        async def lingers(_call: Call, _request: Echo, _stream: WireStream) -> Reply:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await w.methods.gate.wait()  # What a handler does that must see its read through.
+            return Reply(EMPTY)
+
+        next(each for each in w.methods.table if each.name == "test.chat").handler = lingers
+        now = w.ports.time.wall()
+        wide, narrow = (
+            tokens.sign(Capability.READ, prefixes=[prefix], now=now, lifetime=Duration(60 * SECOND))
+            for prefix in ("", "x/")
+        )
+        client = await w.client(token=wide)
+        chat = await client.open("test.chat", Echo(name="a/b"))
+        await until(lambda: w.server.accounts.task_count == 1)
+        client.refresh_token(narrow)
+        with pytest.raises(NotAllowed):
+            await chat.receive()
+        with pytest.raises(Throttled, match="1 streams are open"):
+            await client.call("test.echo", Echo(name="x/y"), reply=Echo)
+        w.methods.gate.set()
+        await until(lambda: w.server.accounts.task_count == 0)
+        await client.call("test.echo", Echo(name="x/y"), reply=Echo)
+        await client.close()
+
+
+async def test_records_behind_a_token_that_ends_their_stream_are_passed_over() -> None:
+    """S3: both come in one read, and the records were decoded before the token was judged."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+        now = w.ports.time.wall()
+        wide, narrow = (
+            tokens.sign(capability, now=now, lifetime=Duration(60 * SECOND))
+            for capability in (Capability.APPEND | Capability.READ, Capability.READ)
+        )
+        client = await w.client(token=wide)
+        _, run = await client.open_run("test.append", Echo(), reply=Empty)
+        client.refresh_token(narrow)
+        with pytest.raises((NotAllowed, Unknown)):
+            await run.send([b"x"])
+
+        await client.call("test.echo", Echo(), reply=Echo)
+        assert not w.methods.log.content
         await client.close()
 
 
