@@ -123,10 +123,9 @@ class ArrowReader:
                 return None
             if not content.isascii():
                 table.validate(full=True)  # pyarrow's parser lets invalid UTF-8 through.
-            table = table.cast(self.fields)
+            return table.cast(self.fields)
         except (pa.ArrowInvalid, ValueError):
             return None
-        return table if _is_whole(table) else None
 
 
 class ValueReader:
@@ -195,8 +194,13 @@ def can_arrow_read(kind: pa.DataType) -> bool:
 
 
 def _holds_unparsed(kind: pa.DataType) -> bool:
-    """Whether a type is somewhere in `kind` that pyarrow does not parse, or miscounts in a list: nulls."""
+    """Whether pyarrow would find a type somewhere in `kind` that it parses from no JSON text, or wrongly.
+
+    In a list it miscounts nulls, and takes no null for an object one of whose fields is NOT NULL.
+    """
     if pa.types.is_binary(kind) or pa.types.is_time(kind) or pa.types.is_null(kind):
+        return True
+    if pa.types.is_struct(kind) and not all(field.nullable for field in kind.fields):
         return True
     return any(_holds_unparsed(kind.field(at).type) for at in range(kind.num_fields))
 
