@@ -102,6 +102,20 @@ def test_a_malformed_line_is_told_from_those_around_it(lines: list[bytes]) -> No
     assert parsed(A_AND_B, lines) == [LINES[line] for line in lines]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.date32(), pa.decimal128(9, 2), pa.string()], ids=str)
+@pytest.mark.parametrize(
+    "text", ["x in row 0", "JSON parse error: x in row 0", "x\\nJSON parse error: in row 0"]
+)
+def test_a_malformed_text_does_not_name_another_message(kind: pa.DataType, text: str) -> None:
+    """An error of pyarrow ends with the text that is no date, and a message that was sound was left out."""
+    good = b'{"t":"2024-02-29"}' if kind != pa.decimal128(9, 2) else b'{"t":"1.5"}'
+    bad = b'{"t":"%s"}' % text.encode()
+
+    rows = parsed([("t", kind)], [good, bad, good])
+    assert rows == [parsed([("t", kind)], [line])[0] for line in (good, bad, good)]
+    assert rows[0] != "bad"
+
+
 class CountedReads(ArrowReader):
     """A reader that counts how often it calls pyarrow."""
 

@@ -22,8 +22,9 @@ from broadsheet.message.columns import Int
 from broadsheet.spark.values import Values
 
 _BLOCK_BYTES_MIN: Final = 1 << 20
-_NAMED_ROW: Final = re.compile(r" in row (\d+)$")
-"""The end of most of pyarrow's errors; numbers and dates that are out of range are told without a row."""
+_NAMED_ROW: Final = re.compile(r"JSON parse error: .* in row (\d+)", re.DOTALL)
+"""Most of pyarrow's errors, whose end is its own. Numbers and dates that are out of range are told without a
+row, and with the message's text, which may itself end like this."""
 _TYPES: Final[Mapping[Any, Any]] = {
     pa.types.is_null: type(None),
     pa.types.is_boolean: bool,
@@ -97,7 +98,7 @@ class ArrowReader:
                 self._read(content.slice(int(begins[row])))
                 break
             except pa.ArrowInvalid as error:
-                found = _NAMED_ROW.search(str(error))
+                found = _NAMED_ROW.fullmatch(str(error))
                 if found is None or (bad := row + int(found[1])) >= len(values):
                     break
             named.append(bad)
