@@ -365,6 +365,30 @@ async def test_room_is_for_what_the_peer_takes_in_a_frame() -> None:
     assert (sum(sizes), max(sizes)) == (1_000_000, 64 << 10)
 
 
+async def test_streams_that_were_promised_room_hold_together_what_peers_may_leave_unread() -> None:
+    """8,000 reads of one caller had 256 KiB each in memory, and waited for their turn to send it: 2 GiB."""
+    limits, count = WireLimits(node_unread_bytes_max=512 << 10), 30
+    async with world(limits) as w:
+        begin, rooms = asyncio.Event(), list[int]()
+
+        async def fill(_call: object, _request: Echo, stream: RoomyStream) -> Reply:
+            await begin.wait()
+            rooms.append(await stream.room(256 << 10))
+            await until(lambda: len(rooms) == count)  # As if each read a slow store.
+            return Reply(EMPTY)
+
+        next(each for each in w.methods.table if each.name == "test.download").handler = fill
+        client = await w.client()
+        streams = [await client.open("test.download", Echo()) for _ in range(count)]
+        await until(lambda: w.server.accounts.task_count == count)
+        begin.set()
+        for stream in streams:
+            await stream.reply(Empty)
+        await client.close()
+
+    assert rooms == [limits.node_unread_bytes_max // count] * count
+
+
 async def test_a_message_whose_body_is_of_the_greatest_size_is_sent() -> None:
     """One byte more is refused here, because the node would end the connection for it."""
     bare = len(msgspec.msgpack.encode(Echo(name="x" * 1000)))

@@ -460,9 +460,16 @@ class ServedStream(StreamEnd):
         self.connection, self._method = connection, method
 
     async def room(self, wanted: int) -> int:
-        """Wait until a message may be sent in this turn, and return how many bytes it may have."""
+        """Wait until a message may be sent in this turn, and return how many bytes it may have.
+
+        The turn ends while the handler reads them from a store, and it holds them until its next one. So all
+        tasks together may have as much as peers may leave unread.
+        """
+        connection = self.connection
         while self._error is None:
-            size = min(wanted, self._protocol.machine.room(self.stream), self.message_bytes_max)
+            share = connection.limits.node_unread_bytes_max // max(1, connection.server.accounts.task_count)
+            most = min(wanted, max(ROOM_BYTES_MIN, share), self.message_bytes_max)
+            size = min(most, self._protocol.machine.room(self.stream))
             if size >= min(wanted, ROOM_BYTES_MIN) and self.may_leave(size):
                 self.connection.server.send_shares.promise(self)
                 return size
