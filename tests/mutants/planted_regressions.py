@@ -64,6 +64,20 @@ FIXES = [
         Tier.CRASHES,
     ),
     (
+        "log_damage_before_a_whole_batch",
+        "A last batch whose frames are all whole was not cut.",
+        "broadsheet.wal.recovery:Recovery._verdicts",
+        ("not self._is_whole and ", ""),
+        Tier.CRASHES,
+    ),
+    (
+        "log_truncation_in_a_torn_batch",
+        "A start that cut a torn batch takes back the run inside which the batch had truncated.",
+        "broadsheet.wal.stream_replay:StreamReplay._cut",
+        (".batch >= each.batch", ".batch > each.batch"),
+        Tier.CRASHES,
+    ),
+    (
         "log_lost_truncation_inside_a_run",
         "A run over the end that a row tells is not held: a truncation inside it was lost.",
         "broadsheet.wal.stream_replay:StreamReplay.row",

@@ -110,6 +110,8 @@ class Recovery:
         """The oldest lap that is needed. If it is missing, everything that it held is lost."""
         self._is_freed = False
         """Whether the last batch frees segments that the batch before it did not."""
+        self._is_whole = False
+        """Whether every frame of the last batch is whole."""
         self._full_before = NO_BATCH
         """The last FULL batch before the final batch: a stream without a row in it began later."""
 
@@ -211,7 +213,8 @@ class Recovery:
                     self._apply(frame, data, base)
                 else:
                     suspects.append(frame)
-        if whole != header.frame_count:
+        self._is_whole = whole == header.frame_count
+        if not self._is_whole:
             hit("wal.recovery.frame_damaged")
             self._damage.append(Damage(segment.file, header.lap, base, aligned(base + end)))
         if at < end:
@@ -373,8 +376,9 @@ class Recovery:
     def _verdicts(self, laps: dict[int, int]) -> dict[int, Verdict]:
         assert self._last is not None
         verdicts: dict[int, Verdict] = {}
-        # If the batch before the last was lost, the state to which a cut would go back is not known.
-        tail_batch = self._last.batch if self._after_loss != self._last.batch else NO_BATCH
+        # A whole batch was not cut. If the one before it was lost, nobody knows what a cut goes back to.
+        is_cut = not self._is_whole and self._after_loss != self._last.batch
+        tail_batch = self._last.batch if is_cut else NO_BATCH
         for stream in sorted(self._replays):
             replay = self._replays[stream]
             told = replay.prior_seen if replay.touched == self._last.batch else replay.seen

@@ -316,8 +316,9 @@ class StreamReplay:
         held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
         if self._boundary(row.next) != row.crc:
-            for each in self.shadowed:  # The torn batch held a new branch; the start took the old one.
-                if each.end <= row.next and self.held.get(each.offset, each).batch > each.batch:
+            # The torn batch held a new branch, or a truncation inside a run; the start took the old one.
+            for each in self.shadowed:
+                if each.end <= row.next and self.held.get(each.offset, each).batch >= each.batch:
                     self._put(each)
         before = self.held.get(self._ends.get(row.next, -1))
         if before is None:
