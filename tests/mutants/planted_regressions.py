@@ -57,6 +57,16 @@ FIXES = [
         Tier.SERVICES,
     ),
     (
+        "journal_attempts_of_a_damaged_checkpoint",
+        "Attempts of a checkpoint that may be damaged are not believed (C2).",
+        "broadsheet.journal.core.spool_claims:_attempt",
+        (
+            "if isinstance(record, Checkpoint) or not",
+            "if isinstance(record, Checkpoint):\n        return record.attempts\n    if not",
+        ),
+        Tier.CRASHES,
+    ),
+    (
         "journal_listing_ended_by_the_end_of_the_outage",
         "A journal that pauses before it asks the store again looks for the outage after the pause.",
         "broadsheet.journal.fragments:FragmentStore.list_when_it_answers",

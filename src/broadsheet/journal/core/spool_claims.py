@@ -39,7 +39,7 @@ class Claim(msgspec.Struct, frozen=True):
     registers_version: int
     """The version of the registers in the record; 0 if it has none."""
     attempts: tuple[Remembered, ...] = ()
-    """The attempts in the record."""
+    """The attempt of the record, if nothing can be wrong with its begin and end."""
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
                     record.sum,
                     record.first_append,
                     version,
-                    _attempts(record),
+                    _attempt(record),
                 )
             )
             if isinstance(record, Proposal):
@@ -106,10 +106,11 @@ def claims_of(suspects: Sequence[bytes], *, is_complete: bool, is_tail: bool) ->
     return Claims(claims, last_end, last, is_end_open=is_end_open, last_count=last_count)
 
 
-def _attempts(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
-    if isinstance(record, Checkpoint):
-        return record.attempts
-    return (Remembered(record.attempt, record.begin, record.end),) if record.attempt else ()
+def _attempt(record: Proposal | Checkpoint) -> tuple[Remembered, ...]:
+    """The attempt of a record whose content shows that begin and end are whole; no checkpoint shows that."""
+    if isinstance(record, Checkpoint) or not record.attempt or record.content is None:
+        return ()
+    return (Remembered(record.attempt, record.begin, record.end),)
 
 
 def agrees(found: bytes, named: bytes) -> bool:
