@@ -116,6 +116,16 @@ def test_a_malformed_text_does_not_name_another_message(kind: pa.DataType, text:
     assert rows[0] != "bad"
 
 
+@pytest.mark.parametrize("number", [b"12345", b'"12345"', b"9e4", b"-1000"])
+def test_a_number_that_is_too_large_for_its_decimal_is_malformed(number: bytes) -> None:
+    """It was a row, and Spark failed on it at each start of the query: option `malformed` did not help."""
+    small = pa.decimal128(5, 2)
+    lines = [b'{"d":999.99,"s":[{"d":-999.99}]}', b'{"d":%s}' % number, b'{"s":[{"d":%s}]}' % number]
+
+    rows = parsed([("d", small), ("s", pa.list_(pa.struct([("d", small)])))], lines)
+    assert rows == [{"d": Decimal("999.99"), "s": [{"d": Decimal("-999.99")}]}, "bad", "bad"]
+
+
 class CountedReads(ArrowReader):
     """A reader that counts how often it calls pyarrow."""
 
