@@ -1139,8 +1139,7 @@ class Log:
         self.tasks.spawn(self._tell(tell), name="tell")
 
     async def _tell(self, tell: Done) -> None:
-        await asyncio.sleep(0)
-        tell()
+        tell()  # A task begins in the next turn of the loop.
         if self._acknowledgements.is_quiet:
             self._after_telling()
 
