@@ -2,9 +2,10 @@
 
 `ArrowReader` has pyarrow parse many messages at once. If they do not parse together, the rows that its errors
 name are left out, one after the other. If the rest does not parse either, it is halved until each malformed
-message is alone. `ValueReader` has msgspec check one message after the other, in half a microsecond each,
-for the types that pyarrow does not read: maps, bytes (base64), durations and times of day, also inside
-structs and lists. Either ignores fields that are no columns. Source: pipelines.1.
+message is alone. `ValueReader` has msgspec check one message after the other, in 0.5 us for a column of bytes
+and 1.7 us with a map. It reads the types that pyarrow does not read, or reads wrongly: maps, bytes (base64),
+durations, times of day, and structs with NOT NULL fields, also inside structs and lists. Either ignores
+fields that are no columns. Source: pipelines.1.
 """
 
 import datetime as dt

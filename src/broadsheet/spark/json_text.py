@@ -3,9 +3,9 @@
 Every value becomes what `msgspec.json.encode` makes of it: bytes are base64, decimals, dates and instants are
 text, and floats that are no numbers are null. (Floats may have other digits for the same number.) Instants
 are in UTC, because a zone's distance from UTC has seconds before standard time, and the first and the last
-hours of the calendar have no local time at all. A column at a time takes a tenth of the time of row by row.
-Text that must be escaped, bytes, durations and types that Spark does not have are encoded value by value.
-Source: pipelines.11.
+hours of the calendar have no local time at all. A column at a time takes a third of the time of row by row,
+and a twentieth if rows are nested. Text that must be escaped, bytes, durations and types that Spark does not
+have are encoded value by value. Source: pipelines.11.
 """
 
 import datetime as dt
