@@ -8,10 +8,7 @@ are made in the pipeline. Source: journals.1, journals.5, journals.20; node.2.
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from functools import partial
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, Duration, Instant, in_seconds
@@ -28,7 +25,6 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.journal.context import Context
-from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.pipeline_events import Fullness, State
 from broadsheet.journal.core.spec import (
     SPEC_PREFIX,
@@ -39,11 +35,11 @@ from broadsheet.journal.core.spec import (
     validate_name,
     validate_spec,
 )
-from broadsheet.journal.deletion import finish_delete
+from broadsheet.journal.deletion import finish_delete, mark_deleted
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
-from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, give_up, look, move_epoch, spans_of
+from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, Loss, accept, report, spans_of
 from broadsheet.journal.messages import JournalInfo, JournalStatus, LossReply
 from broadsheet.journal.opening import (
     OPEN_RETRY_MAX,
@@ -55,10 +51,10 @@ from broadsheet.journal.opening import (
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import accept_loss, disagreement, silent
+from broadsheet.journal.remedies import disagreement, silent
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
-from broadsheet.keyspace.core.transaction import Absent, ModRevisionIs, Put
+from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
 
@@ -166,23 +162,14 @@ class Broker:
         await asyncio.wait((removing,), timeout=in_seconds(self._context.config.removal_wait))
 
     async def _delete(self, info: JournalInfo) -> asyncio.Task[None]:
-        """Put the mark of a deletion, the point of no return; returns the task that removes the content."""
-        name, key = info.name, spec_key(info.name)
-        doomed = msgspec.structs.replace(info.spec, is_deleting=True)
-        passed("journal.delete.before_mark")
-        outcome = await self._context.keyspace.transact(
-            [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
-        )
-        passed("journal.delete.after_mark")
-        if not outcome.succeeded:
-            raise NotFound(f"journal {name} changed while it was deleted; look again")
-        slot = self._slots.pop(name, None)
+        """Mark the journal as deleted; returns the task that removes the content."""
+        marked = await mark_deleted(self._context, info)
+        slot = self._slots.pop(info.name, None)
         if slot is not None:
             slot.opened.cancel()
             if slot.replica is not None:
                 slot.replica.close(Status.NOT_FOUND)
-        marked = JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
-        return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{name}")
+        return self._context.scope.spawn(self._remove(slot, marked), name=f"remove.{info.name}")
 
     async def _remove(self, slot: Slot | None, marked: JournalInfo) -> None:
         """Wait for work that may still create a file of the journal, then remove its content and keys."""
@@ -361,23 +348,13 @@ class Broker:
             NotFound, StoreUnhealthy: as `replica`.
         """
         replica = await self.replica(name, create_revision)
-        if not (replica.stop_reason or replica.damage) and replica.log_registers is not None:
-            raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
-        context, info = self._context, replica.info
-        here = [each for each in (*replica.closed, replica.spool) if not each.fault]
-        try:
-            doubted = (await contradiction(context.disk, info.name, here, replica.index.everything())).spools
-        except OSError as error:
-            text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
-            raise StoreUnhealthy(text) from error
-        looking = partial(look, replica, self._keys(info), head=head, doubted=doubted)
-        reason, loss = replica.stop_reason or replica.damage, await context.disk.run(looking)
-        if is_head_only and loss.is_damaged:
-            raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(info.name)}")
+        reason, doubted, loss = await report(
+            replica, self._keys(replica.info), head=head, is_head_only=is_head_only
+        )
         if may_act:
-            loss = await self._carried(self._give_up(replica, head=head, doubted=doubted), f"accept.{name}")
+            loss = await self._carried(self._accept(replica, head=head, doubted=doubted), f"accept.{name}")
         return LossReply(
-            journal=info.name,
+            journal=replica.name,
             reason=reason,
             head=loss.head,
             lost=spans_of(loss.lost),
@@ -390,35 +367,24 @@ class Broker:
         get = self._context.keyspace.get
         return Keys(get(epoch_key(info.name)), get(registers_key(info.name)))
 
-    async def _give_up(
+    async def _accept(
         self, replica: Replica, *, head: ByteOffset | None, doubted: Mapping[ByteOffset, None]
     ) -> Loss:
         """Close the journal, write the accepted loss to its seal, and open it again."""
         slot = self._slots.get(replica.name)
         if slot is None or slot.replica is not replica:
             raise NotFound(f"journal {replica.name} changed meanwhile: look again")
-        context = self._context
         slot.begin_opening()
         slot.settled = replica.pipeline.attempts.settled()
         replica.close(Status.SHUTTING_DOWN)
         try:
             async with slot.attempt:  # A deletion waits for the lock.
                 if slot.housekeeping is not None:
-                    await slot.housekeeping.finish(context.config.removal_wait)
+                    await slot.housekeeping.finish(self._context.config.removal_wait)
                     slot.housekeeping = None
-                keys = self._keys(replica.info)
-                # Look again: a journal that lost only its registers accepted appends until it was closed.
-                loss = await context.disk.run(partial(look, replica, keys, head=head, doubted=doubted))
-                await context.disk.run(partial(give_up, replica, loss))
-                await move_epoch(context, replica.info, keys, head=loss.head)
-                return loss
-        except OSError as error:
-            raise StoreUnhealthy(
-                f"journal {replica.name}: its loss was not accepted, because the disk refused: {error}; free"
-                f" some space, then {accept_loss(replica.name)}"
-            ) from error
+                return await accept(replica, self._keys(replica.info), head=head, doubted=doubted)
         finally:
-            context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
+            self._context.scope.spawn(self._open(slot), name=f"open.{replica.name}")
 
     async def close(self) -> None:
         """Answer every caller and close every journal. The role closes the log after this."""

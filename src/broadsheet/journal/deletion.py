@@ -1,22 +1,43 @@
-"""Deletion: removes a journal once its spec has the mark of a deletion, which is the point of no return.
+"""Deletion: marks a journal's spec, which is the point of no return, and then removes the journal.
 
-A restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It is repeated
-until it succeeds, also by later starts. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
+The removal is a restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It
+is repeated until it succeeds, also by later starts. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
 """
 
 import asyncio
 from functools import partial
 
+import msgspec
+
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import in_seconds
-from broadsheet.errors import BroadsheetError
+from broadsheet.errors import BroadsheetError, NotFound
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
+from broadsheet.journal.keys import encode_spec
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, directory_of, stream_of
 from broadsheet.journal.seal_files import remove_all
-from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs
+from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs, Put
 from broadsheet.runtime.failpoints import passed
+
+
+async def mark_deleted(context: Context, info: JournalInfo) -> JournalInfo:
+    """Put the mark of a deletion; `finish_delete` takes the result.
+
+    Raises:
+        NotFound: the journal has changed since `info`.
+    """
+    key = spec_key(info.name)
+    doomed = msgspec.structs.replace(info.spec, is_deleting=True)
+    passed("journal.delete.before_mark")
+    outcome = await context.keyspace.transact(
+        [ModRevisionIs(key, info.mod_revision)], [Put(key, encode_spec(doomed))], is_upkeep=True
+    )
+    passed("journal.delete.after_mark")
+    if not outcome.succeeded:
+        raise NotFound(f"journal {info.name} changed while it was deleted; look again")
+    return JournalInfo(spec=doomed, create_revision=info.create_revision, mod_revision=outcome.revision)
 
 
 async def finish_delete(context: Context, info: JournalInfo) -> None:

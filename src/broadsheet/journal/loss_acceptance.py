@@ -1,13 +1,14 @@
 """Loss acceptance: an operator inspects what a journal lost, and lets it go on without that.
 
-Offsets are bytes. `look` reports every lost span and the head at which appends would go on. `give_up` moves
-damaged and unproven files aside, and writes a seal without a reason, which tells the next opening the
-decision. No byte is deleted. No offset that a reader may have seen is used again: the head goes on at or
-above every offset that a key, the store, a record or a file names. Then `move_epoch` puts the epoch key.
+Offsets are bytes. `report` tells every lost span and the head at which appends would go on. `accept` moves
+damaged and unproven files of the closed journal aside, and writes a seal without a reason, which tells the
+next opening the decision; then it puts the epoch key. No byte is deleted. No offset that a reader may have
+seen is used again: the head goes on at or above every offset that a key, the store, a record or a file names.
 Source: journals.12, journals.15; `docs/protocols/journals.md` "Remedies".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from broadsheet.base.types import ByteOffset, Revision
 from broadsheet.errors import Corrupt, InvalidArgument, Refused, StoreUnhealthy, Unknown
 from broadsheet.journal.context import Context
+from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import EMPTY_SUM
 from broadsheet.journal.core.records import Checkpoint, ClosedSpool
 from broadsheet.journal.core.registers import RegisterState
@@ -56,6 +58,58 @@ class Loss(msgspec.Struct, frozen=True):
 LOST_SPANS_MAX: Final = 1_000
 """Spans, and files, that a reply tells one by one: more may not fit into a frame."""
 OTHER_BYTES: Final = "the fragment store has other bytes there, which are served: this file is moved aside"
+
+
+async def report(
+    replica: Replica, keys: Keys, *, head: ByteOffset | None, is_head_only: bool
+) -> tuple[str, Mapping[ByteOffset, None], Loss]:
+    """Why a journal does not accept appends, the spool files that its store contradicts, and the loss.
+
+    Args:
+        is_head_only: refuse if more than the head is in doubt.
+
+    Raises:
+        InvalidArgument: it accepts appends, `head` is too low, or more than the head is in doubt.
+        StoreUnhealthy: the store cannot be asked.
+    """
+    name, disk = replica.name, replica.context.disk
+    if not (replica.stop_reason or replica.damage) and replica.log_registers is not None:
+        raise InvalidArgument(f"journal {name} takes appends: there is no loss to accept")
+    here = [each for each in (*replica.closed, replica.spool) if not each.fault]
+    try:
+        doubted = (await contradiction(disk, name, here, replica.index.everything())).spools
+    except OSError as error:
+        text = f"journal {name} cannot be compared with its store: {error}; nothing changed: try again"
+        raise StoreUnhealthy(text) from error
+    reason = replica.stop_reason or replica.damage
+    loss = await disk.run(partial(look, replica, keys, head=head, doubted=doubted))
+    if is_head_only and loss.is_damaged:
+        raise InvalidArgument(f"journal {name}: more than its head is in doubt: {accept_loss(name)}")
+    return reason, doubted, loss
+
+
+async def accept(
+    replica: Replica, keys: Keys, *, head: ByteOffset | None, doubted: Mapping[ByteOffset, None]
+) -> Loss:
+    """Let a journal that was closed for it go on without what it lost, from its next opening on.
+
+    Raises:
+        InvalidArgument: as `look`.
+        StoreUnhealthy: as `look`, or the disk refused. Nothing is accepted.
+        Unknown: as `give_up` and `move_epoch`.
+    """
+    context = replica.context
+    try:
+        # Look again: a journal that lost only its registers accepted appends until it was closed.
+        loss = await context.disk.run(partial(look, replica, keys, head=head, doubted=doubted))
+        await context.disk.run(partial(give_up, replica, loss))
+    except OSError as error:
+        raise StoreUnhealthy(
+            f"journal {replica.name}: its loss was not accepted, because the disk refused: {error}; free"
+            f" some space, then {accept_loss(replica.name)}"
+        ) from error
+    await move_epoch(context, replica.info, keys, head=loss.head)
+    return loss
 
 
 def look(
