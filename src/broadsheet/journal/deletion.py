@@ -1,7 +1,8 @@
 """Deletion: marks a journal's spec, which is the point of no return, and then removes the journal.
 
 The removal is a restartable to-do list: fragments and side files, spools, the log's stream, then the keys. It
-is repeated until it succeeds, also by later starts. Source: ADR 0064; `docs/protocols/journals.md` "Deletion".
+is repeated until it succeeds, also by later starts. Source: ADR 0064;
+`docs/protocols/journals.md` "Deletion".
 """
 
 import asyncio
