@@ -137,7 +137,7 @@ class WrongAppendOffset(Refused):
 
 
 class IndexHasGreaterOffset(Refused):
-    """A greater offset is known than can be reached. `broadsheet journals reset-head` shows the loss."""
+    """A greater offset is known than can be reached. `broadsheet journals accept-loss` shows the loss."""
 
     status = Status.INDEX_HAS_GREATER_OFFSET
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
@@ -361,7 +362,7 @@ async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_k
     config = msgspec.structs.replace(JOURNALS, listing_wait=Duration(50 * MILLISECOND))
     async with running(disk, shelf, seed=2, crashes=crashes, is_last=False, config=config) as node:
         accept = node.broker.accept_loss
-        assert "reset-head" in (await node.broker.replica(NAME)).stop_reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         for may_act in (False, True):
             with pytest.raises(StoreUnhealthy, match=r"may know a greater offset.* nothing changed"):
                 await accept(NAME, None, head=None, may_act=may_act, is_head_only=True)
@@ -370,6 +371,39 @@ async def test_no_head_is_chosen_while_the_store_has_not_told_which_offsets_it_k
         told = await accept(NAME, None, head=None, may_act=True, is_head_only=True)
         assert told.head == len(FIRST + SECOND)
         await append(node, b"and on")
+    assert not crashes
+
+
+@pytest.mark.parametrize("is_roll_known", [False, True])
+async def test_the_command_that_an_older_copy_beside_a_newer_store_names_is_one_that_works(
+    *, is_roll_known: bool
+) -> None:
+    """journals.15: its reason named `reset-head`, which refused, because more than the head is in doubt.
+
+    In the copy a fragment is open, or is closed and not stored yet, that the store has with other bytes.
+    """
+    crashes: list[BaseException] = []
+    disk, shelf = SimDisk(), Flaky(None, {})
+    shelf.is_down = True
+    async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
+        await node.broker.create(SPEC)
+        for content in (FIRST, SECOND)[: 1 + is_roll_known]:
+            await append(node, content)
+    older = SimDisk(DiskState.of(disk.state.image(), tuple(disk.state.directories)))
+    for begin, content in ((0, FIRST + b"more"), (2004, SECOND), (4104, THIRD)):
+        digest = sha1(content, usedforsecurity=False).hexdigest()
+        shelf.objects[f"{NAME}/{begin:016x}-{begin + len(content):016x}-{digest}.raw"] = content
+    shelf.is_down = False
+    async with running(older, shelf, seed=3, crashes=crashes, is_last=False) as node:
+        assert "knows offset 6304" in (await node.broker.replica(NAME)).stop_reason
+        (command,) = re.findall(rf"`broadsheet journals (.*) {NAME}`", node.broker.status(NAME).reason)
+        told = await node.broker.accept_loss(
+            NAME, None, head=None, may_act=True, is_head_only=command == "reset-head"
+        )
+        assert (told.is_done, told.head) == (True, 6304)
+        await append(node, b"and on")
+        replica, content = await node.content()
+        assert content == FIRST + b"more" + SECOND + THIRD + b"and on"
     assert not crashes
 
 

@@ -278,7 +278,7 @@ async def test_a_journal_whose_log_is_lost_goes_on_above_what_its_keys_and_files
     for name in [name for name in disk.state.files if name.startswith("journals/log/")]:
         disk.state.remove(name)
     async with running(disk, Shelf(None, {}), seed=2, crashes=crashes, is_last=False) as node:
-        assert "reset-head" in (await node.broker.replica(NAME)).stop_reason
+        assert "accept-loss" in (await node.broker.replica(NAME)).stop_reason
         told = await accept(node, may_act=True, is_head_only=True)
         assert told.head == len(CONTENT)
         assert await append(node, NAME, b"on") is Status.OK
@@ -515,11 +515,11 @@ async def test_the_commands_show_what_is_lost_and_act_only_with_yes(tmp_path: Pa
         assert (found.returncode, "nothing was changed" in found.stdout) == (4, True), found
         assert f"lost [0, {len(CONTENT)})" in found.stdout
         status = command("journals", "status", "out/a", *at)
-        assert "reset-head" in status.stdout
+        assert "accept-loss" in status.stdout
         doctor = command("doctor", "--data-dir", str(tmp_path / "data"))
         assert doctor.returncode == 1
-        assert "`broadsheet journals reset-head out/a`" in doctor.stdout
-        assert "`broadsheet journals reset-head out/b`" in doctor.stdout
+        assert "`broadsheet journals accept-loss out/a`" in doctor.stdout
+        assert "`broadsheet journals accept-loss out/b`" in doctor.stdout
         found = command("journals", "accept-loss", "out/a", "--yes", "--json", *at)
         assert (found.returncode, json.loads(found.stdout)["is_done"]) == (0, True), found
         async with broadsheet.connect(node.address) as client:

@@ -37,7 +37,7 @@ from broadsheet.journal.keys import (
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.producer_indexing import framing_of, greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
-from broadsheet.journal.remedies import accept_loss, reset_head, unproven
+from broadsheet.journal.remedies import accept_loss, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_disk import SpoolDisk
@@ -338,7 +338,7 @@ def _missing(
         if all(member.incarnation != context.incarnation for member in epoch.members):
             return (
                 f"journal {info.name}: the journals' log is not the one that its epoch key names: appends"
-                f" from {epoch.start} on may be lost; restore the data directory, or {reset_head(info.name)}"
+                f" from {epoch.start} on may be lost; restore the data directory, or {accept_loss(info.name)}"
             )
     if keys.registers is not None:
         names.append((decode_registers(keys.registers).at, "the registers key"))
@@ -347,7 +347,7 @@ def _missing(
         return ""
     return (
         f"journal {info.name}: {who} knows offset {known}, but the head that was found is {plan.end}:"
-        f" {reset_head(info.name)}"
+        f" {accept_loss(info.name)}"
     )
 
 

@@ -77,13 +77,8 @@ def unproven(directory: str, names: Sequence[str]) -> str:
 
 
 def accept_loss(name: JournalName) -> str:
-    """The remedy if bytes of the journal are damaged or missing."""
+    """The remedy if bytes of the journal are damaged or missing, or a greater offset than its head is known."""
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
-
-
-def reset_head(name: JournalName) -> str:
-    """The remedy if a greater offset is known than the journal's head."""
-    return f"`broadsheet journals reset-head {name}` shows what is lost, and goes on above it"
 
 
 def more_files(wait: Duration) -> str:

@@ -50,7 +50,7 @@ from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.keys import encode_registers
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.refusal_messages import refusal
-from broadsheet.journal.remedies import accept_loss, require_place, reset_head, shortage_of
+from broadsheet.journal.remedies import accept_loss, require_place, shortage_of
 from broadsheet.journal.spool_file import Saved, SpoolFile, create
 from broadsheet.keyspace.core.transaction import ModRevisionIs, Put
 from broadsheet.observe.story import Story
@@ -213,7 +213,7 @@ class Replica:
         if self.index.end > self.opened_head:
             reason = (
                 f"journal {self.name}: the fragment store knows offset {self.index.end}, but the head that"
-                f" was found at the start was {self.opened_head}: {contradiction or reset_head(self.name)}"
+                f" was found at the start was {self.opened_head}: {contradiction or accept_loss(self.name)}"
             )
         elif missing:
             reason = (
@@ -237,7 +237,7 @@ class Replica:
             self._may_upload = False  # The newer data directory may have stored other bytes (J10).
             self.stop(
                 f"journal {self.name}: its producer index names offset {offset}, but the head at the start"
-                f" was {self.opened_head}: put the newer data directory back, or {reset_head(self.name)}"
+                f" was {self.opened_head}: put the newer data directory back, or {accept_loss(self.name)}"
             )
 
     def deliver(self, event: Input) -> None:
