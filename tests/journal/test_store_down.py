@@ -402,7 +402,7 @@ async def test_the_command_that_an_older_copy_beside_a_newer_store_names_is_one_
         )
         assert (told.is_done, told.head) == (True, 6304)
         await append(node, b"and on")
-        replica, content = await node.content()
+        _, content = await node.content()
         assert content == FIRST + b"more" + SECOND + THIRD + b"and on"
     assert not crashes
 

@@ -77,7 +77,7 @@ def unproven(directory: str, names: Sequence[str]) -> str:
 
 
 def accept_loss(name: JournalName) -> str:
-    """The remedy if bytes of the journal are damaged or missing, or a greater offset than its head is known."""
+    """The remedy if bytes of a journal are damaged or missing, or an offset above its head is known."""
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
 
 
