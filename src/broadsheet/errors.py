@@ -280,3 +280,13 @@ def _concrete(cls: type[BroadsheetError]) -> list[type[BroadsheetError]]:
 
 BY_STATUS: dict[Status, type[BroadsheetError]] = {cls.status: cls for cls in _concrete(BroadsheetError)}
 """The class that the client's edge raises for a status; it has every status except OK."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the cause of `error` passes, so that the same request may succeed a little later.
+
+    Content that was not whole in time (`Cancelled`, `TooSlow`) may arrive in time when it is sent again.
+    """
+    if isinstance(error, Unknown | OSError | Cancelled | TooSlow):
+        return True
+    return isinstance(error, Refused) and error.retry is Retry.LATER

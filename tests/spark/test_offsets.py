@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broadsheet.errors import ConfigError, LocalProtocolError
+from broadsheet.message.position import Position
 from broadsheet.spark.offsets import (
-    Position,
     Positions,
     decoded,
     encoded,

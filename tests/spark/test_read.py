@@ -12,6 +12,7 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.errors import LocalProtocolError
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
 from broadsheet.message.producer_state import ProducerIndex, begun
+from broadsheet.message.replay import Read
 from broadsheet.message.spans import update
 from broadsheet.message.uuid import Clock, Flag, ProducerId, pack, to_text
 from broadsheet.spark import read as module
@@ -19,7 +20,6 @@ from broadsheet.spark.encode import frames
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META, Shape, frame_around, rows_of
-from broadsheet.spark.replay import Read
 from simulator.checkers.sequencer import Sequencer
 
 ALL = pa.schema([("n", pa.int64()), *META.items()])

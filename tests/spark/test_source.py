@@ -32,11 +32,12 @@ from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.position import Position
 from broadsheet.message.producer_state import begun
 from broadsheet.message.publisher import Publisher
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import source
-from broadsheet.spark.offsets import Position, Span
+from broadsheet.spark.offsets import Span
 from broadsheet.spark.read import META_DDL, rows_of
 from broadsheet.spark.source import BatchReader, BroadsheetDataSource, Sources, StreamReader
 

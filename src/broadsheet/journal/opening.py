@@ -25,7 +25,7 @@ from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.recovery import RecoveryPlan, SpoolPlan
 from broadsheet.journal.core.registers import RegisterState
-from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
+from broadsheet.journal.core.spec import epoch_key, framing_of, registers_key, spec_key
 from broadsheet.journal.keys import (
     EpochValue,
     Member,
@@ -35,7 +35,7 @@ from broadsheet.journal.keys import (
     encode_registers,
 )
 from broadsheet.journal.messages import JournalInfo
-from broadsheet.journal.producer_indexing import framing_of, greatest_point
+from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, unproven
 from broadsheet.journal.replica import OpenedReplica

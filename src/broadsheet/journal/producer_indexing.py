@@ -28,10 +28,10 @@ from broadsheet.errors import (
 )
 from broadsheet.journal.block_cache import Flights
 from broadsheet.journal.committed_reads import next_begin, read_chunk, require_committed
-from broadsheet.journal.core.spec import CONTENT_TYPE_LABEL, FRAMING_LABEL, JournalSpec
+from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
-from broadsheet.message.framing import FIXED, FRAME_BYTES_MAX, JSON_LINES, Framing, Kind
+from broadsheet.message.framing import FRAME_BYTES_MAX
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY, ProducerIndex, begun, behind_hole, pruned
 from broadsheet.message.spans import update
 from broadsheet.message.stored_index import BEGIN_BYTES, decode, encode, verify
@@ -59,15 +59,6 @@ class FoundIndex(NamedTuple):
     size: int = 0
     """The bytes that it has."""
     name: str = ""
-
-
-def framing_of(spec: JournalSpec) -> Framing | None:
-    """The framing of a journal's messages, by its labels; None if it has none that is known."""
-    by_label = {Kind.JSON_LINES.value: JSON_LINES, Kind.FIXED.value: FIXED}
-    framing = by_label.get(spec.labels.get(FRAMING_LABEL, ""))
-    if framing is None and spec.labels.get(CONTENT_TYPE_LABEL) == "application/x-ndjson":
-        return JSON_LINES
-    return framing
 
 
 def greatest_point(names: Iterable[str]) -> ByteOffset:

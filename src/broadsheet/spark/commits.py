@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Duration, Instant, in_seconds
 from broadsheet.client_sync import SyncJournals, within
-from broadsheet.errors import BroadsheetError
+from broadsheet.errors import BroadsheetError, is_passing
 from broadsheet.message.publisher import Intent
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
@@ -42,7 +42,7 @@ from broadsheet.sink.core.driver_events import (
     StartAsked,
 )
 from broadsheet.sink.core.records import BatchPlan, Fence, SinkRegisters
-from broadsheet.spark.connection import Target, is_passing, patiently
+from broadsheet.spark.connection import Target, patiently
 
 
 class CommitJournal:

@@ -15,18 +15,8 @@ from typing import Final, NamedTuple, TypeVar
 from broadsheet.base.backoff import Backoff
 from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
 from broadsheet.client_sync import SyncClient, SyncJournals, connect_sync, within
-from broadsheet.errors import (
-    Cancelled,
-    ConfigError,
-    Corrupt,
-    DeadlineExceeded,
-    Refused,
-    Retry,
-    StoreUnhealthy,
-    TooSlow,
-    Unknown,
-)
-from broadsheet.spark.offsets import Position
+from broadsheet.errors import ConfigError, Corrupt, DeadlineExceeded, StoreUnhealthy, is_passing
+from broadsheet.message.position import Position
 from broadsheet.spark.options import Options
 
 T = TypeVar("T")
@@ -86,16 +76,6 @@ class Target(NamedTuple):
             if _clients.setdefault(key, made) is not made:  # Another thread of this process was first.
                 made.close()
         return _clients[key].journals
-
-
-def is_passing(error: Exception) -> bool:
-    """Whether the cause of `error` passes, so that the same request may succeed a little later.
-
-    Content that was not whole in time (`Cancelled`, `TooSlow`) may arrive in time when it is sent again.
-    """
-    if isinstance(error, Unknown | OSError | Cancelled | TooSlow):
-        return True
-    return isinstance(error, Refused) and error.retry is Retry.LATER
 
 
 def patiently(call: Callable[[], T], patience_s: float = PATIENCE_S) -> T:

@@ -15,14 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broadsheet.errors import ConfigError, LocalProtocolError
-
-
-class Position(NamedTuple):
-    """Where a query stands in one journal."""
-
-    offset: int
-    create_revision: int
-    """Which life of the name was read: a journal that is deleted and created again has another one."""
+from broadsheet.message.position import Position
 
 
 class Span(NamedTuple):

@@ -19,12 +19,12 @@ from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun
+from broadsheet.message.replay import Read, Rows, committed
 from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
 from broadsheet.spark.parse import Malformed, parser
-from broadsheet.spark.replay import Read, Rows, committed
 from broadsheet.spark.values import Values
 
 META = {

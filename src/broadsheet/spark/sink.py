@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName, Revision
 from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
-from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.framing import Framing, Kind
+from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
+from broadsheet.message.framing import JSON_LINES, Framing, Kind
 from broadsheet.message.mapping import modulo_each
 from broadsheet.message.publisher import Intent, Publisher
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
@@ -44,7 +44,7 @@ from broadsheet.spark.connection import TARGET_OPTIONS, Target, patiently
 from broadsheet.spark.encode import VALUE, bodies, frames
 from broadsheet.spark.json_text import in_utc
 from broadsheet.spark.options import Options
-from broadsheet.spark.worker import framing_of, freeze_once
+from broadsheet.spark.worker import freeze_once
 
 APPEND_BYTES = 4 << 20
 """An append is started once a journal has this many bytes waiting."""
@@ -248,7 +248,7 @@ class Appender:
             info = patiently(
                 lambda: journals.create(journal, labels=labels, if_absent=True), self.target.patience_s
             )
-        self.found[journal] = framing_of(info.spec.labels), info.create_revision
+        self.found[journal] = framing_of(info.spec) or JSON_LINES, info.create_revision
         return self.found[journal]
 
 

@@ -32,13 +32,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from broadsheet.errors import ConfigError, LocalProtocolError
-from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.framing import Framing, Kind
+from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
+from broadsheet.message.framing import JSON_LINES, Framing, Kind
+from broadsheet.message.position import Position
 from broadsheet.message.producer_state import INDEX_BYTES_EVERY
 from broadsheet.spark.column_types import refuse_types
 from broadsheet.spark.connection import TARGET_OPTIONS, Target, chunks, head, patiently
 from broadsheet.spark.offsets import (
-    Position,
     Positions,
     Span,
     decoded,
@@ -52,7 +52,7 @@ from broadsheet.spark.offsets import (
 from broadsheet.spark.options import Options
 from broadsheet.spark.parse import Malformed
 from broadsheet.spark.read import META_DDL, REPLAY_BYTES_MAX, Shape, frame_around, index_at, read_span
-from broadsheet.spark.worker import framing_of, freeze_once
+from broadsheet.spark.worker import freeze_once
 
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -140,7 +140,7 @@ class Sources:
         if explicit := [name for name, position in positions.items() if position.offset]:
             heads = self.heads()
             for name in explicit:
-                framing = framing_of(self._info(name).spec.labels)
+                framing = framing_of(self._info(name).spec) or JSON_LINES
                 begin = self._frame_begin(name, positions[name].offset, heads[name].offset, framing)
                 positions[name] = positions[name]._replace(offset=begin)
         return positions
@@ -199,7 +199,7 @@ class Sources:
         refuse_remade({name: end[name] for name in moved}, revisions)
         if not moved:
             return []
-        framings = {name: framing_of(info.spec.labels) for name, info in infos.items()}
+        framings = {name: framing_of(info.spec) or JSON_LINES for name, info in infos.items()}
         points = self.points(moved)
         for name in moved:
             self._tell_unindexed(name, start[name].offset if name in start else 0, points[name])

@@ -2,10 +2,6 @@
 
 import gc
 import os
-from collections.abc import Mapping
-
-from broadsheet.journal.core.spec import FRAMING_LABEL
-from broadsheet.message.framing import Framing, Kind
 
 _state = {"frozen_pid": 0}
 
@@ -19,8 +15,3 @@ def freeze_once() -> None:
         gc.collect()
         gc.freeze()
         _state["frozen_pid"] = os.getpid()
-
-
-def framing_of(labels: Mapping[str, str]) -> Framing:
-    """The framing that a journal's labels name; JSON lines if they name none."""
-    return Framing(kind=Kind(labels.get(FRAMING_LABEL, Kind.JSON_LINES.value)))

@@ -16,7 +16,7 @@ from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.errors import InvalidArgument
 from broadsheet.journal.core.fragment import Codec
-from broadsheet.message.framing import Kind
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, Kind
 
 DAY: Final = 86_400 * SECOND
 FRAGMENT_BYTES_MIN: Final = 1 << 10
@@ -68,6 +68,15 @@ def validate_name(name: str) -> JournalName:
     if first in (SIDE_DIRECTORY, PARTIAL_SEGMENT):
         raise InvalidArgument(f"journal name {name!r} begins with {first}, which stores use themselves")
     return valid
+
+
+def framing_of(spec: JournalSpec) -> Framing | None:
+    """The framing of a journal's messages, by its labels; None if it has none that is known."""
+    by_label = {Kind.JSON_LINES.value: JSON_LINES, Kind.FIXED.value: FIXED}
+    framing = by_label.get(spec.labels.get(FRAMING_LABEL, ""))
+    if framing is None and spec.labels.get(CONTENT_TYPE_LABEL) == "application/x-ndjson":
+        return JSON_LINES
+    return framing
 
 
 def validate_spec(spec: JournalSpec) -> JournalSpec:
