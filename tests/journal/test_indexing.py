@@ -12,7 +12,7 @@ import pytest
 
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
-from broadsheet.errors import Corrupt, ShuttingDown, Status
+from broadsheet.errors import Corrupt, ShuttingDown, Status, Throttled
 from broadsheet.journal import producer_indexing, service
 from broadsheet.journal.core.pipeline_events import Submitted
 from broadsheet.journal.core.spec import FRAMING_LABEL, FragmentSpec, JournalSpec
@@ -546,17 +546,18 @@ def test_the_index_used_longest_ago_gives_its_producers_back_and_none_at_work_do
     """Whoever finds no room forgets its own, so that the others can end and make room."""
     memory = IndexMemory(10)
     busy, old, new, last = _Index(is_at_work=True), _Index(), _Index(), _Index()
-    assert memory.hold(busy, 4)
-    assert memory.hold(old, 3)
-    assert memory.hold(new, 3)
-    assert memory.hold(old, 3)
+    memory.hold(busy, 4)
+    memory.hold(old, 3)
+    memory.hold(new, 3)
+    memory.hold(old, 3)
 
-    assert memory.hold(last, 3)
+    memory.hold(last, 3)
     memory.check()
     assert (busy.given_back, old.given_back, new.given_back) == (0, 0, 1)
     assert memory.held_count == 10
 
-    assert not memory.hold(last, 7)
+    with pytest.raises(Throttled, match="index_producers_max, 10"):
+        memory.hold(last, 7)
     memory.check()
     assert memory.held_count == 4, "it counts for nothing, and the others at rest gave way"
-    assert memory.hold(last, 6)
+    memory.hold(last, 6)

@@ -24,7 +24,6 @@ from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import badly_stored, not_stored
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.journal.spool_mending import mend
@@ -353,26 +352,29 @@ class Housekeeping:
         try:
             fragment = await replica.store.put(replica.name, spool, replica.info.spec.fragment.codec)
         except OSError as error:
-            spool.unstored = not_stored(spool.begin, spool.end, error)
+            spool.unstored = _not_stored(spool, error)
             return False
         except Corrupt as error:
             try:
                 if await mend(replica, spool.begin, spool.end):
                     return False  # The log had the content: try again.
             except OSError as away:
-                spool.unstored = not_stored(spool.begin, spool.end, away)
+                spool.unstored = _not_stored(spool, away)
                 return False
             if spool.fault:
                 return True  # The status tells it, and the file's other blocks are served.
-            spool.unstored = not_stored(spool.begin, spool.end, error)
+            spool.unstored = _not_stored(spool, error)
             return False  # No descriptor or no space was free: the log may still have the content.
         try:
             await replica.store.read_back(replica.name, fragment)
         except OSError as error:
-            spool.unstored = not_stored(spool.begin, spool.end, error)
+            spool.unstored = _not_stored(spool, error)
             return False
         except Corrupt as error:
-            spool.bad_copy = badly_stored(spool.begin, spool.end, error)
+            spool.bad_copy = (
+                f"the fragment store did not take [{spool.begin}, {spool.end}) as it is, which stays here and"
+                f" is served: {error}"
+            )
             return True
         if replica.is_closed:
             return True
@@ -401,3 +403,10 @@ class Housekeeping:
                 else:
                     break
             passed("journal.roll.after_remove")
+
+
+def _not_stored(spool: SpoolFile, error: Exception) -> str:
+    return (
+        f"the fragment store did not take [{spool.begin}, {spool.end}), which stays here and is tried again:"
+        f" {error}"
+    )

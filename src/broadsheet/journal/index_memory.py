@@ -7,6 +7,8 @@ is never taken away. So a new index may find no room; its journal tries again la
 
 from typing import Protocol
 
+from broadsheet.errors import Throttled
+
 
 class Held(Protocol):
     """An index whose producers are counted."""
@@ -25,12 +27,12 @@ class IndexMemory:
         self.held_count = 0
         self._held: dict[Held, int] = {}  # Used longest ago first.
 
-    def hold(self, index: Held, count: int) -> bool:
+    def hold(self, index: Held, count: int) -> None:
         """Count `count` producers for `index` from now on.
 
-        Returns:
-            False: all others are at work, and there is no room. `index` counts for nothing, and must forget
-            its producers.
+        Raises:
+            Throttled: all others are at work, and there is no room. `index` counts for nothing, and must
+                forget its producers.
         """
         self.release(index)
         self._held[index] = count
@@ -40,10 +42,12 @@ class IndexMemory:
                 if other.give_back():
                     self.release(other)
                 if self.held_count <= self.producers_max:
-                    return True
+                    return
             self.release(index)
-            return False
-        return True
+            raise Throttled(
+                f"its index has {count} producers, and journals.index_producers_max, {self.producers_max},"
+                " are held by indexes that are at work: try again later"
+            )
 
     def release(self, index: Held) -> None:
         """Count nothing for `index` any more."""

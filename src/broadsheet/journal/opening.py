@@ -40,7 +40,6 @@ from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_s
 from broadsheet.journal.remedies import accept_loss, unproven
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
-from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
@@ -225,7 +224,9 @@ def _rebuild(
                     names = disk.list(directory)
             else:
                 spools.append(spool)  # Kept even if it is stored: that copy was not read back yet (J10).
-            rested_count = _let_rest(files, spools, rested_count)
+            # Now, and not at the end: a journal may have more files than the process may open.
+            if files.let_rest(each.file for each in spools[rested_count:]):
+                rested_count = len(spools)
         last = plan.spools[-1]
         if last.end > last.begin:
             name = spool_name(directory, last.begin)
@@ -241,27 +242,11 @@ def _rebuild(
             spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
         if is_listed and not is_doubtful:
             _remove_others(disk, directory, names, spools)
-        _let_rest(files, spools, rested_count)
+        files.let_rest(each.file for each in spools[rested_count:])
     except BaseException:
         _close(spools)
         raise
     return aside, spools
-
-
-def _let_rest(files: SpoolDisk, spools: Sequence[SpoolFile], rested_count: int) -> int:
-    """If too many files are open, sync those after the first `rested_count`, so that they may rest.
-
-    It is called as the files are opened, because a journal may have more files than the process may open.
-
-    Returns:
-        How many of `spools` are synced now.
-    """
-    if not files.is_crowded:
-        return rested_count
-    for spool in spools[rested_count:]:
-        spool.file.sync()
-    files.make_room()
-    return len(spools)
 
 
 def _remove_others(disk: Disk, directory: str, names: Sequence[str], spools: Sequence[SpoolFile]) -> None:

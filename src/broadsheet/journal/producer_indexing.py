@@ -304,12 +304,11 @@ class Indexing:
                 f"journal {name}: more than {most} producers below {index.offset}: readers look for"
                 " themselves from its last index point on"
             )
-        if not memory.hold(self, count):
+        try:
+            memory.hold(self, count)
+        except Throttled as error:
             self.close()
-            raise Throttled(
-                f"journal {name}: its index has {count} producers, and journals.index_producers_max,"
-                f" {memory.producers_max}, are held by indexes that are at work: try again later"
-            )
+            raise Throttled(f"journal {name}: {error}") from None
         self._index, self._unfinished = index, unfinished
         self._indexed, self._reached = index.offset, ByteOffset(index.offset + len(unfinished))
 

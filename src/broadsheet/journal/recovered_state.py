@@ -26,9 +26,8 @@ from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
 from broadsheet.journal.core.spool_claims import Claims, claims_of, may_reach
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.seal_files import SEAL_NAME, lost_of, read_seal, remove_seal, set_aside, write_seal
+from broadsheet.journal.seal_files import lost_of, read_seal, remove_seal, set_aside, write_seal
 from broadsheet.journal.spool_repair import Witnesses, repair
-from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered
 
@@ -72,7 +71,7 @@ def stand(
     except Corrupt as error:
         return RecoveredState(replay(()), str(error), seal=None, is_sealed=False)
     try:
-        seal = _seal(disk, directory, plan)
+        seal = read_seal(disk, directory, is_needed=plan.is_sealed)
     except Corrupt as error:
         return RecoveredState(plan, f"{error}: {accept_loss(info.name)}", seal=None, is_sealed=False)
     if seal is not None:
@@ -125,18 +124,6 @@ def stand(
         lost=tuple(dict.fromkeys((*earlier, *lost))),
     )
     return RecoveredState(plan, reason, seal=sealed, is_sealed=False)
-
-
-def _seal(disk: Disk, directory: str, plan: RecoveryPlan) -> Seal | None:
-    """The seal beside the spools; None if there is none, and need be none.
-
-    Raises:
-        Corrupt: it is damaged, or it is gone although the log says that it tells of a loss.
-    """
-    seal = read_seal(disk, directory)
-    if seal is None and plan.is_sealed:
-        raise Corrupt(f"seal {directory}/{SEAL_NAME} is gone, which told what the journal lost")
-    return seal
 
 
 def _is_based(plan: RecoveryPlan, payloads: Sequence[bytes]) -> bool:

@@ -47,18 +47,6 @@ def disagreement(fragments: Sequence[Fragment]) -> str:
     )
 
 
-def not_stored(begin: int, end: int, error: Exception) -> str:
-    """The reason in the status of a journal whose fragment the store does not take."""
-    return f"the fragment store did not take [{begin}, {end}), which stays here and is tried again: {error}"
-
-
-def badly_stored(begin: int, end: int, error: Exception) -> str:
-    """The reason in the status of a journal whose fragment the store gives back as something else."""
-    return (
-        f"the fragment store did not take [{begin}, {end}) as it is, which stays here and is served: {error}"
-    )
-
-
 def silent(why: str) -> str:
     """The reason in the status of a journal whose store has not listed it yet; `why` may be unknown."""
     return (

@@ -11,6 +11,7 @@ from typing import Final
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
+from broadsheet.errors import Corrupt
 from broadsheet.journal.core.recovery import RecoveryPlan
 from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
 from broadsheet.journal.core.spool_claims import Claims
@@ -28,14 +29,19 @@ LOST_CLAIMS_MAX: Final = 64
 has room for each."""
 
 
-def read_seal(disk: Disk, directory: str) -> Seal | None:
+def read_seal(disk: Disk, directory: str, *, is_needed: bool = False) -> Seal | None:
     """The seal beside the spools of a journal; None if there is none.
 
+    Args:
+        is_needed: the log says that the seal tells of a loss.
+
     Raises:
-        Corrupt: the seal is damaged, or of a newer version.
+        Corrupt: the seal is damaged, of a newer version, or gone although it is needed.
     """
     name = f"{directory}/{SEAL_NAME}"
     if not disk.exists(name):
+        if is_needed:
+            raise Corrupt(f"seal {name} is gone, which told what the journal lost")
         return None
     file = disk.open(name)
     try:

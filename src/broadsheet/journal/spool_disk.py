@@ -10,7 +10,7 @@ held only for short looks and while a file is closed. Source: ADR 0142.
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -153,6 +153,15 @@ class SpoolDisk:
         """Note that `handle` is no longer open. Under the lock."""
         self._synced.pop(handle, None)
         self._unsynced.pop(handle, None)
+
+    def let_rest(self, files: Iterable[File]) -> bool:
+        """If too many files are open, sync these, so that they may rest; returns whether it did. Blocking."""
+        if not self.is_crowded:
+            return False
+        for each in files:
+            each.sync()
+        self.make_room()
+        return True
 
     def make_room(self) -> None:
         """Let files above `open_max` rest, those used longest ago first; begin to sync unsynced ones."""
