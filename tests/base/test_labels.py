@@ -115,6 +115,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
         "aa=" + "=" * 60_000 + "!",
         "aa," * 20_000,
         f"aa in ({'a,' * 30_000}a)",
+        f"prefix in ({'a/,' * 20_000}a/)",
     ],
 )
 def test_a_long_selector_is_refused_at_once(text: str) -> None:

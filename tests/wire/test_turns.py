@@ -508,8 +508,12 @@ async def test_calls_that_are_alike_and_refused_are_few_in_a_turn(is_allowed: bo
         assert 1 <= most <= 4 * UNITS
 
 
-async def test_dear_calls_that_are_alike_are_few_in_a_turn() -> None:
-    """Nobody looked at the clock before the fifth: lists of 5 ms each held the loop for 20 ms a turn."""
+@pytest.mark.parametrize("are_alike", [True, False])
+async def test_dear_calls_are_few_in_a_turn(are_alike: bool) -> None:
+    """Nobody looked at the clock before the fifth: lists of 5 ms each held the loop for 20 ms a turn.
+
+    Of calls that differ in anything, nobody did before the eighth.
+    """
     limits = WireLimits(turn_time_max=Duration(3 * MILLISECOND))
     async with world(limits) as w:
         served = 0
@@ -521,7 +525,8 @@ async def test_dear_calls_that_are_alike_are_few_in_a_turn() -> None:
             return Reply(request)
 
         w.server.table[201].handler = dear
-        calls = b"".join([request(f.CALL, number, 201) for number in range(100)])
+        bodies = [Echo(number=0 if are_alike else number) for number in range(100)]
+        calls = b"".join([request(f.CALL, number, 201, body=body) for number, body in enumerate(bodies)])
         most = await most_in_a_turn(w, calls, lambda: served, 100)
 
         assert 1 <= most <= 2

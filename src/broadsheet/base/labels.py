@@ -146,9 +146,9 @@ def parse_selector(text: str) -> LabelSelector:
 def _terms(found: re.Match[str]) -> tuple[list[Term], bool]:
     written = found["without"] if found["absent"] else found["name"]
     operator = found["compare"] or "".join((found["list"] or "").split())
-    values = (
-        [value.strip() for value in found["values"].split(",")] if found["list"] else [found["value"] or ""]
-    )
+    values = [found["value"] or ""]
+    if found["list"]:  # With more than these it is refused.
+        values = [value.strip() for value in found["values"].split(",", LABELS_MAX + 1)[: LABELS_MAX + 1]]
     if found["list"] and "" in values:
         raise InvalidArgument(
             f"selector lists an empty value for {written!r}; write {written!r} alone for any value"
@@ -158,7 +158,7 @@ def _terms(found: re.Match[str]) -> tuple[list[Term], bool]:
         if not all(value.endswith("/") for value in values):
             raise InvalidArgument("selector: a value of `prefix` must end in /")
         name, is_prefix = META_NAME, True
-    terms = [Term(name, is_prefix, value) for value in values[: LABELS_MAX + 1]]  # With more it is refused.
+    terms = [Term(name, is_prefix, value) for value in values]
     for term in terms:
         _check_label(term.name, term.value)
     return terms, not (found["absent"] or operator in ("!=", "notin"))

@@ -35,8 +35,9 @@ SERVE_UNITS: Final = 32
 """Units for serving a connection, besides its frames: its answers leave in a write of their own."""
 ALL: Final = 4
 """All connections together have at most so many times the units of one."""
-CLOCK_UNITS: Final = 16
-"""Units of work between two looks at the clock."""
+CLOCK_UNITS: Final = 2
+"""Units of work between two looks at the clock: after each call that is answered at once, because such a call
+may take milliseconds, whatever it is charged."""
 
 
 class Share:
