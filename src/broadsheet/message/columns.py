@@ -139,8 +139,8 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     by_place &= (texts[:, -1] == ord('"')) & (clock != 0)
     by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
-    has_data = np.ones(len(ends), np.bool_)
-    for at in np.flatnonzero(~by_place).tolist():
+    has_data = ends - begins > 1
+    for at in np.flatnonzero(has_data & ~by_place).tolist():
         line = raw[begins[at] : ends[at] - 1].tobytes()
         producer[at], clock[at], flags[at] = line_id(framing, line)
         has_data[at] = bool(line.strip())
