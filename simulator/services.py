@@ -106,6 +106,8 @@ class ServiceEpisode(EpisodeBase[ServiceWorkload]):
         """The context of each node's current or last boot."""
         self.client_seats: list[ServiceContext] = []
         self._client_tasks: dict[str, asyncio.Task[None]] = {}
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        """The start of each node's current or last boot."""
         self._shelves: dict[tuple[str, int, str], ObjectShelf] = {}
         for node in self.cluster.nodes.values():
             node.disk_state.note = self._disk_note(node.name)
@@ -116,7 +118,7 @@ class ServiceEpisode(EpisodeBase[ServiceWorkload]):
         assert life is not None
         context = self._context(life, node.clock, node.disk_state, node.health)
         self.contexts[node.name] = context
-        self.loop.create_task(self._serve(context), name=f"{life!r}.serve")
+        self._starts[node.name] = self.loop.create_task(self._serve(context), name=f"{life!r}.serve")
 
     def start_clients(self) -> None:
         """Start every client in a world of its own."""
@@ -172,7 +174,10 @@ class ServiceEpisode(EpisodeBase[ServiceWorkload]):
         return True
 
     async def _stop(self, context: ServiceContext, ended: Callable[[], None]) -> None:
-        """What `broadsheet serve` does at SIGTERM."""
+        """What `broadsheet serve` does at SIGTERM: a start that is under way is cancelled first."""
+        start = self._starts[context.node]
+        start.cancel()
+        await asyncio.wait([start])
         try:
             await context.scope.close()
         except Exception as error:  # noqa: BLE001 - a process died of it: the workload says whether it may.
