@@ -16,6 +16,7 @@ import broadsheet
 from broadsheet.base.time import Duration, in_seconds
 from broadsheet.base.types import NodeId
 from broadsheet.config import Place
+from broadsheet.control.core.value import ACCEPTORS_MAX
 from broadsheet.control.role import MetastoreConfig, MetastoreRole, require_room_for_documents
 from broadsheet.doors.http.door import HTTPConfig, HTTPDoor
 from broadsheet.doors.native.door import NativeConfig, NativeDoor
@@ -56,7 +57,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     data_dir: Place = ".broadsheet"
     """The directory of all data of the node."""
     peers: dict[str, str] = {}
-    """Every node of the cluster with the address of its native door; empty for a node alone."""
+    """Every node of the cluster with the address of its native door, at most 9; empty for a node alone."""
     is_insecure: bool = False
     """Whether doors may be bound beyond loopback without TLS. Without `native.keys_file` everybody who
     reaches them may do everything."""
@@ -78,6 +79,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"node.id {self.id!r} is not made of letters, digits, dots, dashes")
         if self.peers and self.id not in self.peers:
             raise ValueError(f"node.peers names {', '.join(self.peers)}, but not node.id {self.id}")
+        if len(self.peers) > ACCEPTORS_MAX:
+            raise ValueError(
+                f"node.peers names {len(self.peers)} nodes, and a metastore has at most"
+                f" {ACCEPTORS_MAX} acceptors: name at most {ACCEPTORS_MAX}"
+            )
         if self.log_format not in ("auto", "json", "console"):
             raise ValueError(f"node.log_format {self.log_format!r} is not auto, json or console")
 

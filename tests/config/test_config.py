@@ -203,6 +203,11 @@ def _refusal(variable: str, value: str) -> str:
         ("NATIVE__ADDRESS", "127.0.0.1:70000", "native.address: address '127.0.0.1:70000' is not host:port"),
         ("HTTP__ADDRESS", "foo", "http.address: address 'foo' is not host:port"),
         ("NODE__PEERS", '{n1 = "x"}', "node.peers.n1: address 'x' is not host:port"),
+        (
+            "NODE__PEERS",
+            "{" + ", ".join(f'n{number} = "127.0.0.1:{number}"' for number in range(1, 11)) + "}",
+            "node.peers names 10 nodes, and a metastore has at most 9 acceptors",
+        ),
         ("NODE__LOG_LEVEL", "loud", "node.log_level 'loud' is none of debug, info, warning, error, critical"),
         ("NODE__DATA_DIR", "", "node.data_dir is empty"),
         ("NATIVE__LIMITS__STREAMS_MAX", "0", "native.limits: streams_max must be at least 1, not 0"),
