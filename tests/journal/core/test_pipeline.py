@@ -173,6 +173,37 @@ def test_an_unknown_put_is_repeated_with_its_version() -> None:
     assert m.step(RegistersPut(version=1, is_known=True), T0)[0] == Advance(end=at(5))
 
 
+def test_an_unknown_put_is_repeated_as_it_was_while_newer_registers_wait() -> None:
+    """journals.11: if the newer ones were put first, the put in doubt could still come behind them."""
+    m = pipeline()
+    first = RegisterState(values={"author": "x"}, version=1, at=at(5))
+    second = RegisterState(values={"author": "y"}, version=2, at=at(8))
+    m.step(submitted("a", 5, union={"author": "x"}), T0)
+    assert m.step(Persisted(token=Token(1)), T0) == [PutRegisters(registers=first)]
+    m.step(submitted("b", 3, union={"author": "y"}), T0)
+    assert m.step(Persisted(token=Token(2)), T0) == []
+    m.step(RegistersPut(version=1, is_known=False), T0)
+
+    assert m.step(Tick(), Instant(T0 + PUT_RETRY)) == [PutRegisters(registers=first)]
+    answered = m.step(RegistersPut(version=1, is_known=True), T0)
+    assert PutRegisters(registers=second) in answered
+    assert Advance(end=at(5)) in answered
+    m.check()
+
+
+def test_an_answer_to_a_put_that_comes_twice_shows_nothing_new() -> None:
+    """code.4: the first one has told everything, also where the second one says that it does not know."""
+    p = pipeline()
+    p.step(submitted("a", 5, union={"author": "a"}), T0)
+    p.step(Persisted(token=Token(1)), T0)
+    assert p.step(RegistersPut(version=1, is_known=True), T0)
+
+    for is_known in (True, False):
+        assert p.step(RegistersPut(version=1, is_known=is_known), T0) == []
+        assert p.deadline() is None
+        p.check()
+
+
 def test_an_attempt_takes_effect_once_also_where_its_check_holds_again() -> None:
     """J5: the register went back to what the first try had checked for, and the second try came late."""
     m, mine = pipeline(), b"m" * ATTEMPT_BYTES
@@ -500,6 +531,22 @@ def test_who_streams_while_it_turns_out_to_be_behind_is_refused() -> None:
     for stream in (1, 2):
         assert m.step(StreamFailed(stream=stream, status=status), T0) == [reply(stream, status, 0, 0)]
     m.check()
+
+
+def test_content_that_is_placed_after_the_end_is_not_adopted() -> None:
+    """Its append was refused when the pipeline ended: adopting it would add bytes to a journal of another."""
+    for end in (EpochLost(), Closed(status=Status.SHUTTING_DOWN)):
+        p = pipeline()
+        p.step(StreamOpened(stream=1, run="s"), T0)
+        p.step(ChunkStaged(stream=1, length=5), T0)
+        assert p.step(StreamEnded(stream=1, length=5), T0) == [
+            Grant(stream=1, begin=at(0), fragment_begin=at(0))
+        ]
+        p.step(end, T0)
+
+        assert p.step(StreamPlaced(stream=1), T0) == []
+        assert p.adopted_end == 0
+        p.check()
 
 
 def test_a_full_disk_refuses_content_and_nothing_else() -> None:

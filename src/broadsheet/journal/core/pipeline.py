@@ -448,8 +448,8 @@ class Pipeline:
             effects.append(Abort(stream=stream, status=Status.TOO_SLOW))
         if self._put_again_at is not None and self._put_again_at <= now:
             self._put_again_at = None
-            self._put_version = self._put_done  # Put the same version again, which is idempotent.
-            self._put(effects)
+            # Not a newer version, also if one is durable by now: the put in doubt could still come behind it.
+            effects.append(PutRegisters(registers=self._queue.registers_of(self._put_version)))
 
     def _on_epoch_lost(self, _event: EpochLost, _now: Instant, effects: list[Output]) -> None:
         """End for good: the epoch key was changed, so another pipeline may acknowledge now (journals.1)."""

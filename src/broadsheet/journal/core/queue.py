@@ -40,6 +40,11 @@ class Queue:
             newest = entry.registers or newest
         return newest
 
+    def registers_of(self, version: int) -> RegisterState:
+        """The registers of that version: they are being put, so their append waits here."""
+        states = (each.registers for each in self.entries if each.registers is not None)
+        return next(each for each in states if each.version == version)
+
     def take_from(self, token: Token) -> list[PendingAppend]:
         """Take out the entry of `token` and everything after it."""
         entries, kept = list(self.entries), 0
