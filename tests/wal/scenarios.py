@@ -75,16 +75,23 @@ async def torn_tail_and_the_same_bytes_again() -> str | None:
     return None
 
 
-async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
+async def torn_record_before_a_whole_one(*, is_same: bool, is_trimmed: bool = False) -> str | None:
     """A torn batch: its first record is lost, the second is whole. The next life appends at the same offset.
 
     Byte-identical or not: the second must neither come back behind it, nor make its stream look damaged.
+
+    Args:
+        is_trimmed: no record before the torn batch is left.
     """
     disk = SimDisk()
     first, second = b"1" * 5000, b"2" * 5000
     again = first if is_same else b"3" * 5000
     bench = await open_log(disk)
     await bench.commit(A, b"0")
+    if is_trimmed:
+        bench.log.trim(A, Offset(1))
+        await bench.commit(B, b"with the trim")
+    before = [] if is_trimmed else [b"0"]
     bench.send(A, first)
     await bench.commit(A, second)
     await abandon(bench)
@@ -93,7 +100,8 @@ async def torn_record_before_a_whole_one(*, is_same: bool) -> str | None:
     at = torn.index(first) + 1000
     torn[at : at + 512] = bytes(512)
     disk = SimDisk(DiskState.of({**image, SEGMENT: bytes(torn)}))
-    for seed, expected in ((2, [b"0"]), (3, [b"0", again]), (4, [b"0", again]), (5, [b"0", again])):
+    for seed, later in ((2, []), (3, [again]), (4, [again]), (5, [again])):
+        expected = before + later
         bench = await open_log(disk, seed=seed)
         found = await bench.found(A)
         if payloads(found.records) != expected or not found.tail_cut or found.is_quarantined:

@@ -9,6 +9,7 @@ from broadsheet.base.types import Generation, LogStreamId, Offset
 from broadsheet.wal.format import BatchHeader, RowFlag, aligned
 from broadsheet.wal.scan import Content, batches
 from simulator.disk import SimDisk
+from simulator.disk_state import DiskState
 from simulator.logimage import batches_of
 from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log
 from tests.wal.histories import TINY, Kept, noise, read_image
@@ -87,7 +88,7 @@ def judge(log: Written, told: dict[int, Kept], lost: list[int]) -> None:
 async def test_no_lost_batches_are_silent(count: int) -> None:
     """W2, W6: the rows of the next batch charge the loss of one; behind more, everyone is suspect.
 
-    A stream that is nowhere else is told of too, where one batch is lost; of several, nobody knows its name.
+    A stream that is nowhere else is named, too, where one batch is lost; of several, nobody knows its name.
     """
     log = await written()
     for first in range(1, len(log.batches) - count):  # Not the boot frame, and not the last batch.
@@ -98,6 +99,30 @@ async def test_no_lost_batches_are_silent(count: int) -> None:
         if count == 1:
             for stream in log.streams_of.get(lost[0], ()):
                 assert told[stream].flags & RowFlag.QUARANTINED, f"stream {stream}, batch {lost}"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_behind_several_lost_batches_the_log_may_lack_streams(*, is_named: bool) -> None:
+    """W2: a stream of which nothing is left looked as if it had never been there.
+
+    A later batch that names every stream says that it lacks none.
+    """
+    disk = SimDisk()
+    bench = await open_log(disk, config=TINY)
+    await bench.commit(A, noise(1, 300))
+    await bench.commit(C, noise(2, 300))
+    for n in range(3):
+        await bench.commit(A, noise(n, 300))
+    lost = batches_of(disk.state.image())[3:5]
+    while is_named and bench.log.pool.head < 2:
+        await bench.commit(B, noise(1, 6000))
+    await abandon(bench)
+    after = SimDisk(DiskState.of(without(disk.state.image(), lost)))
+    bench = await open_log(after, config=TINY, seed=2)
+    assert (C in bench.log.streams()) == is_named
+    assert bench.log.recovered(C).is_quarantined
+    assert bench.log.is_unknown(LogStreamId(99)) != is_named
+    await abandon(bench)
 
 
 async def test_a_damaged_last_batch_behind_a_lost_one_is_no_cut_tail() -> None:

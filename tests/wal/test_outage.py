@@ -6,7 +6,7 @@ from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
-from broadsheet.wal.extents import Extents, extents_path, unpack
+from broadsheet.wal.extents import SLOTS, Extents, extents_path, unpack
 from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, ERA_MAX, BatchHeader
 from broadsheet.wal.opening import next_batch
 from broadsheet.wal.recovery import Recovery
@@ -240,6 +240,58 @@ async def test_starts_in_one_outage_write_rising_numbers(count: int, outage: Out
         assert payloads(found.records) == [b"old", b"start-3-0"]
         assert not found.is_quarantined
         await abandon(bench)
+
+
+@pytest.mark.parametrize("slot", range(SLOTS))
+async def test_an_era_is_not_begun_again_where_one_slot_of_extents_cannot_be_read(
+    slot: int, outage: Outage
+) -> None:
+    """Only the newest slot told of the era. What the second start acknowledged was lost."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    for n in range(8):
+        await bench.commit(B, b"until no file is filled any more: extents are written then (%d)" % n)
+    await bench.commit(A, b"old")
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
+    end = image_of(disk)[name].index(b"old") // BLOCK_BYTES + 1
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=end), LASTING))
+    for seed in (2, 3):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        for n in range(6 - 4 * (seed - 2)):
+            await bench.commit(A, b"start-%d-%d" % (seed, n))
+        await abandon(bench)
+        outage[extents_path(DIRECTORY), slot] = LASTING
+    outage.clear()
+    disk.state.locks.clear()
+    bench = await open_log(disk, config=ROOMY, seed=4)
+    found = await bench.found(A)
+    assert payloads(found.records) == [b"old", b"start-3-0", b"start-3-1"]
+    assert not found.is_quarantined
+    await abandon(bench)
+
+
+async def test_a_trim_that_a_start_could_not_read_costs_no_record(outage: Outage) -> None:
+    """The start counted the trimmed records again. A later one could read the trim, and missed them."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    held = [b"one", b"two"]
+    await bench.commit(A, *held)
+    bench.log.trim(A, Offset(2))
+    for payload in (b"with the trim", b"behind it"):
+        await bench.commit(B, payload)
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"with the trim" in content]
+    outage[name, image_of(disk)[name].index(b"with the trim") // BLOCK_BYTES] = LASTING
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records) == held
+        assert not found.is_quarantined
+        await abandon(bench)
+        outage.clear()
 
 
 async def test_a_boot_batch_that_is_lost_after_an_outage_costs_no_stream(outage: Outage) -> None:

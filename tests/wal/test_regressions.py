@@ -19,9 +19,14 @@ async def test_a_byte_identical_append_after_a_torn_tail_revives_nothing() -> No
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["the same bytes", "other bytes"])
-async def test_a_whole_record_behind_a_torn_one_never_comes_back(is_same: bool) -> None:
-    """The batch's header survives, its first record does not: the second fits what is appended next."""
-    assert await scenarios.torn_record_before_a_whole_one(is_same=is_same) is None
+@pytest.mark.parametrize("is_trimmed", [False, True], ids=["behind a record", "all before is trimmed"])
+async def test_a_whole_record_behind_a_torn_one_never_comes_back(*, is_same: bool, is_trimmed: bool) -> None:
+    """The batch's header survives, its first record does not: the second fits what is appended next.
+
+    Where all before it was trimmed, no run led to the point of the cut, and the stream was quarantined.
+    """
+    told = await scenarios.torn_record_before_a_whole_one(is_same=is_same, is_trimmed=is_trimmed)
+    assert told is None
 
 
 async def test_sectors_of_another_boot_are_not_records_of_this_one() -> None:

@@ -82,7 +82,8 @@ class Extents:
         """
         self.era = era
         if self._is_told:  # Otherwise a slot without lengths would hide that segments are shorter.
-            self._write(self.filled)
+            for _ in range(SLOTS):  # A start that can read only the older slot must not begin it again.
+                self._write(self.filled)
 
     def renew(self) -> None:
         """Make the file and its name durable: a first start that was killed may have synced neither.

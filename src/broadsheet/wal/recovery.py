@@ -108,6 +108,9 @@ class Recovery:
         """The last batch whose predecessor was lost whole: the state before it is not known."""
         self._oldest = 0
         """The oldest lap that is needed. If it is missing, everything that it held is lost."""
+        self._era = 0
+        """The era of the last batch. Its first batch may take back a trim of an earlier era, which the disk
+        could not read then."""
         self._is_freed = False
         """Whether the last batch frees segments that the batch before it did not."""
         self._is_whole = False
@@ -127,6 +130,7 @@ class Recovery:
         head = by_lap[max(by_lap)]
         assert head.newest is not None, "a lap has at least one batch"
         self._oldest = oldest = head.newest.oldest
+        self._era = era_of(head.newest.batch)
         laps = {lap: by_lap[lap].file for lap in sorted(by_lap) if lap >= oldest}
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
@@ -227,7 +231,7 @@ class Recovery:
         for frame in suspects:
             self._suspect(frame, data)
         if header.flags & BatchFlag.FULL:
-            self._lacks_streams |= bool(header.flags & BatchFlag.LACKS_STREAMS)
+            self._lacks_streams = bool(header.flags & BatchFlag.LACKS_STREAMS)
             self._is_cache_lost = bool(header.flags & BatchFlag.CACHE_LOST)
             named = dict.fromkeys(row.stream for row in said)
             for stream in [stream for stream in self._replays if stream not in named]:
@@ -243,7 +247,7 @@ class Recovery:
             lost = batches_between(last.batch, header.batch)
             if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
                 hit("wal.recovery.gap")
-                self._gap = header.batch
+                self._gap, self._lacks_streams = header.batch, True
             if lost:
                 hit("wal.recovery.batch_lost")
                 self._after_loss = header.batch
@@ -252,6 +256,7 @@ class Recovery:
             self._after_loss = header.batch
             if not header.flags & BatchFlag.FULL:
                 self._gap = header.batch  # The batches with the rows of all streams are gone.
+                self._lacks_streams = True
 
     def _hole(self, segment: Found, content: Content, begin: int, end: int) -> None:
         """Salvage the frames of batches whose headers are damaged; each frame is verified alone."""
@@ -365,7 +370,7 @@ class Recovery:
         if row.flags and row.flags & RowFlag.DROPPED:  # `&` with an enumeration is slow: test for 0 first.
             self._replays.pop(row.stream, None)
             return
-        self._replay(row.stream).row(row, batch)
+        self._replay(row.stream).row(row, batch, is_trim_final=era_of(batch) == self._era)
 
     def _replay(self, stream: int) -> StreamReplay:
         replay = self._replays.get(stream)

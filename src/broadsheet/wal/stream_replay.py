@@ -164,15 +164,19 @@ class StreamReplay:
         self.is_linked = True
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
-    def row(self, row: Row, batch: int) -> None:
+    def row(self, row: Row, batch: int, *, is_trim_final: bool = True) -> None:
         """Apply a row: the state of the stream at the end of `batch`, as the writer knew it.
 
         If that state does not follow from the frames, a RESET frame may be lost. Then the runs that the row
         no longer counts are kept, because a batch that was cut short has reset nothing.
+
+        Args:
+            is_trim_final: no later row can count trimmed runs again, so they need not be held.
         """
         point = Point(row.next, row.generation, row.crc)
         is_explained, self.is_linked = self.expect == point and self.is_linked, True
         if self.expect != point:
+            prior = self.prior
             self._touch(batch)
             lost_truncation = self.expect is not None and row.generation > self.expect.generation
             if lost_truncation and self._boundary(row.next) == row.crc:
@@ -180,12 +184,12 @@ class StreamReplay:
             elif lost_truncation:
                 self._doubt(row.next)
             elif self.expect is not None and not lost_truncation:
-                self._cut(row, batch)
+                self._cut(row, batch, prior)
             self.expect = point
         self.flags, self.first, self.seen = row.flags, row.first, batch
         if not row.flags or not row.flags & RowFlag.TAIL_CUT:
             self.settled = batch
-        if is_explained:
+        if is_explained and is_trim_final:
             self._trim(row.first)
 
     def judge(self, tail_batch: int, *, is_suspect: bool, is_freed: bool = False) -> Verdict:
@@ -306,12 +310,16 @@ class StreamReplay:
             del self.held[over.offset]
             self._ends.pop(over.end, None)
 
-    def _cut(self, row: Row, batch: int) -> None:
+    def _cut(self, row: Row, batch: int, prior: Point | None) -> None:
         """Void the runs behind `row`, if it was written by a start that had cut a torn batch.
 
         Otherwise a stale run of the torn batch could link to a later append with identical bytes. If no held
         run leads to the row, or only a run of the row's own `batch` does, no start has cut anything: a DROP
         frame was lost, and it has voided nothing. Then the held runs stay as they were.
+
+        Args:
+            prior: the expected point before the batch that changed the stream last, perhaps the torn one. A
+                start that cuts goes back to it, and no run leads to it if all before it is trimmed.
         """
         held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
@@ -322,7 +330,8 @@ class StreamReplay:
                     self._put(each)
         before = self.held.get(self._ends.get(row.next, -1))
         if before is None:
-            is_cut = self._boundary(row.next) == row.crc or not row.next
+            is_known = prior is not None and (prior.next, prior.crc) == (row.next, row.crc)
+            is_cut = is_known or self._boundary(row.next) == row.crc or not row.next
         else:
             is_cut = before.crc == row.crc and before.batch != batch
         if not is_cut:
