@@ -252,10 +252,10 @@ async def test_tasks_are_shared_as_bytes_are() -> None:
     limits = WireLimits(node_tasks_max=1000)
     node = accounts(limits)
     hog, other = node.enter("hog", is_control=False), node.enter("other", is_control=False)
-    while node.may_start(hog):
+    while node.task_refusal(hog) is None:
         node.started(hog)
 
     assert 333 <= hog.task_count <= 335, "a third: its account may have half, and one connection half of that"
-    while node.may_start(other):
+    while node.task_refusal(other) is None:
         node.started(other)
     assert other.task_count >= TASKS_MIN

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from broadsheet.base.time import Instant
+from broadsheet.errors import Throttled
 from broadsheet.runtime.turn import Rank, Turn
 from broadsheet.wire.limits import WireLimits
 
@@ -203,10 +204,12 @@ class Accounts:
 
     # ------------------------------------------------------------------ tasks and RUN streams
 
-    def may_start(self, holding: Holding) -> bool:
-        """Whether `holding` may have one more task."""
+    def task_refusal(self, holding: Holding) -> Throttled | None:
+        """Why `holding` may not have one more task; None if it may."""
         count, left = holding.account.task_count, self.tasks_max - self.task_count
-        return count < TASKS_MIN or holding.task_count < left - count
+        if count < TASKS_MIN or holding.task_count < left - count:
+            return None
+        return Throttled(f"{count} requests of this caller are worked on: wait for one to end")
 
     def started(self, holding: Holding) -> None:
         """Count a task that was started."""
@@ -221,10 +224,12 @@ class Accounts:
         holding.task_count -= 1
         self._forget(holding)
 
-    def may_open(self, holding: Holding) -> bool:
-        """Whether `holding` may have one more RUN stream."""
+    def run_refusal(self, holding: Holding) -> Throttled | None:
+        """Why `holding` may not have one more RUN stream; None if it may."""
         count, left = holding.account.run_count, self.runs_max - self.run_count
-        return count < TASKS_MIN or holding.run_count < left - count
+        if count < TASKS_MIN or holding.run_count < left - count:
+            return None
+        return Throttled(f"{count} RUN streams of this caller are open: wait for one to end")
 
     def opened(self, holding: Holding, count: int = 1) -> None:
         """Count a RUN stream that was opened, or with -1 one that has ended."""

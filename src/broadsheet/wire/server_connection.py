@@ -362,11 +362,9 @@ class ServedRunStreams:
             return
         accounts, holding = connection.server.accounts, connection.backpressure.holding
         assert holding is not None, "who asks has greeted"
-        if not accounts.may_open(holding):
+        if (refusal := accounts.run_refusal(holding)) is not None:
             opened.sink.on_end()
-            raise Throttled(
-                f"{holding.account.run_count} RUN streams of this caller are open: wait for one to end"
-            )
+            raise refusal
         accounts.opened(holding)
         self._ends[stream] = ServedRunStream(
             opened.sink,
@@ -583,13 +581,9 @@ class RequestTasks:
         assert holding is not None, "who asks has greeted"
         if connection.share is not None:
             connection.share.units -= START_UNITS
-        refusal: BroadsheetError | None = None
+        refusal: BroadsheetError | None = accounts.task_refusal(holding)
         if connection.server.scope.is_closed:
             refusal = ShuttingDown("the node shuts down: nothing was done")
-        elif not accounts.may_start(holding):
-            refusal = Throttled(
-                f"{holding.account.task_count} requests of this caller are worked on: wait for one to end"
-            )
         if refusal is not None:
             if isinstance(handler, Coroutine):
                 handler.close()  # The coroutine has not begun, so nothing was executed.
