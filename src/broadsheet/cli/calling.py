@@ -1,32 +1,67 @@
-"""Calling: how a command calls a node."""
+"""Calling: how a command calls a node, with the token, and what it says if none answers."""
 
 import os
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
+import msgspec
+
+from broadsheet.base.time import Duration
+from broadsheet.client import Client, connect
 from broadsheet.doors.status import STATUS_METHOD, StatusReply
+from broadsheet.errors import Unreachable
 from broadsheet.runtime.caller import CallerPorts
+from broadsheet.runtime.loop import run
 from broadsheet.runtime.process import end_process
 from broadsheet.wire.client import dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 TOKEN_VARIABLE: Final = "BROADSHEET_TOKEN"  # noqa: S105 - the name of a variable.
 """The variable that holds the token. There is no flag for it, because the process list shows flags
 (access.5)."""
 
 
-async def ask_status(address: str) -> StatusReply:
-    """The status of the node at `address`.
+async def ask(
+    address: str, method: str, request: msgspec.Struct, *, reply: type[R], timeout: Duration | None = None
+) -> R:
+    """Call one method of the node at `address`, over a connection of its own.
 
     Raises:
         Unreachable: no node answers at this address.
         Unauthenticated: the node asks for a token, or refuses the given one.
     """
-    connection = await dial(
-        CallerPorts(crash=end_process), address, token=os.environ.get(TOKEN_VARIABLE, ""), limits=WireLimits()
-    )
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    connection = await dial(CallerPorts(crash=end_process), address, token=token, limits=WireLimits())
     try:
-        reply, _ = await connection.call(STATUS_METHOD, EMPTY, reply=StatusReply)
-        return reply
+        answer, _ = await connection.call(method, request, reply=reply, timeout=timeout)
+        return answer
     finally:
         await connection.close()
+
+
+async def ask_status(address: str) -> StatusReply:
+    """The status of the node at `address`. Raises as `ask`."""
+    return await ask(address, STATUS_METHOD, EMPTY, reply=StatusReply)
+
+
+def call_node(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
+    """Do `work` with a client of the node at `address`.
+
+    Raises:
+        Unreachable: no node answers there; the text says how to find one.
+    """
+
+    async def main() -> None:
+        async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
+            await work(client)
+
+    try:
+        run(main())
+    except Unreachable as error:
+        raise Unreachable(
+            f"{error}; `broadsheet status` shows where your nodes listen: name one with --address or "
+            "BROADSHEET_ADDRESS, or start one with `broadsheet up`"
+        ) from error

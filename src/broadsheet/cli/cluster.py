@@ -30,6 +30,7 @@ import msgspec
 from broadsheet.cli.running import Running, is_running
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.data_dir import FORMAT_FILE, LOCKED, prepare, sync_directory
+from broadsheet.runtime.network import PORT_MAX
 
 CLUSTER_FILE: Final = "cluster.json"
 UNFINISHED_FILE: Final = "cluster.json.new"
@@ -39,7 +40,6 @@ CLUSTER_FORMAT: Final = 1
 NODES_MAX: Final = 9
 PORTS: Final = {"native": 6640, "http": 6680}
 PORT_STEP: Final = 100
-PORT_MAX: Final = 65_535
 PORT_ANY_MIN: Final = 10_000
 _PORT_TRIES: Final = 50
 READY_SECONDS_MAX: Final = 60

@@ -17,12 +17,10 @@ import typer
 
 from broadsheet.base.time import SECOND
 from broadsheet.cli.append import Appended, Input, append_lines, append_pieces, append_whole, telling
-from broadsheet.cli.calling import TOKEN_VARIABLE
-from broadsheet.client import Client, connect
+from broadsheet.cli.calling import call_node
+from broadsheet.client import Client
 from broadsheet.config import duration_of
-from broadsheet.errors import Unreachable
 from broadsheet.journal.messages import LossReply
-from broadsheet.runtime.loop import run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
 
@@ -78,7 +76,7 @@ def create(
         )
         _print(info, json, f"{info.name}: created at revision {info.create_revision}")
 
-    _run(address, work)
+    call_node(address, work)
 
 
 @app.command("list")
@@ -97,7 +95,7 @@ def list_(
         infos = await client.journals.list(prefix, selector=selector)
         _print({"journals": infos}, json, "\n".join(info.name for info in infos))
 
-    _run(address, work)
+    call_node(address, work)
 
 
 @app.command()
@@ -110,7 +108,7 @@ def status(name: Name, *, address: Address = DEFAULT_ADDRESS, json: AsJSON = Fal
         lines = [f"{field}: {value}" for field, value in told.items() if value != ""]
         _print(found, json, "\n".join(lines))
 
-    _run(address, work)
+    call_node(address, work)
 
 
 @app.command()
@@ -161,7 +159,7 @@ def append(
         told = {"journal": name, "begin": done.begin, "end": done.end, "appends": done.count}
         text = f"{name}: [{done.begin}, {done.end}) in {done.count} append{'s' if done.count != 1 else ''}"
 
-    _run(address, work)
+    call_node(address, work)
     try:
         _print(told, json, text)
         sys.stdout.flush()
@@ -212,7 +210,7 @@ def read(
             told = {"journal": name, "begin": first, "end": at}
             _print(told, json, f"{name}: [{first}, {at}) to {output}")
 
-    _run(address, work)
+    call_node(address, work)
 
 
 @app.command()
@@ -231,7 +229,7 @@ def delete(
         await client.journals.delete(name)
         _print({"journal": name, "deleted": True}, json, f"{name}: deleted")
 
-    _run(address, work)
+    call_node(address, work)
 
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without --yes nothing changes.")]
@@ -280,7 +278,7 @@ def _accept(address: str, work: Callable[[Client], Awaitable[LossReply]], *, is_
     async def ask(client: Client) -> None:
         told.append(await work(client))
 
-    _run(address, ask)
+    call_node(address, ask)
     (loss,) = told
     lines = [f"{loss.journal}: {loss.reason}"]
     for each in loss.lost:
@@ -360,17 +358,3 @@ def _print(what: object, is_json: bool, text: str) -> None:
         print(msgspec.json.encode(what).decode())
     elif text:
         print(text)
-
-
-def _run(address: str, work: Callable[[Client], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with connect(address, os.environ.get(TOKEN_VARIABLE)) as client:
-            await work(client)
-
-    try:
-        run(main())
-    except Unreachable as error:
-        raise Unreachable(
-            f"{error}; `broadsheet status` shows where your nodes listen: name one with --address or "
-            "BROADSHEET_ADDRESS, or start one with `broadsheet up`"
-        ) from error

@@ -5,16 +5,15 @@ be repeated: it then finishes a change that was left half done.
 """
 
 import asyncio
-import os
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
 
 from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import Incarnation, NodeId
-from broadsheet.cli.calling import TOKEN_VARIABLE
+from broadsheet.cli.calling import ask
 from broadsheet.cli.cluster import running_below
 from broadsheet.control.core.value import Acceptor, acceptor_text
 from broadsheet.control.service import (
@@ -24,11 +23,7 @@ from broadsheet.control.service import (
     parse_acceptor,
 )
 from broadsheet.errors import ConfigError, InvalidArgument, NotFound, Unsupported
-from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.loop import run
-from broadsheet.runtime.process import end_process
-from broadsheet.wire.client import dial
-from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY
 
 app = typer.Typer(
@@ -37,7 +32,6 @@ app = typer.Typer(
 
 CALL_TIMEOUT = Duration(15 * SECOND)
 
-R = TypeVar("R", bound=msgspec.Struct)
 DataDir = Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")]
 Address = Annotated[
     str | None, typer.Option(help="The native door of a node; by default one of --data-dir is asked.")
@@ -82,11 +76,11 @@ def replace(
         new = parse_acceptor(added)
     else:
         where = added_address or _door_of_added(data_dir, added)
-        new = _own(run(_call(where, "metastore.status", EMPTY, StatusReply)), added)
+        new = _own(run(ask(where, "metastore.status", EMPTY, reply=StatusReply, timeout=CALL_TIMEOUT)), added)
     if new == out:
         raise InvalidArgument(f"{acceptor_text(new)} still has its state: there is nothing to replace")
     request = ReplaceRequest(removed=out, added=new, address=added_address)
-    done = run(_call(door, "metastore.replace", request, VersionReply))
+    done = run(ask(door, "metastore.replace", request, reply=VersionReply, timeout=CALL_TIMEOUT))
     if json:
         told = {"removed": acceptor_text(out), "added": acceptor_text(new), "version": done.version}
         print(msgspec.json.encode(told).decode())
@@ -96,7 +90,7 @@ def replace(
 
 async def _seen(doors: list[str]) -> list[StatusReply]:
     """The answers of those of `doors` that answer, at least one."""
-    calls = (_call(door, "metastore.status", EMPTY, StatusReply) for door in doors)
+    calls = (ask(door, "metastore.status", EMPTY, reply=StatusReply, timeout=CALL_TIMEOUT) for door in doors)
     told = await asyncio.gather(*calls, return_exceptions=True)
     seen = [reply for reply in told if isinstance(reply, StatusReply)]
     for error in told:
@@ -109,7 +103,7 @@ def _member(door: str, text: str) -> Acceptor:
     """The acceptor that `text` names, as NODE#INCARNATION, or as the NODE of a member."""
     if "#" in text:
         return parse_acceptor(text)
-    found = run(_call(door, "metastore.status", EMPTY, StatusReply))
+    found = run(ask(door, "metastore.status", EMPTY, reply=StatusReply, timeout=CALL_TIMEOUT))
     if found.provider == "file":
         raise Unsupported(
             f"node {found.node} stands alone: its metastore is one file, and has no acceptor to replace. If"
@@ -198,13 +192,3 @@ def _object(found: StatusReply) -> dict[str, object]:
         told[field] = [acceptor_text(member) for member in getattr(found, field)]
     told["own"] = None if found.own is None else acceptor_text(found.own)
     return told
-
-
-async def _call(address: str, method: str, request: msgspec.Struct, kind: type[R]) -> R:
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    connection = await dial(CallerPorts(crash=end_process), address, token=token, limits=WireLimits())
-    try:
-        reply, _ = await connection.call(method, request, reply=kind, timeout=CALL_TIMEOUT)
-        return reply
-    finally:
-        await connection.close()

@@ -78,7 +78,7 @@ def _offset(offset: int | None) -> ByteOffset | None:
     return None if offset is None else ByteOffset(offset)
 
 
-class ProducerIndex(msgspec.Struct, frozen=True):
+class EncodedIndex(msgspec.Struct, frozen=True):
     """A journal's producer index at an index point."""
 
     offset: int
@@ -388,7 +388,7 @@ class Journals:
             if not page.has_more:
                 return found
 
-    async def producer_index(self, name: str, offset: int) -> ProducerIndex:
+    async def producer_index(self, name: str, offset: int) -> EncodedIndex:
         """The producer index at the last index point at or below `offset` (journals.29).
 
         Raises:
@@ -397,7 +397,7 @@ class Journals:
         """
         request = ProducerIndexRequest(journal=JournalName(name), offset=ByteOffset(offset))
         found, encoded = await read_index(self._caller, request, patience=TIMEOUT_SECONDS)
-        return ProducerIndex(offset=found.offset, encoded=encoded)
+        return EncodedIndex(offset=found.offset, encoded=encoded)
 
     async def index_points(self, name: str) -> Sequence[int]:
         """Every index point of the journal, ascending: frame boundaries at which readers may cut."""
