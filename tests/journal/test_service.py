@@ -229,9 +229,9 @@ async def test_a_flush_interval_is_kept_with_the_journal_and_checked(client: Cli
     """A minute at least, as Gazette has it; what is no time is refused before it is sent."""
     info = await client.journals.create("flush/a", flush_interval=90)
     assert info.spec.fragment.flush_interval == 90_000_000_000
-    for seconds in (59, -1, float("nan"), float("inf"), 1e8):
+    for seconds in (59, -1, float("nan"), float("inf"), 1e8, "90"):
         with pytest.raises(InvalidArgument, match="flush_interval"):
-            await client.journals.create("flush/b", flush_interval=seconds)
+            await client.journals.create("flush/b", flush_interval=seconds)  # type: ignore[arg-type]
 
 
 def test_the_synchronous_client_does_the_same(node: NodeProcess) -> None:

@@ -12,11 +12,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from broadsheet.base.backoff import Backoff
-from broadsheet.base.time import SECOND, Duration, in_seconds
+from broadsheet.base.time import in_seconds
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import (
     AlreadyExists,
-    InvalidArgument,
     StoreUnhealthy,
 )
 from broadsheet.journal.client_appends import Appending, AppendWriter
@@ -27,7 +26,8 @@ from broadsheet.journal.client_requests import (
     RETRY_MIN,
     codec_of,
     condition_of,
-    is_buffer,
+    contents_of,
+    interval_of,
     is_repeatable,
     name_of,
     pieces_of,
@@ -68,10 +68,6 @@ INLINE_BYTES_MAX: Final = 64 << 10
 TIMEOUT_SECONDS: Final = 30.0
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-FLUSH_SECONDS_BELOW: Final = 1e9
-"""A `flush_interval` from this on is refused here: nodes accept much less, and nanoseconds of it overflow."""
 
 
 def _offset(offset: int | None) -> ByteOffset | None:
@@ -140,11 +136,7 @@ class Journals:
         if store is not None:
             fragment = msgspec.structs.replace(fragment, store=store)
         if flush_interval is not None:
-            if not 0 <= flush_interval < FLUSH_SECONDS_BELOW:
-                raise InvalidArgument(f"flush_interval of {flush_interval} s: 0, or a minute to 366 days")
-            fragment = msgspec.structs.replace(
-                fragment, flush_interval=Duration(int(flush_interval * SECOND))
-            )
+            fragment = msgspec.structs.replace(fragment, flush_interval=interval_of(flush_interval))
         spec = JournalSpec(name=JournalName(name), fragment=fragment, labels=dict(labels or {}))
         try:
             return await self._call("journal.create", CreateRequest(spec), JournalInfo)
@@ -308,15 +300,7 @@ class Journals:
             Refused: none was appended. Unknown: some were or may have been appended.
         """
         within, journal = seconds_of(timeout, TIMEOUT_SECONDS), name_of(name)
-        pieces = pieces_of(contents)
-        if pieces is None or is_buffer(contents):
-            raise InvalidArgument(f"contents of type {type(contents).__name__}: a list of bytes is needed")
-        for piece in pieces:
-            if len(piece) > INLINE_BYTES_MAX:
-                raise InvalidArgument(
-                    f"one of the contents has {len(piece)} bytes, above {INLINE_BYTES_MAX}: use append for it"
-                )
-        return await self._batches.of(journal).append_many(pieces, within)
+        return await self._batches.of(journal).append_many(contents_of(contents, INLINE_BYTES_MAX), within)
 
     async def end(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> int:
         """The committed end; waits until the journal is open.

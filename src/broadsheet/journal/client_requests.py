@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from operator import index
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -16,7 +16,7 @@ RETRY_MIN: Final = Duration(50 * MILLISECOND)
 RETRY_MAX: Final = Duration(2 * SECOND)
 """The first and the longest pause between two tries of a client whose node is unreachable."""
 SECONDS_BELOW: Final = 1e9
-"""A timeout must be below this, so that its nanoseconds fit into the message."""
+"""Times must be below this, so that their nanoseconds fit into the message."""
 
 
 def not_sent(journal: JournalName, seconds: float) -> Unreachable:
@@ -108,6 +108,23 @@ def pieces_of(content: object) -> list[bytes | memoryview] | None:
     return [as_bytes(content)]
 
 
+def contents_of(contents: object, bytes_max: int) -> list[bytes | memoryview]:
+    """Contents that are appended each by itself.
+
+    Raises:
+        InvalidArgument: they are no list of bytes, or one has more than `bytes_max`. Nothing was sent.
+    """
+    pieces = pieces_of(contents)
+    if pieces is None or is_buffer(contents):
+        raise InvalidArgument(f"contents of type {type(contents).__name__}: a list of bytes is needed")
+    for piece in pieces:
+        if len(piece) > bytes_max:
+            raise InvalidArgument(
+                f"one of the contents has {len(piece)} bytes, above {bytes_max}: use append for it"
+            )
+    return pieces
+
+
 def name_of(name: object) -> JournalName:
     """The name of a journal.
 
@@ -141,10 +158,24 @@ def seconds_of(timeout: object, otherwise: float) -> float:
     """
     if timeout is None:
         return otherwise
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout < SECONDS_BELOW:  # type: ignore[operator]  # It is a number.
+    if not _is_number(timeout) or not 0 < timeout < SECONDS_BELOW:
         raise InvalidArgument(f"timeout {timeout!r} is not a number of seconds above 0")
-    return float(timeout)  # type: ignore[arg-type]  # It is a number.
+    return float(timeout)
+
+
+def interval_of(flush_interval: object) -> Duration:
+    """The interval at which fragments are closed. Nodes accept a part of what is sent.
+
+    Raises:
+        InvalidArgument: it is not a number of seconds from 0 to below `SECONDS_BELOW`.
+    """
+    if not _is_number(flush_interval) or not 0 <= flush_interval < SECONDS_BELOW:
+        raise InvalidArgument(f"flush_interval of {flush_interval!r} s: 0, or a minute to 366 days")
+    return Duration(int(flush_interval * SECOND))
+
+
+def _is_number(given: object) -> TypeGuard[int | float]:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 def codec_of(name: str) -> Codec:

@@ -22,8 +22,9 @@ from broadsheet.errors import (
     StoreUnhealthy,
     Trimmed,
 )
+from broadsheet.journal.descriptor_waits import more_files
 from broadsheet.journal.messages import Chunk
-from broadsheet.journal.remedies import accept_loss, disagreement, more_files
+from broadsheet.journal.remedies import accept_loss, disagreement
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import first_above
 from broadsheet.journal.spool_mending import mend

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broadsheet.base.marks import hit
-from broadsheet.base.time import Duration
+from broadsheet.base.time import SECOND, Duration
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.pipeline_events import Grant, Persist, Roll
-from broadsheet.journal.remedies import more_files
 from broadsheet.journal.spool_disk import SpoolDisk
 from broadsheet.ports import File, Timer
 
@@ -22,6 +21,14 @@ Effect = Persist | Grant | Roll
 """An effect that may need a spool file that is not open."""
 
 AT_ONCE: Final = Duration(0)
+
+
+def more_files(wait: Duration) -> str:
+    """The remedy if no descriptor was free for `wait`."""
+    return (
+        f"no file could be opened for it within journals.descriptor_wait, {wait / SECOND:g} s: raise the"
+        " limit of open files (ulimit -n)"
+    )
 
 
 class Awaiting:

@@ -296,7 +296,7 @@ class Indexing:
         name, count = self._replica.name, len(index.states) + len(index.forgotten)
         memory = self._replica.context.index_memory
         if self._replica.is_closed:
-            raise ShuttingDown(f"journal {name} was closed")
+            raise ShuttingDown(f"journal {name} was closed while its producer index was made")
         most = min(PRODUCERS_MAX, memory.producers_max)
         if count > most:
             self.close()  # The memory is others' too.

@@ -3,7 +3,6 @@
 import errno
 from collections.abc import Sequence
 
-from broadsheet.base.time import SECOND, Duration
 from broadsheet.base.types import JournalName
 from broadsheet.journal.core.fragment import Fragment
 
@@ -67,11 +66,3 @@ def unproven(directory: str, names: Sequence[str]) -> str:
 def accept_loss(name: JournalName) -> str:
     """The remedy if bytes of a journal are damaged or missing, or an offset above its head is known."""
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
-
-
-def more_files(wait: Duration) -> str:
-    """The remedy if no descriptor was free for `wait`."""
-    return (
-        f"no file could be opened for it within journals.descriptor_wait, {wait / SECOND:g} s: raise the"
-        " limit of open files (ulimit -n)"
-    )
