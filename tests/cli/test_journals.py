@@ -438,9 +438,10 @@ def test_a_failed_append_says_what_is_in_and_how_to_go_on(address: str) -> None:
         _, said = process.communicate(b"three\n", timeout=SECONDS_MAX)
 
     assert process.returncode == 1
-    words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; `broadsheet journals read"
-    words += b" cli/go-on --offset 8` shows what stands there: to go on behind it, give its end"
-    assert words + b" as --offset, and --skip-bytes 8\n" in said  # With 8 it would be refused for ever.
+    words = b"8 bytes of the input (2 lines) are in cli/go-on, up to offset 8; with a head below 8 nothing"
+    words += b" stands there; with a head above, `broadsheet journals read cli/go-on --offset 8` shows what"
+    words += b" does: to go on behind it, give its end as --offset, and --skip-bytes 8\n"
+    assert words in said  # With --offset 8 it would be refused for ever.
     content = b"one\ntwo\nthree\n"
     assert journals(address, "append", "cli/go-on", "--skip-bytes", "8", content=content).returncode == 0
     assert journals(address, "read", "cli/go-on").stdout == b"one\ntwo\nothers\nthree\n"
@@ -448,6 +449,29 @@ def test_a_failed_append_says_what_is_in_and_how_to_go_on(address: str) -> None:
     assert lines.stdout == b"cli/go-on: [21, 27) in 1 append\n"
     beyond = journals(address, "append", "cli/go-on", "--skip-bytes", "99", content=content)
     assert (beyond.returncode, b"the input has 14 bytes" in beyond.stderr) == (2, True)
+
+
+def test_an_append_at_another_offset_than_the_head_names_a_read_only_where_it_works(address: str) -> None:
+    """With a head below the offset it named a read that is refused."""
+    journals(address, "create", "cli/elsewhere")
+    journals(address, "append", "cli/elsewhere", content=b"x" * 5)
+    for offset in ("2", "9"):
+        refused = journals(address, "append", "cli/elsewhere", "--offset", offset, content=b"y")
+
+        assert (refused.returncode, refused.stderr.decode()) == (
+            1,
+            "broadsheet: wrong append offset: journal cli/elsewhere: the head is 5, not the expected offset;"
+            f" 0 bytes of the input (0 lines) are in cli/elsewhere; with a head below {offset} nothing stands"
+            f" there; with a head above, `broadsheet journals read cli/elsewhere --offset {offset}` shows what"
+            " does: to go on behind it, give its end as --offset\n",
+        )
+
+
+def test_an_append_that_was_refused_whole_tells_of_no_input_to_skip(address: str) -> None:
+    """`go on with --skip-bytes 0` sent the user back to the same refusal."""
+    refused = journals(address, "append", "no name", content=b"y")
+
+    assert (refused.returncode, b"skip" in refused.stderr) == (1, False)
 
 
 @pytest.mark.parametrize(

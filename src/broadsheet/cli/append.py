@@ -115,15 +115,19 @@ class Appended:
         )
 
     def explain(self, error: BroadsheetError) -> BroadsheetError:
-        """`error` with a report of how to go on."""
+        """`error` with a report of how to go on; as it is, if the same command can simply be repeated."""
         if not isinstance(error, Unknown):
             self.in_flight = 0
         if isinstance(error, WrongAppendOffset):
             look = f"`broadsheet journals read {self._name} --offset {self._offset}`"
+            skip = self._skipped + self._length
             return type(error)(
-                f"{error}; {self._told()}; {look} shows what stands there: to go on behind it, give"
-                f" its end as --offset, and --skip-bytes {self._skipped + self._length}"
+                f"{error}; {self._told()}; with a head below {self._offset} nothing stands there; with a head"
+                f" above, {look} shows what does: to go on behind it, give its end as --offset"
+                + (f", and --skip-bytes {skip}" if skip else "")
             )
+        if not (self.count or self.in_flight):
+            return error
         return type(error)(f"{error}; {self.report()}")
 
     def _looked_at(self) -> str:
