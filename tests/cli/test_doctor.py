@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, names the remedy, and says by its exit status whether a node can run."""
 
 import json
+import os
 import time
 from hashlib import sha1
 from pathlib import Path
@@ -12,6 +13,7 @@ from broadsheet.cli.checks import Verdict
 from broadsheet.cli.cluster import Cluster
 from broadsheet.cli.fragment_check import fragments_check
 from broadsheet.runtime.data_dir import FORMAT_FILE
+from broadsheet.runtime.system import OWN_STORE, mark_of
 from tests.cli.processes import SECONDS_MAX, broadsheet, cluster, get
 from tests.runtime.test_data_dir import take
 
@@ -261,6 +263,51 @@ def test_a_damaged_fragment_of_a_store_elsewhere_is_found(tmp_path: Path) -> Non
         f"1 in {tmp_path}/elsewhere have the content that their names say",
     )
     assert "1 of 1 cannot be read: fragment a/b/" in fragments_check(root).text
+
+
+def test_a_store_that_is_away_hides_no_damage_of_another(tmp_path: Path) -> None:
+    """All that was found in the first was dropped; or all was well, if the directory was just empty."""
+    root, away = tmp_path / "c", tmp_path / "away"
+    data_dir = Cluster.make(root, count=1, port_offset=0, has_any_port=True).data_dir("n1").absolute()
+    with (root / "n1.toml").open("a") as file:
+        file.write(f'[journals]\nstore = "file://{away}/"\n')
+    away.mkdir()
+    never_opened = fragments_check(root)
+    mark_of(away, data_dir).parent.mkdir(parents=True)
+    mark_of(away, data_dir).touch()
+    alone = fragments_check(root)
+    journal = data_dir / OWN_STORE / "a" / "b"
+    journal.mkdir(parents=True)
+    (data_dir / OWN_STORE / ".partial").mkdir()
+    digest = sha1(b"whole", usedforsecurity=False).hexdigest()
+    (journal / f"{0:016x}-{5:016x}-{digest}.raw").write_bytes(b"wHole")
+    beside = fragments_check(root)
+
+    assert never_opened.verdict is Verdict.GOOD
+    assert (alone.verdict, "0 were read" in alone.text, "is not mounted" in alone.text) == (
+        Verdict.WARNING,
+        True,
+        True,
+    )
+    assert beside.verdict is Verdict.BAD
+    assert "1 of 1 cannot be read: fragment a/b/" in beside.text
+    assert f"{away} is not known to be sound: " in beside.text
+
+
+def test_a_look_at_fragments_changes_nothing_in_the_store(tmp_path: Path) -> None:
+    """It set the directory's time, and removed what a writer of an hour ago had begun."""
+    data_dir = Cluster.make(tmp_path / "c", count=1, port_offset=0, has_any_port=True).data_dir("n1")
+    partial = data_dir / OWN_STORE / ".partial" / "begun"
+    partial.parent.mkdir(parents=True)
+    partial.touch()
+    times = (1_000_000_000, 1_000_000_000)
+    for each in (partial, partial.parent, data_dir / OWN_STORE):
+        os.utime(each, times)
+
+    assert fragments_check(tmp_path / "c").verdict is Verdict.GOOD
+    assert [int(each.stat().st_mtime) for each in (partial, partial.parent, data_dir / OWN_STORE)] == [
+        1_000_000_000
+    ] * 3
 
 
 def test_a_mount_point_without_its_store_is_not_made_one(tmp_path: Path) -> None:

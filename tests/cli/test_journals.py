@@ -458,12 +458,12 @@ def test_an_append_at_another_offset_than_the_head_names_a_read_only_where_it_wo
     for offset in ("2", "9"):
         refused = journals(address, "append", "cli/elsewhere", "--offset", offset, content=b"y")
 
-        assert (refused.returncode, refused.stderr.decode()) == (
-            1,
+        assert refused.returncode == 1
+        assert refused.stderr.decode() == (
             "broadsheet: wrong append offset: journal cli/elsewhere: the head is 5, not the expected offset;"
             f" 0 bytes of the input (0 lines) are in cli/elsewhere; with a head below {offset} nothing stands"
-            f" there; with a head above, `broadsheet journals read cli/elsewhere --offset {offset}` shows what"
-            " does: to go on behind it, give its end as --offset\n",
+            f" there; with a head above, `broadsheet journals read cli/elsewhere --offset {offset}` shows"
+            " what does: to go on behind it, give its end as --offset\n"
         )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from broadsheet.cli.checks import Finding, Verdict
 from broadsheet.cli.cluster import data_dirs
 from broadsheet.config import load
@@ -19,63 +21,91 @@ from broadsheet.journal.stored_fragment import summed
 from broadsheet.node import Settings
 from broadsheet.runtime.loop import run
 from broadsheet.runtime.objects import LocalObjects, local_root
+from broadsheet.runtime.system import OWN_STORE, mark_of
 
 NAME: Final = "fragments"
-DIRECTORY: Final = "fragments"
 SHOWN: Final = 8
+
+
+class Looked(msgspec.Struct):
+    """What was found in the stores so far."""
+
+    count: int = 0
+    damaged: list[str] = msgspec.field(default_factory=list)
+    """An error text for each fragment that is damaged."""
+    unread: list[str] = msgspec.field(default_factory=list)
+    """The stores that were not read to their end, each with the reason."""
 
 
 def fragments_check(root: Path) -> Finding:
     """Read each stored fragment, and compare its sum with its name, and with others of the same range."""
-    count, damaged = 0, list[str]()
+    looked = Looked()
     try:
         stores = _stores(root)
-        for path in stores:
-            looked_at, found = run(_looked_at(path))
-            count, damaged = count + looked_at, damaged + found
     except (ConfigError, OSError) as error:
         return Finding(NAME, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
-    if damaged:
-        text = f"{len(damaged)} of {count} cannot be read: {'; '.join(damaged[:SHOWN])}"
+    for path in stores:
+        try:
+            run(_look_at(path, looked))
+        except OSError as error:
+            looked.unread.append(f"{path} is not known to be sound: {error}")
+    texts = [*looked.damaged[:SHOWN], *looked.unread]
+    if looked.damaged:
+        text = f"{len(looked.damaged)} of {looked.count} cannot be read: {'; '.join(texts)}"
         return Finding(NAME, Verdict.BAD, text, "follow these texts, or docs/operations/damage.md")
+    if looked.unread:
+        text = f"{looked.count} were read; {'; '.join(texts)}"
+        return Finding(NAME, Verdict.WARNING, text, "mend that first, then ask again")
     places = ", ".join(map(str, stores)) or "no store"
-    return Finding(NAME, Verdict.GOOD, f"{count} in {places} have the content that their names say")
+    return Finding(NAME, Verdict.GOOD, f"{looked.count} in {places} have the content that their names say")
 
 
 def _stores(root: Path) -> Sequence[Path]:
-    """The directories of all stores that have something: each node's own, and those of its configuration."""
-    found = [path / DIRECTORY for path in data_dirs(root)]
+    """The directories of the nodes' own stores, and of those that their configuration names.
+
+    Left out is a directory that is absent or empty and that no node has opened as a store.
+    """
+    nodes = [path.absolute() for path in data_dirs(root)]
+    found = [path / OWN_STORE for path in nodes]
     files: list[Path | None] = [*sorted(root.glob("*.toml"))]
     for file in files or [None]:
         journals = load(Settings, path=file, environment=os.environ, flags={}).config.journals
         found += [local_root(url) for url in (journals.store, *journals.stores) if url]
-    return [path for path in dict.fromkeys(found) if path.is_dir() and any(path.iterdir())]
+    return [
+        path
+        for path in dict.fromkeys(found)
+        if (path.is_dir() and any(path.iterdir())) or any(mark_of(path, node).exists() for node in nodes)
+    ]
 
 
-async def _looked_at(store: Path) -> tuple[int, list[str]]:
-    """The number of fragments in `store`, and an error text for each damaged one."""
+async def _look_at(store: Path, looked: Looked) -> None:
+    """Add what is found in `store`.
+
+    Raises:
+        OSError: it does not answer, or not any more; or its directory is no store.
+    """
 
     async def at_once(work: Callable[[], object]) -> object:
         return work()
 
-    count, damaged = 0, list[str]()
     firsts = dict[tuple[str, int, int], Fragment]()
-    objects = LocalObjects(store, mark=store)  # A directory that is no store is not made one.
+    objects = LocalObjects(store, is_only_read=True)
     try:
         for each in await objects.list(""):
             directory, _, name = each.name.rpartition("/")
             fragment = parse_name(name)
             if fragment is None:
                 continue
-            count += 1
+            looked.count += 1
             span = directory, fragment.begin, fragment.end
             first = firsts.setdefault(span, fragment)
             if first.sum != fragment.sum:
-                damaged.append(f"{directory}: {disagreement((first, fragment))}")
+                looked.damaged.append(f"{directory}: {disagreement((first, fragment))}")
             try:
                 await summed(objects, at_once, each.name, fragment)
             except Corrupt as error:
-                damaged.append(str(error))
+                looked.damaged.append(str(error))
+            except FileNotFoundError:  # Its journal was deleted meanwhile.
+                looked.count -= 1
     finally:
         objects.close()
-    return count, damaged

@@ -47,14 +47,23 @@ class LocalObject(msgspec.Struct, frozen=True):
 class LocalObjects:
     """Objects below one directory."""
 
-    def __init__(self, root: Path, *, syncs: Syncs | None = None, mark: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        syncs: Syncs | None = None,
+        mark: Path | None = None,
+        is_only_read: bool = False,
+    ) -> None:
         """Note the directory; the first use makes it if absent, and opens it.
 
         Args:
             syncs: like that of `LocalDisk`.
             mark: a file elsewhere that is made when the store is opened; if it is there, the store was.
+            is_only_read: nothing is made or removed; a directory that is no store is refused.
         """
         self._root, self._is_alone, self._mark = root, syncs is None, mark
+        self._is_only_read = is_only_read
         self._syncs = Syncs() if syncs is None else syncs  # It outlives an opening that failed.
         self._workers = Workers("objects", POOL_THREADS)
         self._putting = Workers("objects-put", POOL_THREADS)
@@ -81,12 +90,13 @@ class LocalObjects:
                 self._opened, self._durable_directories = None, {"": None}
             if self._opened is None:
                 self._must_be_open()
-                if self._mark is not None and self._mark.exists():
+                if self._is_only_read or (self._mark is not None and self._mark.exists()):
                     self._must_be_there()
                 disk = LocalDisk(self._root, syncs=self._syncs, pool_threads=POOL_THREADS)
                 try:
-                    disk.make_dir(PARTIAL_SEGMENT)
-                    _sweep(disk)
+                    if not self._is_only_read:
+                        disk.make_dir(PARTIAL_SEGMENT)
+                        _sweep(disk)
                     self._must_be_open()  # `close` may have been called while a network directory hung.
                 except BaseException:
                     disk.close()

@@ -63,6 +63,11 @@ class LocalStores:
         """
         root = local_root(url) if url else self._own
         if root not in self._stores:
-            mark = self._own.parent / MARKS / sha256(bytes(root)).hexdigest()
+            mark = mark_of(root, self._own.parent)
             self._stores[root] = LocalObjects(root, syncs=self._syncs, mark=mark)
         return self._stores[root]
+
+
+def mark_of(store: Path, data_dir: Path) -> Path:
+    """The file that is there once the node of `data_dir` has opened the store in the directory `store`."""
+    return data_dir / MARKS / sha256(bytes(store)).hexdigest()
