@@ -3,9 +3,11 @@
 import json
 import os
 import time
+from base64 import b64encode
 from hashlib import sha1
 from pathlib import Path
 
+import jwt
 import pytest
 
 from broadsheet.cli import checks
@@ -221,6 +223,53 @@ def test_a_store_that_does_not_answer_a_start_is_found(tmp_path: Path) -> None:
     assert finding.text.count("the fragment store has not answered") == 1, "two have one reason"
     assert "put it back with its content" in finding.text
     assert "broadsheet_journals_unstored 2.0" in counted
+
+
+def test_a_journal_that_the_token_does_not_show_is_counted(tmp_path: Path) -> None:
+    """With a token for one prefix, all was well: the node counted a journal that the listing left out."""
+    root, key = tmp_path / "c", b"k" * 32
+    (tmp_path / "keys").write_bytes(b64encode(key))
+    all_of_them, some = (_token(key, selection=each) for each in (None, "events/"))
+    settings = {"BROADSHEET_NATIVE__KEYS_FILE": str(tmp_path / "keys"), "BROADSHEET_TOKEN": all_of_them}
+    broadsheet("up", "--data-dir", root, "--any-port", "--detach", **settings).check_returncode()
+    try:
+        address = json.loads(next(root.glob("*/running.json")).read_bytes())["addresses"]["native"]
+        store = Cluster.open(root).data_dir("n1") / "fragments"
+        store.mkdir(exist_ok=True)
+        (store / "taken").write_text("a file where a directory should be made")
+        (tmp_path / "input").write_bytes(b"x" * 3000)
+        settings["BROADSHEET_ADDRESS"] = address
+        broadsheet(
+            "journals", "create", "taken/a", "--fragment-length", "1024", **settings
+        ).check_returncode()
+        for _ in range(2):
+            broadsheet("journals", "append", "taken/a", tmp_path / "input", **settings).check_returncode()
+        end = time.monotonic() + SECONDS_MAX
+        while "unstored 1" not in broadsheet("status", "--address", address, **settings).stdout:
+            assert time.monotonic() < end
+        said = broadsheet("doctor", "--data-dir", root, BROADSHEET_TOKEN=some)
+    finally:
+        broadsheet("down", "--data-dir", root)
+
+    assert (
+        f"BAD  fragment store: 1 journals of the node at {address} that this command may not" in said.stdout
+    )
+    assert said.returncode == 1
+
+
+def _token(key: bytes, *, selection: str | None) -> str:
+    """A token for everything that a client may do, with the journals below a prefix, or all."""
+    now = int(time.time())
+    claims: dict[str, object] = {
+        "aud": "local",
+        "iat": now,
+        "exp": now + 600,
+        "sub": "x",
+        "cap": 2 | 4 | 8 | 16,
+    }
+    if selection is not None:
+        claims["sel"] = {"include": {"labels": [{"name": "name", "value": selection, "prefix": True}]}}
+    return jwt.encode(claims, key, algorithm="HS256")
 
 
 def test_a_damaged_stored_fragment_is_found_where_somebody_asks(tmp_path: Path) -> None:

@@ -339,8 +339,7 @@ def _asked(
 
 async def _reasons(address: str, number: str, is_meant: Callable[[JournalStatus], bool]) -> list[str]:
     """The reasons of the journals of the node at `address` that are meant; `JOURNALS_SHOWN` at most."""
-    reply = await ask_status(address)
-    count = min(int(reply.roles.get("journals", {}).get(number) or 0), JOURNALS_SHOWN)
+    count = await _counted(address, number)
     reasons: list[str] = []
     if not count:
         return reasons
@@ -350,8 +349,18 @@ async def _reasons(address: str, number: str, is_meant: Callable[[JournalStatus]
                 status = await client.journals.status(info.name)
                 reasons += [status.reason] if is_meant(status) else []
             if len(reasons) == count:
-                break
+                return reasons
+    hidden = await _counted(address, number) - len(reasons)  # Some may have been mended meanwhile.
+    if hidden > 0:
+        whose = f"a token for all journals in {TOKEN_VARIABLE} shows them"
+        reasons.append(f"{hidden} journals of the node at {address} that this command may not see: {whose}")
     return reasons
+
+
+async def _counted(address: str, number: str) -> int:
+    """What the node at `address` counts under `number`; `JOURNALS_SHOWN` at most."""
+    reply = await ask_status(address)
+    return min(int(reply.roles.get("journals", {}).get(number) or 0), JOURNALS_SHOWN)
 
 
 def _lost_of(path: Path) -> str:
