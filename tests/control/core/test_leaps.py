@@ -6,7 +6,7 @@ import pytest
 from broadsheet.base.machine import Event
 from broadsheet.base.types import NodeId
 from broadsheet.control.core.acceptor import Persist, Send
-from broadsheet.control.core.messages import Accept, Held, Prepare, Promised, Rejected, Why
+from broadsheet.control.core.messages import Accept, Held, Prepare, Promised, Read, Rejected, Why
 from broadsheet.control.core.value import COUNT_BITS, LEAP_MAX, NO_BALLOT, Accepted, AcceptorSets, Ballot
 from broadsheet.errors import Status
 from tests.control.core.cluster import Cluster
@@ -150,6 +150,24 @@ def test_a_value_further_than_a_leap_ahead_is_learnt_leap_by_leap() -> None:
     assert (read.status, read.version) == (Status.OK, 2)
     assert cluster.result(cluster.change("a", 2, b"y")).status is Status.OK
     assert cluster["a"].proposer.ballot.counter > 3 * LEAP_MAX
+
+
+def test_a_value_further_than_a_leap_ahead_is_not_learnt_from_one_answer() -> None:
+    """ADR 0174: every later ballot of the proposer would be below that of the value that it builds on."""
+    cluster = Cluster()
+    cluster.result(cluster.read("a"))
+    cluster.settle()
+    proposer = cluster["a"].proposer
+    known = proposer.known
+    assert known is not None
+    cluster.read("a")
+    (asked, *_) = [message for _, message in cluster.flying if isinstance(message, Read)]
+    far = Ballot(known.ballot.counter + 5 * LEAP_MAX, MALLORY, 1)
+    value = msgspec.structs.replace(known.value, version=9)
+
+    proposer.step(Held(cluster["c"].id, asked.round, NO_BALLOT, far, value), cluster.now)
+    assert proposer.known == known
+    proposer.check()
 
 
 def test_a_promise_with_a_value_above_it_is_no_vote() -> None:

@@ -23,7 +23,7 @@ from broadsheet.control.core.messages import (
 )
 from broadsheet.control.core.operation import Answer, ChangeRequest, ReplaceRequest, next_step
 from broadsheet.control.core.proposer import State
-from broadsheet.control.core.value import ATTEMPTS_KEPT, Acceptor, AcceptorSets, Ballot, founding
+from broadsheet.control.core.value import ATTEMPTS_KEPT, NO_BALLOT, Acceptor, AcceptorSets, Ballot, founding
 from broadsheet.errors import Corrupt, RemoteProtocolError, Status
 from tests.control.core.cluster import Cluster, sender
 
@@ -75,6 +75,38 @@ def test_a_founding_waits_for_a_promise_of_everyone() -> None:
 
     assert proposer.state is State.PREPARING
     assert proposer.known is None
+
+
+def test_a_founding_that_one_refuses_waits_for_those_that_are_slow() -> None:
+    """A new one would need a promise of everyone again, and who is full gives none."""
+    cluster = Cluster()
+    read = cluster.read("a")
+    move(cluster, lambda m: not isinstance(m, Accept))
+    proposer, slow = cluster["a"].proposer, cluster.flying
+    cluster.flying = []
+    full = Rejected(cluster["c"].id, proposer.ballot, Why.FULL, NO_BALLOT, None)
+    assert proposer.step(full, cluster.now) == []
+    wake = proposer.deadline()
+    assert wake is not None
+    cluster.now = wake
+    cluster.tick("a")
+
+    assert proposer.state is State.ACCEPTING
+    cluster.flying = [(to, message) for to, message in slow if to != "c"]
+    assert cluster.result(read, without="c").status is Status.OK
+
+
+def test_an_acceptor_that_calls_itself_blank_is_told_nothing_while_there_is_nothing_to_tell() -> None:
+    """control.6: a founding has no value yet; a peer that answers out of turn does not end the founder."""
+    cluster = Cluster()
+    cluster.read("a")
+    proposer = cluster["a"].proposer
+    while proposer.state is not State.PREPARING:
+        cluster.deliver()
+
+    blank = Rejected(cluster["b"].id, proposer.ballot, Why.BLANK, NO_BALLOT, None)
+    assert proposer.step(blank, cluster.now) == []
+    assert proposer.state is State.PREPARING
 
 
 def test_a_wiped_founder_does_not_found_again() -> None:

@@ -316,6 +316,20 @@ def test_a_refused_persist_is_taken_back_and_what_depended_on_it_is_evaluated_ag
     ]
 
 
+def test_a_fragment_that_would_begin_in_what_is_taken_back_begins_where_that_began() -> None:
+    """journals.6: no content stands there any more, and a spool file begins where the one before it ends."""
+    for end in (PersistRefused(token=Token(2)), EpochLost(), Closed(status=Status.SHUTTING_DOWN)):
+        m = pipeline(length=10)
+        m.step(submitted("a", 20), T0)
+        m.step(Persisted(token=Token(1)), T0)
+        assert m.step(submitted("b", 20), T0) == [persist(2, "b", 20, 40, fragment=20)]
+        assert m.step(submitted("c", 5), T0) == [persist(3, "c", 40, 45, fragment=40)]
+        m.step(end, T0)
+
+        assert m.fragment_begin == m.adopted_end == 20
+        m.check()
+
+
 def test_a_refused_stream_is_not_answered_as_done_when_its_refusal_no_longer_holds() -> None:
     """Found by simulation (J7): its content was never read, so evaluating it again said OK for nothing."""
     m = pipeline()

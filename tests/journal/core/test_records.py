@@ -69,6 +69,16 @@ def test_recovery_remembers_the_attempts_of_the_checkpoint_and_of_what_follows_i
     )
 
 
+def test_recovery_ends_at_the_first_gap_between_two_proposals() -> None:
+    """journals.6: content above a hole would be served at offsets whose beginning nobody has."""
+    records = [proposal(5, 7, MINE), proposal(8, 10, OTHER), proposal(10, 12, b"")]
+    plan = replay(decode(each) for each in records)
+
+    assert (plan.end, plan.gap) == (7, "the log continues at 8, not at 7")
+    assert plan.attempts.find(OTHER) is None
+    assert [(each.begin, each.end) for each in plan.spools] == [(5, 7)]
+
+
 def test_a_checkpoint_that_says_nothing_of_attempts_leaves_all_before_it_in_doubt() -> None:
     """One that was written otherwise: nobody may conclude from its silence that an append failed."""
     checkpoint = Checkpoint(
