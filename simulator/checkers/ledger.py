@@ -329,7 +329,8 @@ class Ledger:
                 raise Violation(f"{life!r}: {ballot} has two values: {proposed} and {value}")
             return
         self._proposed[ballot] = value
-        self._sent[value.attempts[-1].attempt] = None
+        attempt = value.attempts[-1].attempt
+        self._sent |= dict.fromkeys((attempt, attempt.rpartition("/")[0]))  # A replacement has two writes.
         self._asks_for(life, value)
         insort(self._ballots, ballot)
         at = bisect_left(self._chosen, ballot)
@@ -355,10 +356,8 @@ class Ledger:
                 self._replaced_as_asked(life, request, answer)
             if answer.value is not None and answer.value.document != document:
                 raise Violation(f"{life!r} reads {answer.value}; version {answer.version} is {document!r}")
-        elif isinstance(request, ChangeRequest) and status is not Status.UNKNOWN:
-            if status is Status.UNEXPECTED_VERSION and answer.version < asked.floor:
-                raise Violation(f"{life!r} answers version {answer.version} after {asked.floor}: {request}")
-            self._deny(life, request, answer)
+        elif status is not Status.UNKNOWN and not isinstance(request, ReadRequest):
+            self._deny(life, request, answer, asked.floor)
 
     def _replaced_as_asked(self, life: Life, request: ReplaceRequest, answer: Answer) -> None:
         sets = self._sets.get(answer.version, AcceptorSets())
@@ -366,8 +365,14 @@ class Ledger:
         if sets.is_joint or not is_in or (request.removed is not None and request.removed in sets.old):
             raise Violation(f"{life!r} says that {request} is done in version {answer.version}: {sets}")
 
-    def _deny(self, life: Life, request: ChangeRequest, answer: Answer) -> None:
+    def _deny(self, life: Life, request: ChangeRequest | ReplaceRequest, answer: Answer, floor: int) -> None:
         """A no is for good."""
+        if isinstance(request, ReplaceRequest):
+            if request.attempt in self._sent:
+                raise Violation(f"{life!r} refuses {request}, and proposed something for it: {answer}")
+            return
+        if answer.status is Status.UNEXPECTED_VERSION and answer.version < floor:
+            raise Violation(f"{life!r} answers version {answer.version} after {floor}: {request}")
         self._denied[request.attempt] = answer
         made = [version for version, (attempt, _) in self.log.items() if attempt == request.attempt]
         if made:

@@ -5,7 +5,7 @@ import pytest
 from broadsheet.base.types import Incarnation, NodeId, Offset, RequestId, Token
 from broadsheet.control.core.acceptor import Memory, Persist, Persisted, Promise, Send, encoded
 from broadsheet.control.core.messages import Accept, AcceptedBallot, Held, Prepare, Promised
-from broadsheet.control.core.operation import Answer, ChangeRequest, ReadRequest
+from broadsheet.control.core.operation import Answer, ChangeRequest, ReadRequest, ReplaceRequest
 from broadsheet.control.core.value import (
     NO_BALLOT,
     Accepted,
@@ -158,6 +158,18 @@ def test_a_no_that_was_no_answer_is_seen() -> None:
     story.answer(change("x"), Status.UNEXPECTED_VERSION)
     with pytest.raises(Violation, match="refused, and chosen"):
         story.hold(ballot(1), first, A, B)
+
+
+def test_a_replacement_that_is_refused_after_it_was_proposed_is_seen() -> None:
+    """Nobody can say that nothing was changed: it may be done, and another one may have undone it."""
+    story = Story()
+    request = ReplaceRequest(RequestId(3), B, D, "", "x/1")
+    story.ledger.step(LIVES["a"], request, [])
+    story.propose(ballot(2), value(2, "x/1/1", sets=AcceptorSets(old=SETS.old, new=(A, C, D))))
+
+    refused = Answer(RequestId(3), Status.NOT_FOUND, version=5)
+    with pytest.raises(Violation, match="and proposed something for it"):
+        story.ledger.step(LIVES["a"], Persisted(Token(9)), [refused])
 
 
 def test_a_stale_read_and_an_attempt_used_twice_are_seen() -> None:

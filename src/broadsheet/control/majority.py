@@ -180,7 +180,7 @@ class MajorityMetastore:
         Raises:
             NotFound: `removed` is no acceptor, or no node has the acceptor `added`. Nothing changed.
             Unreachable: the node of `added` does not answer. Nothing changed.
-            Unknown: the change may be half done; the same command finishes it.
+            Unknown: the change may be half done, and the same command finishes it; or another one undid it.
         """
         if added is not None:
             await self._must_live(added, address)

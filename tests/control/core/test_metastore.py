@@ -628,6 +628,44 @@ def test_a_swap_that_its_operator_left_half_done_is_finished_by_the_next_one() -
     assert swap not in cluster.answers
 
 
+def test_a_swap_that_was_made_and_undone_by_another_one_is_not_refused() -> None:
+    """control.5: `b` was replaced, so "it is no acceptor, and nothing was changed" is not true."""
+    cluster = founded()
+    members = [cluster[name].id for name in "abc"]
+    first, second = cluster.join("d"), cluster.join("e")
+    swap = cluster.replace("a", members[1], first.id)
+    after = AcceptorSets(old=(members[0], members[2], first.id))
+    move(cluster, lambda m: not isinstance(m, Accept) or m.value.sets != after)
+    cluster.flying = [(to, m) for to, m in cluster.flying if to in ("c", "d")]
+    move(cluster, lambda m: isinstance(m, Accept))
+    cluster.flying.clear()
+    undone = cluster.result(cluster.replace("c", first.id, second.id), without="a")
+    assert undone.status is Status.OK
+
+    answer = cluster.result(swap)
+    assert answer.status is Status.UNKNOWN
+    assert "is no acceptor: see `metastore status`" in answer.message
+
+
+def test_a_change_of_members_needs_a_majority_of_both_sets() -> None:
+    """control.6: otherwise {b, c} write both sets, and later {a, d} only the new one, without each other."""
+    cluster = founded()
+    new = cluster.join("d")
+    swap = cluster.replace("a", cluster["c"].id, new.id)
+    move(cluster, lambda m: not isinstance(m, Accept))
+    late = [(to, m) for to, m in cluster.flying if to == "d"]
+    cluster.flying = [(to, m) for to, m in cluster.flying if to in ("b", "c")]
+    move(cluster, lambda _: True)
+    proposer = cluster["a"].proposer
+    assert proposer.state is State.ACCEPTING
+    assert swap not in cluster.answers
+
+    cluster.flying = late
+    move(cluster, lambda m: not isinstance(m, Prepare))
+    assert proposer.known is not None
+    assert proposer.known.value.sets.is_joint
+
+
 def test_an_unknown_member_cannot_be_replaced() -> None:
     """A typing error of an operator must not change the set."""
     cluster = founded()

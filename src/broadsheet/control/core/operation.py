@@ -86,7 +86,12 @@ def next_step(operation: OperationRequest, value: Value, *, is_chosen: bool, was
         case ChangeRequest():
             return _change(operation, value, is_chosen=is_chosen, was_proposed=was_proposed)
         case ReplaceRequest():
-            return _replace(operation, value, is_chosen=is_chosen)
+            step = _replace(operation, value, is_chosen=is_chosen)
+            if was_proposed and isinstance(step, Answer) and step.status is not Status.OK:
+                # It may have been done, and undone by another replacement: no refusal is certain any more.
+                text = f"the acceptors were changed meanwhile, perhaps by this command too: {step.message}"
+                return Answer(operation.request, Status.UNKNOWN, value.version, message=text)
+            return step
         case _:
             assert_never(operation)
 
