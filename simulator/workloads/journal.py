@@ -32,8 +32,8 @@ from broadsheet.journal.core.registers import Condition
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec, registers_key, spec_key
 from broadsheet.journal.keys import decode_registers
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.seal_files import LOST_SUFFIX
 from broadsheet.journal.service import UnaryAppend
+from broadsheet.journal.set_aside import LOST_SUFFIX
 from broadsheet.journal.streamed_append import StreamedAppend
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.ports import Random

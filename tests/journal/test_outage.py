@@ -11,7 +11,8 @@ from broadsheet.errors import Status
 from broadsheet.journal.contradiction import contradiction
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
-from broadsheet.journal.seal_files import SEAL_NAME, copy_out
+from broadsheet.journal.seal_file import SEAL_NAME
+from broadsheet.journal.set_aside import copy_out
 from broadsheet.journal.spool_file import create
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import NAME, Running, _idle, running

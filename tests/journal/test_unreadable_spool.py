@@ -14,7 +14,7 @@ from broadsheet.base.types import Buffer
 from broadsheet.errors import Corrupt, Status
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.seal_files import SEAL_NAME
+from broadsheet.journal.seal_file import SEAL_NAME
 from broadsheet.runtime.disk import IOV_MAX
 from simulator.disk import SimDisk, SimFile
 from simulator.disk_state import Write

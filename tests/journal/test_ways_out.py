@@ -24,7 +24,8 @@ from broadsheet.journal.loss_acceptance import LOST_SPANS_MAX, spans_of
 from broadsheet.journal.messages import LossReply
 from broadsheet.journal.refusal_messages import refusal
 from broadsheet.journal.remedies import accept_loss as accept_loss_of
-from broadsheet.journal.seal_files import LOST_CLAIMS_MAX, SEAL_NAME
+from broadsheet.journal.seal_file import SEAL_NAME
+from broadsheet.journal.set_aside import LOST_CLAIMS_MAX
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind

@@ -11,7 +11,7 @@ from tests.mutants.registry import Mutant, edited
 SPOOLS = "broadsheet.journal.spool_disk:SpoolHandle"
 HOUSEKEEPING = "broadsheet.journal.housekeeping:Housekeeping"
 REPLICA = "broadsheet.journal.replica:Replica"
-SEALING = "broadsheet.journal.seal_files"
+SEALING = "broadsheet.journal.set_aside"
 REPLAY = "broadsheet.wal.stream_replay:StreamReplay"
 OPENING = "broadsheet.wal.opening"
 

@@ -18,8 +18,9 @@ from broadsheet.journal.core.spec import epoch_key, registers_key, spec_key
 from broadsheet.journal.keys import encode_spec
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.opening import OPEN_RETRY_MAX, OPEN_RETRY_MIN, directory_of, stream_of
-from broadsheet.journal.seal_files import remove_all
+from broadsheet.journal.set_aside import is_ours
 from broadsheet.keyspace.core.transaction import Delete, ModRevisionIs, Put
+from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
 
 
@@ -63,3 +64,15 @@ async def finish_delete(context: Context, info: JournalInfo) -> None:
             await asyncio.sleep(in_seconds(backoff.next()))
         else:
             return
+
+
+def remove_all(disk: Disk, directory: str) -> None:
+    """Remove the files of a journal that is deleted, and their directory if nobody else has a file in it."""
+    for name in disk.list(directory):
+        if is_ours(name):
+            disk.remove(f"{directory}/{name}")
+    if disk.exists(directory):
+        disk.sync_dir(directory)
+        if not disk.list(directory):
+            disk.remove_dir(directory)
+            disk.sync_dir(directory.rpartition("/")[0])

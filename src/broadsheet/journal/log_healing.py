@@ -20,7 +20,7 @@ from broadsheet.journal.core.seal import Lost, Seal
 from broadsheet.journal.recovered_state import begin_log
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.seal_files import write_seal
+from broadsheet.journal.seal_file import write_seal
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.ports import NO_ROOM
 

@@ -27,15 +27,8 @@ from broadsheet.journal.messages import JournalInfo, LostSpan
 from broadsheet.journal.opening import Keys
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import NONE_DOUBTED, Replica
-from broadsheet.journal.seal_files import (
-    copy_out,
-    lost_files,
-    read_seal,
-    spools_in,
-    sync_files,
-    unused_name,
-    write_seal,
-)
+from broadsheet.journal.seal_file import read_seal, write_seal
+from broadsheet.journal.set_aside import copy_out, lost_files, spools_in, sync_files, unused_name
 from broadsheet.journal.spool_file import SpoolFile
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, ModRevisionIs, Put
 

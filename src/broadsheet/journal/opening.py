@@ -39,7 +39,7 @@ from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
 from broadsheet.journal.remedies import accept_loss, unproven
 from broadsheet.journal.replica import OpenedReplica
-from broadsheet.journal.seal_files import lost_among, may_go, move_aside, sync_files
+from broadsheet.journal.set_aside import lost_among, may_go, move_aside, sync_files
 from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk

@@ -17,9 +17,10 @@ from broadsheet.errors import Corrupt, InvalidArgument, StoreUnhealthy
 from broadsheet.journal.context import Context
 from broadsheet.journal.core.records import Identity, decode
 from broadsheet.journal.core.spec import SPEC_PREFIX, JournalSpec, spec_key, validate_spec
+from broadsheet.journal.deletion import remove_all
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.opening import IDENTITY_STREAM, LOG_DIRECTORY, SPOOL_DIRECTORY
-from broadsheet.journal.seal_files import is_ours, remove_all
+from broadsheet.journal.set_aside import is_ours
 from broadsheet.keyspace.core.loss import LOSS_KEY, decode_loss
 from broadsheet.keyspace.core.transaction import KeyValue
 from broadsheet.keyspace.local.seal_file import REMEDY

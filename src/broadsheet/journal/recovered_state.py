@@ -26,7 +26,8 @@ from broadsheet.journal.core.seal import Lost, Seal, checkpoint_of, governs
 from broadsheet.journal.core.spool_claims import Claims, claims_of, may_reach
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.remedies import accept_loss
-from broadsheet.journal.seal_files import lost_of, read_seal, remove_seal, set_aside, write_seal
+from broadsheet.journal.seal_file import read_seal, remove_seal, write_seal
+from broadsheet.journal.set_aside import lost_of, set_aside
 from broadsheet.journal.spool_repair import Witnesses, repair
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import Recovered

@@ -31,7 +31,7 @@ from broadsheet.journal.core.spool_claims import (
     tells_no_other_registers,
     tells_sum,
 )
-from broadsheet.journal.seal_files import PIECE_BYTES, spools_in
+from broadsheet.journal.set_aside import PIECE_BYTES, spools_in
 from broadsheet.journal.spool_file import spool_name, write_again
 from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around

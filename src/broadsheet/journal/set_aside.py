@@ -1,8 +1,8 @@
-"""Seal files: a journal's seal, and the files to which unproven bytes of its spools are moved.
+"""Set aside: unproven bytes of a journal's spools are moved to files of their own, never deleted.
 
-Offsets are bytes. Blocking, for a thread; every function may be cut short by a crash and repeated. Unproven
-bytes that may have been acknowledged are moved aside, never deleted (`spool_repair` decides what is proven).
-Source: journals.3; W7.
+Offsets are bytes. Blocking, for a thread; every function may be cut short by a crash and repeated. The bytes
+may have been acknowledged; `spool_repair` decides what is proven. The module also knows which files in the
+directory are the journal's. Source: journals.3; W7.
 """
 
 from collections.abc import Iterable
@@ -11,68 +11,19 @@ from typing import Final
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import Corrupt
 from broadsheet.journal.core.recovery import RecoveryPlan
-from broadsheet.journal.core.seal import Lost, Seal, decode_seal, encode_seal
+from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spool_claims import Claims
+from broadsheet.journal.seal_file import SEAL_NAME
 from broadsheet.journal.spool_file import spool_begin
 from broadsheet.ports import Disk, File
-from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.segments import read_around
 
-SEAL_NAME: Final = "seal"
 LOST_SUFFIX: Final = ".lost"
 PIECE_BYTES: Final = 1 << 20
-SEAL_BYTES_MAX: Final = 16 << 20
 LOST_CLAIMS_MAX: Final = 64
 """Records whose sums an operator is shown. The log may have a hundred thousand: neither a seal nor a reply
 has room for each."""
-
-
-def read_seal(disk: Disk, directory: str, *, is_needed: bool = False) -> Seal | None:
-    """The seal beside the spools of a journal; None if there is none.
-
-    Args:
-        is_needed: the log says that the seal tells of a loss.
-
-    Raises:
-        Corrupt: the seal is damaged, of a newer version, or gone although it is needed.
-    """
-    name = f"{directory}/{SEAL_NAME}"
-    if not disk.exists(name):
-        if is_needed:
-            raise Corrupt(f"seal {name} is gone, which told what the journal lost")
-        return None
-    file = disk.open(name)
-    try:
-        return decode_seal(read_around(file, 0, SEAL_BYTES_MAX), name)
-    finally:
-        file.close()
-
-
-def write_seal(disk: Disk, directory: str, seal: Seal) -> None:
-    """Replace the seal, durably: whole, or not at all."""
-    name = f"{directory}/{SEAL_NAME}"
-    disk.make_dir(directory)
-    file = disk.open(f"{name}.new", create=True)
-    try:
-        content = encode_seal(seal)
-        file.truncate(0)
-        file.write_at(0, (content,))
-        file.sync()
-    finally:
-        file.close()
-    passed("journal.seal.before_rename")
-    disk.rename(f"{name}.new", name)
-    disk.sync_dir(directory)
-    passed("journal.seal.written")
-
-
-def remove_seal(disk: Disk, directory: str) -> None:
-    """Remove the seal, durably, because the log holds everything that it says."""
-    if disk.exists(f"{directory}/{SEAL_NAME}"):
-        disk.remove(f"{directory}/{SEAL_NAME}")
-        disk.sync_dir(directory)
 
 
 def may_go(name: str) -> bool:
@@ -83,18 +34,6 @@ def may_go(name: str) -> bool:
 def is_ours(name: str) -> bool:
     """Whether a file in a spool directory is the journal's: a spool file, moved aside or not, or a seal."""
     return may_go(name) or name == SEAL_NAME or name.endswith(LOST_SUFFIX)
-
-
-def remove_all(disk: Disk, directory: str) -> None:
-    """Remove the files of a journal that is deleted, and their directory if nobody else has a file in it."""
-    for name in disk.list(directory):
-        if is_ours(name):
-            disk.remove(f"{directory}/{name}")
-    if disk.exists(directory):
-        disk.sync_dir(directory)
-        if not disk.list(directory):
-            disk.remove_dir(directory)
-            disk.sync_dir(directory.rpartition("/")[0])
 
 
 def lost_files(disk: Disk, directory: str) -> list[str]:
