@@ -1,12 +1,12 @@
 """JSON read: gives the columns of JSON messages, and which messages have them.
 
-`ArrowReader` has pyarrow parse many messages at once. If they do not parse together, the rows that its errors
-name are left out, one after the other. If the rest does not parse either, `ValueReader` tells which messages
-probably do. These, and then the others, are halved until each malformed message is alone. `ValueReader` has
-msgspec check one message after the other, in 0.5 us for a column of bytes, 1.7 us with a map, and 8 us more for
-each instant. It reads the types that pyarrow does not read, or reads wrongly: maps, bytes (base64), durations,
-times of day, and structs with NOT NULL fields, also inside structs and lists. Either ignores fields that are no
-columns. Source: pipelines.1.
+`ArrowReader` has pyarrow parse many messages at once. If they do not parse together, the rows that its
+errors name are left out, one after the other. If the rest does not parse either, `ValueReader` tells which
+messages probably do. These, and then the others, are halved until each malformed message is alone.
+`ValueReader` has msgspec check one message after the other, in 0.5 us for a column of bytes, 1.7 us with a
+map, and 8 us more for each instant. It reads the types that pyarrow does not read, or reads wrongly: maps,
+bytes (base64), durations, times of day, and structs with NOT NULL fields, also inside structs and lists.
+Either ignores fields that are no columns. Source: pipelines.1.
 """
 
 import datetime as dt
