@@ -297,6 +297,39 @@ def test_a_start_that_was_overtaken_looks_again_and_fences_over_the_newer_one(de
     assert (again.check, again.union) == (REGISTERS | {"author": "f2"}, {"author": "f1"})
 
 
+def test_a_start_whose_fence_stands_appends_no_second_one(desk: Desk) -> None:
+    """The answer was lost, and the append was not. An older fence has no producers to retire."""
+    create = desk.one(StartAsked())
+    assert isinstance(create, Create)
+    (look,) = desk.step(Appended(create.call, 0))
+    (fence,) = desk.registers(look, author="f0")
+    assert desk.lose(fence) == []
+    label, again = desk.registers(desk.resume())
+    assert label == Pass("sink.start.fenced")
+    (read,) = desk.registers(again)
+    assert isinstance(read, ReadContent)
+    stored = Record(type="commit", fence=Fence("f0"), batch=3, query="q", digest="d", intents=[intent(0, 0)])
+    (acknowledges,) = desk.step(ContentRead(read.call, stored.line()))
+
+    assert isinstance(acknowledges, Append)
+    assert (acknowledges.journal, acknowledges.content) == ("out0", intent(0, 0).content())
+
+
+def test_a_journal_that_another_start_fenced_between_two_looks_is_not_taken_for_data(desk: Desk) -> None:
+    """Two drivers start together: the bytes that the second one meets are the fence of the first."""
+    create = desk.one(StartAsked())
+    assert isinstance(create, Create)
+    (look,) = desk.step(Appended(create.call, 0))
+    assert isinstance(look, ReadRegisters)
+    (again,) = desk.append(desk.one(RegistersRead(look.call, {})), end=50)
+    (fence,) = desk.registers(again, author="f2")
+
+    assert isinstance(fence, Append)
+    assert fence.check == dict.fromkeys(REGISTERS)
+    (look,) = desk.refuse(fence, RegisterMismatch("registers"))
+    assert isinstance(look, ReadRegisters)
+
+
 def planned(desk: Desk, at: int, older: bytes | Exception, content: bytes) -> dict[ProducerId, Clock]:
     """The reusable producers of a plan: the newest commit lies at `at`, and `older` right before it."""
     (read,) = desk.registers(desk.one(PlanAsked()), at=str(at))

@@ -77,6 +77,40 @@ def test_a_founding_waits_for_a_promise_of_everyone() -> None:
     assert proposer.known is None
 
 
+def test_a_member_that_a_reader_learns_of_is_asked_at_once() -> None:
+    """One that has just started knows its seeds only, and one of those may be gone with its place."""
+    cluster = founded()
+    new = cluster.join("d")
+    cluster.result(cluster.replace("a", cluster["c"].id, new.id))
+    cluster.settle()
+    cluster["b"].crash()
+    cluster["b"].start()
+    cluster.read("b")
+    move(cluster, lambda m: isinstance(m, Read) and m.known == NO_BALLOT)
+    held = [at for at, (_, m) in enumerate(cluster.flying) if isinstance(m, Held) and m.acceptor.node == "a"]
+    cluster.deliver(held[0])
+
+    assert [to for to, message in cluster.flying if isinstance(message, Read)] == ["b", "d"]
+
+
+def test_who_has_read_begins_above_the_promises_that_were_told() -> None:
+    """A proposer forgets its counter with each boot: the first ballot after a read is no wasted round."""
+    cluster = founded()
+    for version in range(1, 6):
+        cluster.result(cluster.change("b", version, b"x"))
+    promised = cluster["b"].proposer.ballot
+    cluster.change("b", 6, b"y")
+    move(cluster, lambda m: not isinstance(m, Promised))  # Promised, and never written.
+    cluster.flying.clear()
+    cluster["a"].crash()
+    cluster["a"].start()
+    cluster.result(cluster.read("a"), without="b")
+    cluster.change("a", 6, b"z")
+
+    assert cluster["b"].proposer.ballot > promised
+    assert cluster["a"].proposer.ballot > cluster["b"].proposer.ballot
+
+
 def test_a_founding_that_one_refuses_waits_for_those_that_are_slow() -> None:
     """A new one would need a promise of everyone again, and who is full gives none."""
     cluster = Cluster()

@@ -79,6 +79,16 @@ def test_recovery_ends_at_the_first_gap_between_two_proposals() -> None:
     assert [(each.begin, each.end) for each in plan.spools] == [(5, 7)]
 
 
+def test_a_fragment_is_as_old_as_its_first_byte() -> None:
+    """`flush_interval` closes it by that, and a checkpoint of an empty fragment knows no age."""
+    empty = Checkpoint(
+        epoch=Epoch(3), fragment_begin=ByteOffset(0), end=ByteOffset(0), sum=bytes(20), first_append=0
+    )
+    plan = replay([empty, decode(proposal(0, 2, MINE)), decode(proposal(2, 4, b""))])
+
+    assert [(each.begin, each.end, each.first_append) for each in plan.spools] == [(0, 4, 99)]
+
+
 def test_a_checkpoint_that_says_nothing_of_attempts_leaves_all_before_it_in_doubt() -> None:
     """One that was written otherwise: nobody may conclude from its silence that an append failed."""
     checkpoint = Checkpoint(

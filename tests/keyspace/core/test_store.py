@@ -216,6 +216,8 @@ def test_a_full_map_refuses_what_is_new_and_not_the_upkeep_of_what_is_there() ->
     (answer,) = step(machine, transact(5, [Put("d", b"")], is_upkeep=True))
     assert isinstance(answer, Answer)
     assert "map_reserve_bytes" in answer.message
+    (effect,) = step(machine, transact(6, [Put("a", bytes(509))]))
+    assert isinstance(effect, Persist), "the map is above its limit still, and smaller than it was"
 
 
 def test_the_map_has_a_limit_and_still_shrinks_at_it() -> None:
@@ -284,7 +286,9 @@ def test_a_snapshot_that_the_log_refuses_is_given_up_and_asked_for_again() -> No
 
     assert step(machine, PersistRefused(write.token)) == []
     assert machine.snapshot is SnapshotState.IDLE
+    assert machine.deadline() is not None
     assert len(step(machine, FlushAsked())) == 1
+    assert machine.deadline() is None, "one is under way, and no second one is wanted"
 
 
 def test_a_page_is_the_first_pairs_behind_a_key() -> None:
