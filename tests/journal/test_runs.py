@@ -7,12 +7,27 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import broadsheet
-from broadsheet.base.types import JournalName
+from broadsheet.base.types import JournalName, Revision
 from broadsheet.client import Client
-from broadsheet.errors import BroadsheetError, Refused, Throttled, Unknown, Unreachable
+from broadsheet.errors import (
+    BroadsheetError,
+    DeadlineExceeded,
+    Refused,
+    ShuttingDown,
+    Throttled,
+    Unknown,
+    Unreachable,
+)
 from broadsheet.journal.client_batches import STREAMS_KEPT, Batches
+from broadsheet.journal.core.spec import JournalSpec
+from broadsheet.journal.messages import JournalInfo, RunReply, RunRequest
+from broadsheet.journal.service import ROWS
+from broadsheet.wire.method import RunOpened
 from tests.journal.node_process import CONFIG, NodeProcess
+from tests.wire.harness import Log, until, world
 
 NAME = "runs/a"
 LENGTH = 50_000
@@ -103,7 +118,7 @@ async def test_a_journal_that_is_deleted_during_appends_leaves_no_stream_open(tm
             assert Unknown in told, "no append was on its way to the disk when its journal was deleted"
             await client.journals._batches.close()
             (connection,) = client._pool._connections.values()  # type: ignore[union-attr]
-            assert not connection._runs
+            await until(lambda: not connection._runs)
     finally:
         node.kill()
 
@@ -206,6 +221,46 @@ async def test_a_client_whose_node_is_gone_closes_at_once(tmp_path: Path) -> Non
         assert asyncio.get_running_loop().time() - begun < CLOSED_SECONDS_MAX
     finally:
         node.kill()
+
+
+async def open_run(log: Log, request: RunRequest) -> RunOpened:
+    """The node's answer to a client that appends to `log`."""
+    info = JournalInfo(JournalSpec(name=request.journal), Revision(1), Revision(1))
+    return RunOpened(body=RunReply(journal=info, run_bytes_max=1 << 20), sink=log)
+
+
+async def test_a_client_leaves_though_an_append_that_was_given_up_is_never_answered() -> None:
+    """Where the disk of a node hung, `append` raised in its time, and the end of `async with` never came.
+
+    Where somebody else still waits for an append, the client waits for that.
+    """
+    async with world() as w:
+        log = Log()
+        row = next(row for row in ROWS if row.request is RunRequest)
+        w.server.table[row.number] = row.method(lambda _call, request: open_run(log, request))
+        w.server.numbers[row.name] = row.number
+        log.is_holding = True
+        async with asyncio.timeout(20):
+            async with broadsheet.connect(w.address) as client:
+                with pytest.raises(DeadlineExceeded):
+                    await client.journals.append(NAME, b"never answered", timeout=0.1)
+                with pytest.raises(DeadlineExceeded):
+                    await client.journals.append_many(NAME, [b"nor is this"], timeout=0.1)
+            async with broadsheet.connect(w.address) as client:
+                waits = asyncio.ensure_future(client.journals.append(NAME, b"answered"))
+                await until(lambda: len(log.held) == 3)
+                asyncio.get_running_loop().call_later(0.1, log.release)
+            assert (await waits).end == len(log.content)
+
+
+async def test_an_append_that_was_not_begun_when_its_client_was_closed_is_refused_at_once() -> None:
+    """What was to send it had not had its first step, and nobody told the caller: it waited half a minute."""
+    async with world() as w, asyncio.timeout(20):
+        async with broadsheet.connect(w.address) as client:
+            late = asyncio.ensure_future(client.journals.append(NAME, b"late"))
+            await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            await late
 
 
 async def test_appends_go_in_runs_that_the_node_takes(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Journals:
         self._batches = BatchesByJournal(caller)
 
     async def close(self) -> None:
-        """End the run streams; appends that were sent are still answered. Idempotent."""
+        """End the run streams when nobody waits for an append any more. Idempotent."""
         await self._batches.close()
 
     async def create(

@@ -8,8 +8,7 @@ another stream. Source: wire.2; journals.21 (tried once).
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from broadsheet.base.types import Buffer, ByteOffset, JournalName
 from broadsheet.errors import BroadsheetError, DeadlineExceeded, NotFound, ShuttingDown, Unknown
@@ -34,7 +33,6 @@ class BatchesByJournal:
         self._caller = caller
         self._batches: dict[str, Batches] = {}
         """The one used longest ago first."""
-        self._closing: dict[asyncio.Task[None], None] = {}
 
     def of(self, journal: str) -> "Batches":
         """The run stream of `journal`. The caller must use it at once, because idle ones may be closed."""
@@ -44,12 +42,10 @@ class BatchesByJournal:
         return batches
 
     async def close(self) -> None:
-        """End the streams; appends that were sent are still answered. Idempotent."""
+        """End the streams when nobody waits for an append any more. Idempotent."""
         batches, self._batches = list(self._batches.values()), {}
         for each in batches:
             await each.close()
-        if self._closing:
-            await asyncio.wait(list(self._closing))
 
     def _rest(self, _batches: "Batches") -> None:
         self._thin(but=None)
@@ -60,9 +56,7 @@ class BatchesByJournal:
             return
         idle = [name for name, batches in self._batches.items() if batches.is_idle and batches is not but]
         for name in idle[: len(self._batches) - STREAMS_KEPT]:
-            task = asyncio.get_running_loop().create_task(self._batches.pop(name).close())
-            self._closing[task] = None
-            task.add_done_callback(lambda done: self._closing.pop(done, None))
+            self._batches.pop(name).end()
 
 
 class Batches:
@@ -73,13 +67,12 @@ class Batches:
     ) -> None:
         """Append to `journal` through `caller`; call `on_idle` when no append waits any more."""
         self._caller, self._journal, self._on_idle = caller, journal, on_idle
-        self._user_count = 0
         self._frame_bytes_max = FRAME_BYTES_MAX
         """What the node takes in one run, if that is less; known once a stream is open."""
         self._stream: ClientRunStream | None = None
         self._ready: list[Waiter] = []
-        self._unsent: dict[asyncio.Future[Commit], None] = {}
-        """Those of appends that were certainly not sent."""
+        self._callers: dict[asyncio.Future[Any], bool] = {}
+        """The futures of those who wait, each for its own time; whether anything may have been sent."""
         self._sender: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._answering: dict[asyncio.Task[None], None] = {}
@@ -87,7 +80,7 @@ class Batches:
     @property
     def is_idle(self) -> bool:
         """Whether no append is waiting or unanswered."""
-        return not (self._ready or self._sender or self._answering or self._user_count)
+        return not (self._ready or self._sender or self._answering or self._callers)
 
     async def append(self, content: Buffer, within: float) -> Commit:
         """Append `content`, in one frame with the other appends that are ready now.
@@ -97,20 +90,20 @@ class Batches:
         """
         future: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
         self._ready.append((content, future))
-        self._unsent[future] = None
+        self._callers[future] = False
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
         try:
             async with asyncio.timeout(within):
                 return await future
         except TimeoutError:
-            if future in self._unsent:
+            if not self._callers[future]:
                 raise not_sent(self._journal, within) from None
             raise DeadlineExceeded(
                 f"journal {self._journal}: no answer in {within} s; it may be appended"
             ) from None
         finally:
-            self._unsent.pop(future, None)
+            del self._callers[future]
 
     async def append_many(self, contents: Sequence[Buffer], within: float) -> Sequence[Commit]:
         """Append all of `contents` in order, in frames of up to 1 MiB, or of what the node takes if less.
@@ -121,7 +114,8 @@ class Batches:
         """
         answers: list[Acknowledged | BaseException] = []
         frames: Sequence[Sequence[Buffer]] = []
-        self._user_count += 1
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._callers[called] = True
         try:
             async with asyncio.timeout(within):
                 stream = await self._open()
@@ -132,7 +126,8 @@ class Batches:
                 f"journal {self._journal}: no answer in {within} s; some may be appended"
             ) from None
         finally:
-            self._user_count -= 1
+            del self._callers[called]
+            called.set_result(None)
             self._look_idle()
         acknowledged = [answer for answer in answers if isinstance(answer, Acknowledged)]
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -168,19 +163,29 @@ class Batches:
             self._on_idle(self)
 
     async def close(self) -> None:
-        """End the stream once everything is answered."""
+        """End the stream when nobody waits for an append any more.
+
+        An append whose caller has given up is not waited for: its answer may never come.
+        """
+        if self._stream is None or self._stream.has_ended:
+            await self._stop_sending()  # It is connecting to a node that may be gone.
+        if self._callers:
+            await asyncio.wait(list(self._callers))
+        await self._stop_sending()
+        self.end()
+
+    async def _stop_sending(self) -> None:
         if self._sender is not None:
-            if self._stream is None or self._stream.has_ended:
-                self._sender.cancel()  # It is connecting to a node that may be gone; nothing was sent.
+            self._sender.cancel()
             await asyncio.wait((self._sender,))
-        if self._answering:
-            await asyncio.wait(list(self._answering))
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            try:
-                await stream.close()
-            except BroadsheetError:
-                return  # The stream was lost, and its appends were answered with that.
+            self._sender = None
+        _fail(self._ready, ShuttingDown("the client was closed before it was sent"))
+        self._ready = []
+
+    def end(self) -> None:
+        """End the stream: nobody waits for an append."""
+        if self._stream is not None:
+            self._drop(self._stream)
 
     async def _open(self) -> ClientRunStream:
         async with self._opening:
@@ -204,16 +209,14 @@ class Batches:
                     batch = self._fitting(_wanted(batch))
                     if not batch:
                         continue
-                    for _, waiter in batch:
-                        self._unsent.pop(waiter, None)
+                    self._callers |= dict.fromkeys([waiter for _, waiter in batch], True)
                     future = await stream.submit([content for content, _ in batch])
                 except BroadsheetError as error:
                     self._stream = None
                     _fail(batch, error)
                     continue
                 except asyncio.CancelledError:
-                    _fail(batch + self._ready, ShuttingDown("the client was closed before it was sent"))
-                    self._ready = []
+                    _fail(batch, ShuttingDown("the client was closed before it was sent"))
                     raise
                 task = asyncio.get_running_loop().create_task(self._answer(batch, stream, future))
                 self._answering[task] = None
@@ -245,13 +248,10 @@ class Batches:
         return self._take()
 
     def _drop(self, stream: ClientRunStream) -> None:
-        """Use `stream` no more, and end it when its runs are answered: it may be open at the node."""
-        if self._stream is not stream:
-            return
-        self._stream = None
-        task = asyncio.get_running_loop().create_task(_close_old(stream))
-        self._answering[task] = None
-        task.add_done_callback(self._answered)
+        """Use `stream` no more, and end it: otherwise the connection runs out of streams."""
+        if self._stream is stream:
+            self._stream = None
+            stream.finish()
 
     def _retry(self, batch: list[Waiter], stream: ClientRunStream, error: NotFound) -> None:
         """Send a batch again on a new stream: a journal of the same name may have been created since.
@@ -263,7 +263,7 @@ class Batches:
             return
         self._drop(stream)
         self._ready[:0] = batch = _wanted(batch)
-        self._unsent |= dict.fromkeys(waiter for _, waiter in batch)
+        self._callers |= dict.fromkeys([waiter for _, waiter in batch], False)
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
@@ -291,12 +291,6 @@ class Batches:
 def _wanted(waiters: list[Waiter]) -> list[Waiter]:
     """The appends whose caller still waits. The other callers were told that nothing was sent."""
     return [each for each in waiters if not each[1].done()]
-
-
-async def _close_old(stream: ClientRunStream) -> None:
-    """End a stream that is no longer used; otherwise the connection runs out of streams."""
-    with suppress(BroadsheetError):
-        await stream.close()
 
 
 def _frames(contents: Sequence[Buffer], bytes_max: int) -> Sequence[Sequence[Buffer]]:

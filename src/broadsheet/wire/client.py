@@ -213,10 +213,11 @@ class ClientRunStream:
         Raises:
             BroadsheetError: the stream ended with this error before.
         """
-        self._finish()
+        self.finish()
         await asyncio.shield(self._ended)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Send no more runs. The stream ends when those that were sent are answered. Idempotent."""
         if not self._has_finished and self._error is None:
             self._has_finished = True
             self._connection.machine.finish(self.stream)
@@ -283,7 +284,7 @@ class ClientRunStream:
         self._away = refusal
         self.on_writable()
         if not self._answers:
-            self._finish()
+            self.finish()
 
     def on_opened(self, body: memoryview) -> None:
         """Note that the node has accepted the stream."""
@@ -305,7 +306,7 @@ class ClientRunStream:
                 future.set_result(Acknowledged(event.sequence, event.count, event.begin, event.end))
         self.on_writable()
         if self._away is not None and not self._answers:
-            self._finish()
+            self.finish()
 
     def on_end(self, error: BroadsheetError | None) -> None:
         """Note that the stream has ended; runs without an answer become `Unknown`."""
