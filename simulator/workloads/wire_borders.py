@@ -100,7 +100,7 @@ class Borders(ClientSide):
         )
         await asyncio.sleep(0)
         for run in connection._runs.values():  # noqa: SLF001 - as a node that leaves makes it do.
-            run._finish()  # noqa: SLF001
+            run.finish()
         try:
             _, run = await opening
             await asyncio.wait_for(run.close(), in_seconds(OPEN_TIMEOUT))

@@ -539,11 +539,7 @@ class ClientConnection(ConnectionProtocol):
         return decode(body, reply, method), run
 
     def refresh_token(self, token: str) -> None:
-        """Send a newer token, before the old one expires.
-
-        Raises:
-            InvalidArgument: the token is not text. Nothing was sent.
-        """
+        """Send a newer token, before the old one expires. One that is not text is an `InvalidArgument`."""
         argument_checks.text("the token", token)
         self.machine.say_token(token)
         self.mark_dirty()
