@@ -12,6 +12,7 @@ import broadsheet
 from broadsheet.client import Client
 from broadsheet.errors import StoreUnhealthy
 from broadsheet.journal.config import GIB, MIB, JournalsConfig
+from broadsheet.journal.disk_space import free_bytes_wanted
 from tests.journal.node_process import CONFIG, NodeProcess
 
 SIZE_MIB = 48
@@ -72,10 +73,10 @@ def test_the_watermark_is_a_share_of_the_disk_within_two_bounds_of_bytes() -> No
     """ADR 0062: 85 % of a small disk, 4 GiB of a large one, never less than 256 MiB."""
     config = JournalsConfig()
 
-    assert config.free_bytes_wanted(10 * GIB) == 10 * GIB * 15 // 100
-    assert config.free_bytes_wanted(10_000 * GIB) == 4 * GIB
-    assert config.free_bytes_wanted(GIB) == 256 * MIB
-    assert JournalsConfig(used_percent_max=100, free_bytes_min=7).free_bytes_wanted(GIB) == 7
+    assert free_bytes_wanted(config, 10 * GIB) == 10 * GIB * 15 // 100
+    assert free_bytes_wanted(config, 10_000 * GIB) == 4 * GIB
+    assert free_bytes_wanted(config, GIB) == 256 * MIB
+    assert free_bytes_wanted(JournalsConfig(used_percent_max=100, free_bytes_min=7), GIB) == 7
     with pytest.raises(ValueError, match=r"used_percent_max must be in 1\.\.100, not 0"):
         JournalsConfig(used_percent_max=0)
 

@@ -8,6 +8,7 @@ are made in the pipeline. Source: journals.1, journals.5, journals.20; node.2.
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from broadsheet.base.backoff import Backoff
@@ -25,7 +26,7 @@ from broadsheet.errors import (
     Unknown,
 )
 from broadsheet.journal.context import Context
-from broadsheet.journal.core.pipeline_events import Fullness, State
+from broadsheet.journal.core.pipeline_events import Fullness
 from broadsheet.journal.core.spec import (
     SPEC_PREFIX,
     JournalSpec,
@@ -36,6 +37,7 @@ from broadsheet.journal.core.spec import (
     validate_spec,
 )
 from broadsheet.journal.deletion import finish_delete, mark_deleted
+from broadsheet.journal.disk_space import fullness
 from broadsheet.journal.housekeeping import Housekeeping
 from broadsheet.journal.keys import decode_info, encode_spec
 from broadsheet.journal.listing import Listing, Page, list_page
@@ -51,9 +53,9 @@ from broadsheet.journal.opening import (
 from broadsheet.journal.opening_turns import OpeningTurns
 from broadsheet.journal.orphans import Kept, drop_orphans, refuse_older_keyspace
 from broadsheet.journal.producer_indexing import Indexing
-from broadsheet.journal.remedies import disagreement, silent
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.slot import Slot
+from broadsheet.journal.status import status_of, status_of_opening
 from broadsheet.keyspace.core.transaction import Absent, Put
 from broadsheet.ports import NO_DESCRIPTOR
 from broadsheet.runtime.failpoints import passed
@@ -297,37 +299,9 @@ class Broker:
         """The state of a journal, with its offsets and the reason for any trouble."""
         info = self.info(name, create_revision)
         slot = self._slots.get(info.name)
-        replica = slot.replica if slot is not None else None
-        if replica is None:
-            why = slot.opening_error if slot is not None else ""
-            return JournalStatus(info.name, "opening", create_revision=info.create_revision, reason=why)
-        state, pipeline = replica.pipeline.state.value, replica.pipeline
-        damage = unstored = ""
-        if self.troubles.has_stopped(replica):  # Otherwise each closed file would be looked at in vain.
-            damage = replica.damage
-        if self.troubles.is_unstored(replica):
-            unstored = next((found for each in replica.closed if (found := each.store_fault)), "")
-        conflict = disagreement(replica.index.first_conflict())
-        reason = replica.stop_reason or damage or unstored or conflict
-        if pipeline.state is State.OPEN and pipeline.is_full:
-            state, reason = "full", "; ".join(each for each in (replica.fullness, reason) if each)
-        if not replica.is_listed:
-            reason = reason or silent(replica.store.silence)
-        if replica.log_fault:
-            state, reason = "damaged" if replica.stop_reason else "healing", replica.log_fault
-        registers = pipeline.committed_registers
-        return JournalStatus(
-            name=info.name,
-            state=state,
-            begin=replica.begin if replica.is_listed else None,
-            end=replica.end,
-            epoch=replica.epoch,
-            create_revision=info.create_revision,
-            registers_version=registers.version if registers is not None else -1,
-            fragment_count=len(replica.index) + len(replica.closed),
-            spool_bytes=replica.spool.length,
-            reason="; ".join(each for each in (reason, replica.notice) if each),
-        )
+        if slot is None or slot.replica is None:
+            return status_of_opening(info, slot.opening_error if slot is not None else "")
+        return status_of(slot.replica)
 
     async def accept_loss(
         self,
@@ -436,9 +410,9 @@ class Broker:
         """Refuse appends before the disk is full (journals.20)."""
         config, disk = self._context.config, self._context.disk
         while True:
-            fullness = await disk.run(lambda: config.fullness(free=disk.free(), size=disk.size()))
-            if fullness != self._fullness:
-                self._fullness = fullness
+            found = await disk.run(partial(fullness, config, disk))
+            if found != self._fullness:
+                self._fullness = found
                 for each in self.replicas:
                     self._tell_space(each)
             await asyncio.sleep(in_seconds(config.free_check_interval))

@@ -146,18 +146,3 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def _record_bytes(self) -> int:
         return min(self.wal.record_bytes_max, self.wal.segment_bytes // 4) - RECORD_HEAD_BYTES_MAX
-
-    def free_bytes_wanted(self, size: int) -> int:
-        """Appends are refused while a disk of `size` has fewer free bytes (journals.20, ADR 0062)."""
-        by_percent = size * (100 - self.used_percent_max) // 100
-        return max(self.free_bytes_min, min(by_percent, self.free_bytes_enough))
-
-    def fullness(self, *, free: int, size: int) -> str:
-        """Why appends are refused on a disk of `size` with `free` bytes; empty if they are accepted."""
-        wanted = self.free_bytes_wanted(size)
-        if free >= wanted:
-            return ""
-        return (
-            f"the disk has {free >> 20} MiB free of {size >> 20}, and appends need {wanted >> 20}: free some,"
-            " or change journals.used_percent_max or journals.free_bytes_min"
-        )
