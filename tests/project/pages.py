@@ -8,9 +8,11 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from typer.main import get_command
@@ -217,17 +219,60 @@ def commands_page() -> str:
 
 
 def python_page() -> str:
-    """The methods of the client."""
+    """The methods of the client, and what they return."""
     parts = [PYTHON_INTRODUCTION, "\n## `Client`\n\n", _paragraphs(Client.__doc__), "\n"]
-    parts += ["\n## `client.journals`\n"]
-    for name, method in vars(Journals).items():
-        if not name.startswith("_") and inspect.isfunction(method):
-            word = "await " if inspect.iscoroutinefunction(method) else ""
-            parts += [
-                f"\n### `{word}journals.{name}`\n\n```python\n{_signature(name, method)}\n```\n\n",
-                _paragraphs(method.__doc__) + "\n",
-            ]
+    parts += ["\n## `client.journals`\n", *_methods(Journals, "journals")]
+    for kind in _returned():
+        parts.append(f"\n## `{kind.__name__}`\n\n{_paragraphs(kind.__doc__)}\n")
+        parts += _fields(kind) if issubclass(kind, msgspec.Struct) else _methods(kind, "writer")
     return "".join(parts)
+
+
+def _methods(kind: type, word: str) -> Iterator[str]:
+    """A heading, a signature and a docstring for each public method; `word` names the object."""
+    for name, method in vars(kind).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            await_ = "await " if inspect.iscoroutinefunction(method) else ""
+            yield f"\n### `{await_}{word}.{name}`\n\n```python\n{_signature(name, method)}\n```\n\n"
+            yield _paragraphs(method.__doc__) + "\n"
+
+
+def _returned() -> Sequence[type]:
+    """The classes of what the methods of `Journals` return, and of what is in these."""
+    public = [each for name, each in vars(Journals).items() if not name.startswith("_")]
+    waiting = [get_type_hints(each)["return"] for each in public if inspect.isfunction(each)]
+    found: dict[type, None] = {}
+    for hint in waiting:
+        waiting += get_args(hint)
+        if isinstance(hint, type) and hint not in found and hint.__module__.startswith("broadsheet.journal."):
+            if issubclass(hint, msgspec.Struct):
+                waiting += get_type_hints(hint).values()
+            found[hint] = None
+    return [each for each in found if not issubclass(each, Enum)]
+
+
+def _fields(kind: type[msgspec.Struct]) -> Iterator[str]:
+    """A table of the fields of a struct, and of its properties."""
+    yield "\n| field | type | is |\n|---|---|---|\n"
+    hints, docs = get_type_hints(kind), _field_docs(kind)
+    rows = [(name, hints[name], docs.get(name, "")) for name in kind.__struct_fields__]
+    for name, each in vars(kind).items():
+        if isinstance(each, property):
+            rows.append((name, get_type_hints(each.fget)["return"], _line(each.__doc__)))
+    yield from (f"| `{name}` | {_line(_type_name(hint))} | {text} |\n" for name, hint, text in rows)
+
+
+def _type_name(hint: Any) -> str:
+    """A type as a user of Python knows it: the typed integers are `int`."""
+    if hint is Duration:
+        return "int, in nanoseconds"
+    if supertype := getattr(hint, "__supertype__", None):
+        return _type_name(supertype)
+    inner = [_type_name(each) for each in get_args(hint)]
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(inner)
+    name = "None" if hint is NoneType else str(hint.__name__)
+    return f"{name}[{', '.join(inner)}]" if inner else name
 
 
 def spark_page() -> str:

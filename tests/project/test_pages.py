@@ -39,6 +39,15 @@ def test_each_argument_of_a_client_call_has_a_line_of_its_own() -> None:
     assert strays == []
 
 
+@pytest.mark.parametrize("field", ["Commit.begin", "Chunk.data", "Registers.values", "JournalStatus.reason"])
+def test_each_field_of_what_a_client_call_returns_is_listed(field: str) -> None:
+    """The page named the class, and nobody could know that the data of a chunk is in `data`."""
+    kind, name = field.split(".")
+    section = python_page().partition(f"\n## `{kind}`\n")[2].partition("\n## ")[0]
+
+    assert f"\n| `{name}` | " in section
+
+
 def test_every_status_is_one_class() -> None:
     """A client must be able to raise what a server meant, and only that (code.16)."""
     assert sorted(BY_STATUS) == [status for status in Status if status is not Status.OK]

@@ -79,13 +79,14 @@ class JournalStatus(msgspec.Struct, frozen=True):
     end: ByteOffset | None = None
     """The committed end. None before the journal is open."""
     epoch: Epoch = Epoch(0)
+    """The revision at which this node took the journal over; 0 before it is open."""
     registers_version: int = 0
     """-1 if the registers are lost (journals.12)."""
     fragment_count: int = 0
     spool_bytes: int = 0
     """Bytes of the open fragment."""
     reason: str = ""
-    """Why the state is not `open`, with the remedy."""
+    """Why the state is not `open`, or what else is wrong with the journal, with the remedy."""
 
 
 class CreateRequest(msgspec.Struct, frozen=True):
