@@ -1,6 +1,8 @@
 """A process runs on uvloop where it is installed, and on asyncio where it is asked to."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -28,3 +30,27 @@ def test_the_loop_is_closed_whatever_main_raises() -> None:
     with pytest.raises(KeyError):
         run(main())
     assert loops[0].is_closed()
+
+
+NO_DESCRIPTOR = """
+import resource
+from broadsheet.runtime.loop import run
+import asyncio.unix_events
+
+async def main():
+    pass
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+try:
+    run(main(), plain=True)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_main_that_never_began_is_closed() -> None:
+    """Without a descriptor, or after a Ctrl-C this early, Python warned that nobody had awaited it."""
+    done = subprocess.run([sys.executable, "-c", NO_DESCRIPTOR], check=False, capture_output=True, text=True)
+
+    assert done.stdout == "Too many open files\n"
+    assert "never awaited" not in done.stderr

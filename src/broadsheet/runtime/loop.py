@@ -20,5 +20,8 @@ def loop_factory(*, plain: bool = False) -> Callable[[], asyncio.AbstractEventLo
 
 def run(main: Coroutine[Any, Any, T], *, plain: bool = False) -> T:
     """Run `main` to its end on a new loop, then close the loop."""
-    with asyncio.Runner(loop_factory=loop_factory(plain=plain)) as runner:
-        return runner.run(main)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(plain=plain)) as runner:
+            return runner.run(main)
+    finally:
+        main.close()  # If Ctrl-C came before it began, Python would warn that nobody awaited it.
