@@ -97,7 +97,7 @@ def load(
     """
     found = _Found(tree)
     if path is not None:
-        found.put_table(_read(path), "", f"file {path}", path.parent)
+        found.put_table(read_table(path), "", f"file {path}", path.parent)
     for variable, text in sorted(environment.items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and ENVIRONMENT_SEPARATOR in variable:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace(ENVIRONMENT_SEPARATOR, ".")
@@ -190,7 +190,12 @@ class _Found:
         return kind
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file, as it stands there.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not TOML.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)

@@ -64,14 +64,18 @@ def test_no_directory_and_a_damaged_one_are_findings_not_tracebacks(tmp_path: Pa
     (cluster_of.root / "n1.toml").unlink()
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "cluster.json").write_text("{")
+    typo = Cluster.make(tmp_path / "e", count=1, port_offset=0, has_any_port=True).root / "n1.toml"
+    typo.write_text(typo.read_text() + "[node]\nlog_level = 'info'\n")
 
-    said = {name: broadsheet("doctor", "--data-dir", tmp_path / name) for name in ("file", "c", "d")}
+    said = {name: broadsheet("doctor", "--data-dir", tmp_path / name) for name in ("file", "c", "d", "e")}
 
-    assert [(done.returncode, done.stderr) for done in said.values()] == [(1, "")] * 3
-    assert [len(done.stdout.splitlines()) for done in said.values()] == [len(checks.CHECKS)] * 3
+    assert [(done.returncode, done.stderr) for done in said.values()] == [(1, "")] * 4
+    assert [len(done.stdout.splitlines()) for done in said.values()] == [len(checks.CHECKS)] * 4
     assert "BAD  data directory: " + str(tmp_path / "file") + " is no directory" in said["file"].stdout
-    assert "names no node.data_dir" in said["c"].stdout
+    assert f"cannot read configuration file {tmp_path}/c/n1.toml: No such file" in said["c"].stdout
     assert "is damaged" in said["d"].stdout
+    assert f"BAD  data directory: configuration file {typo} is not TOML: Cannot declare" in said["e"].stdout
+    assert "  -> mend that file, or restore it from a backup" in said["e"].stdout  # And not: a new directory.
 
 
 def test_the_directory_of_serve_is_known(tmp_path: Path) -> None:

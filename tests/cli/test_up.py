@@ -336,6 +336,22 @@ def test_a_power_cut_right_after_up_leaves_a_cluster_that_starts(tmp_path: Path)
         assert {path.name: path.read_bytes() for path in root.iterdir()} == before
 
 
+def test_the_environment_moves_no_node_out_of_its_cluster(tmp_path: Path) -> None:
+    """`up` said ready, `status` that the node is down, and `down` that it was not running: and it ran on."""
+    root, elsewhere = tmp_path / "c", str(tmp_path / "elsewhere")
+    moved = {"BROADSHEET_NODE__DATA_DIR": elsewhere}
+    up = broadsheet("up", "--data-dir", root, "--any-port", "--detach", **moved)
+    try:
+        status = broadsheet("status", "--data-dir", root)
+    finally:
+        down = broadsheet("down", "--data-dir", root)
+
+    assert "ready: n1 http" in up.stdout
+    assert status.stdout.startswith("n1: ready")
+    assert down.stdout == "n1: stopped\n"
+    assert not Path(elsewhere).exists()
+
+
 def test_up_refuses_another_number_of_nodes(standing: tuple[Path, dict[str, str]]) -> None:
     """A cluster does not change its size by a flag."""
     done = broadsheet("up", "--data-dir", standing[0], "--detach", "--nodes", "3")

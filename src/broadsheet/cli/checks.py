@@ -109,7 +109,7 @@ def directory_check(root: Path) -> Finding:
         running = [node for node in cluster.nodes if is_running(cluster.data_dir(node))]
         exposed = [node for node in cluster.nodes if _is_exposed(cluster.data_dir(node))]
     except ConfigError as error:
-        return Finding(name, Verdict.BAD, str(error), "restore it from a backup, or start a new one")
+        return Finding(name, Verdict.BAD, str(error), "mend that file, or restore it from a backup")
     except OSError as error:
         text = f"{error.filename or root}: {error.strerror}"
         return Finding(name, Verdict.BAD, text, "name another --data-dir, or let this user read it")

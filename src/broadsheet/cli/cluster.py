@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Final
 import msgspec
 
 from broadsheet.cli.running import Running, is_running
+from broadsheet.config import read_table
 from broadsheet.errors import ConfigError
 from broadsheet.runtime.data_dir import FORMAT_FILE, LOCKED, prepare, sync_directory
 from broadsheet.runtime.network import PORT_MAX
@@ -160,10 +160,12 @@ class Cluster:
     def _setting(self, node: str, section: str, field: str) -> str:
         """A value of the node's file that `up` wrote there."""
         path = self.root / f"{node}.toml"
-        try:
-            return str(tomllib.loads(path.read_text())[section][field])
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path} names no {section}.{field}: {error}") from error
+        table = read_table(path).get(section)
+        value = table.get(field) if isinstance(table, dict) else None
+        if not isinstance(value, str) or not value:
+            text = f"{path} has no text {section}.{field}, which `broadsheet up` wrote there: write it anew"
+            raise ConfigError(text)
+        return value
 
     def running(self) -> dict[str, Running | None]:
         """Every node with its process, or None if it does not run."""
@@ -213,7 +215,8 @@ class Cluster:
     def _spawn(self, node: str, *, is_detached: bool) -> Process:
         ready_read, ready_write = os.pipe()
         command = [sys.executable, "-m", "broadsheet", "serve", "--config", str(self.root / f"{node}.toml")]
-        command += ["--ready-fd", str(ready_write)]
+        # `status` and `down` look for the node there, whatever the environment says.
+        command += ["--data-dir", str(self.data_dir(node)), "--ready-fd", str(ready_write)]
         inherited = [ready_write]
         lifeline_read = lifeline_write = None
         if not is_detached:
