@@ -91,9 +91,7 @@ def ddl(columns: str) -> StructType:
 @pytest.mark.usefixtures("spark")  # Spark parses the columns.
 @pytest.mark.parametrize("column", REFUSED)
 def test_a_type_that_a_message_cannot_have_is_refused_by_name(column: str) -> None:
-    """Spark's error was a KeyError of a task, a variant was written as the bytes that Spark keeps, and every
-    message with a map of such keys was malformed.
-    """
+    """Spark's error was a KeyError of a task, a variant was written as bytes, and each map was malformed."""
     schema = ddl(f"id bigint, {column}")
     name = column.partition(" ")[0]
     given = {"address": "h:1", "journal": "o/o", "mode": "at-least-once"}
