@@ -152,7 +152,7 @@ class Broker:
         return info
 
     async def delete(self, name: JournalName, create_revision: Revision | None) -> None:
-        """Delete a journal with its content; a restart finishes a deletion whose first step is durable.
+        """Take a journal out of its slot, and have `deletion` mark it and remove its content.
 
         If the store does not answer within `removal_wait`, the call returns, and the content goes later.
 
@@ -312,7 +312,7 @@ class Broker:
         may_act: bool,
         is_head_only: bool,
     ) -> LossReply:
-        """Report what a journal lost, or (`may_act`) let it go on without that.
+        """The report of `loss_acceptance`; if `may_act`, close the journal for it to act, and open it again.
 
         Args:
             is_head_only: only move the head; refuse if damaged content would have to be given up, too.

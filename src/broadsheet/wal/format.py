@@ -224,6 +224,13 @@ class Kind(IntEnum):
     """A start of the process: the payload is nonce, kernel boot id and zeros."""
 
 
+def newer_kind(kind: int) -> ConfigError:
+    """The refusal of a log that has a frame of unknown `kind`."""
+    return ConfigError(
+        f"a frame of kind {kind} is of a newer version: use the program that wrote it. Nothing was changed"
+    )
+
+
 class FrameHeader(NamedTuple):
     """A frame header whose crc was verified."""
 

@@ -30,6 +30,7 @@ from broadsheet.wal.format import (
     batches_between,
     era_of,
     frame_bytes,
+    newer_kind,
 )
 from broadsheet.wal.kept_cuts import kept_cuts
 from broadsheet.wal.quick_scan import sound_runs
@@ -336,10 +337,7 @@ class Recovery:
             case Kind.RESET:
                 replay.reset(header)
             case _:
-                raise ConfigError(
-                    f"a frame of kind {header.kind} is of a newer version: use the program that wrote it. "
-                    "Nothing was changed"
-                )
+                raise newer_kind(header.kind)
 
     def _suspect(self, frame: FoundFrame, data: bytes) -> None:
         """Keep a run that does not count: its domain may prove it by its own checksums."""
