@@ -11,10 +11,11 @@ from broadsheet.errors import Corrupt
 from broadsheet.journal.block_cache import Budget
 from broadsheet.journal.codecs import compress
 from broadsheet.journal.config import CACHE_BYTES_MIN
+from broadsheet.journal.core.block_sums import BLOCK_BYTES
 from broadsheet.journal.core.fragment import Codec, Fragment
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.fragments import FragmentStore
-from broadsheet.journal.spool_file import BLOCK_BYTES, SpoolFile, create, rebuild
+from broadsheet.journal.spool_file import SpoolFile, create, rebuild
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import Shelf
 

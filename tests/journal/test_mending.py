@@ -11,10 +11,10 @@ from broadsheet.errors import Corrupt, NotFound, ShuttingDown, Status
 from broadsheet.journal import spool_mending
 from broadsheet.journal.committed_reads import read
 from broadsheet.journal.core.append_admission import Limits
+from broadsheet.journal.core.block_sums import BLOCK_BYTES
 from broadsheet.journal.core.pipeline_events import Fullness
 from broadsheet.journal.core.spec import FragmentSpec, JournalSpec
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.spool_file import BLOCK_BYTES
 from broadsheet.wal.log import Log
 from simulator.disk import SimDisk
 from tests.journal.crash_histories import NAME, Running, Shelf, _idle, running

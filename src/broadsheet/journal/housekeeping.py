@@ -19,14 +19,16 @@ from broadsheet.base.types import Offset
 from broadsheet.errors import BroadsheetError, Corrupt, StoreUnhealthy, Throttled, TooLarge
 from broadsheet.journal.config import MIB
 from broadsheet.journal.contradiction import contradiction
+from broadsheet.journal.core.block_sums import BlockSums
 from broadsheet.journal.core.fragment_index import Index
 from broadsheet.journal.core.pipeline_events import RollAsked
 from broadsheet.journal.core.records import Checkpoint, encode_checkpoint
 from broadsheet.journal.log_healing import HEAL_RETRY, Healing
 from broadsheet.journal.producer_indexing import Indexing
 from broadsheet.journal.replica import Replica
-from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.spool_file import SpoolFile, keep_sums
 from broadsheet.journal.spool_mending import mend
+from broadsheet.journal.spool_sums import sums_name
 from broadsheet.ports import NO_DESCRIPTOR, Timer
 from broadsheet.runtime.failpoints import passed
 from broadsheet.wal.record import StreamQuarantined
@@ -59,6 +61,7 @@ class Housekeeping:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.indexing = Indexing(replica, spawn=self._spawn)
         self._stored: dict[str, None] = {}  # Files whose content is stored; the log may still need them.
+        self._old_sums: dict[str, None] = {}  # Files of block sums that only older checkpoints are about.
         replica.on_persisted = self._on_persisted
         replica.on_advance = self._on_advance
         self._timer: Timer | None = None
@@ -224,10 +227,18 @@ class Housekeeping:
         replica.log_bytes = 0
         spool = replica.spool
         closed = [each for each in replica.closed if not each.is_synced]
-        checkpoint = replica.checkpoint()
+        checkpoint, wanted = replica.checkpoint(), spool.wanted_sums()
+        for each in (*closed, spool):
+            if each.begin < each.summed_end < each.end:
+                self._old_sums[sums_name(replica.directory, each.begin, each.summed_end)] = None
         below = self._context.log.next_offset(replica.stream)
         work = self._checkpoint(
-            [*closed, spool], closed=closed, checkpoint=checkpoint, below=below, stored=tuple(self._stored)
+            [*closed, spool],
+            closed=closed,
+            checkpoint=checkpoint,
+            wanted=wanted,
+            below=below,
+            stored=(*self._stored, *self._old_sums),
         )
         self._spawn(work, f"checkpoint.{replica.name}")
 
@@ -244,6 +255,7 @@ class Housekeeping:
         *,
         closed: list[SpoolFile],
         checkpoint: Checkpoint,
+        wanted: BlockSums | None,
         below: Offset,
         stored: Sequence[str],
     ) -> None:
@@ -253,6 +265,7 @@ class Housekeeping:
             closed: those of `files` whose content is final. The open one may grow and roll while it is
                 flushed: the flush covers only the bytes that the checkpoint names, so it does not count as
                 synced, and the next checkpoint flushes it again.
+            wanted: the sums of the open one's blocks, up to the end that the checkpoint names.
         """
         replica, context = self._replica, self._context
         try:
@@ -261,6 +274,8 @@ class Housekeeping:
                 if not spool.is_released:
                     length = spool.length
                     await spool.file.flush()
+                    sums = wanted if number == len(files) else spool.wanted_sums()
+                    await keep_sums(context.disk, replica.directory, spool, sums)
                     await self._uncache(spool, length)
                 if not number % FLUSHED_MAX:
                     await asyncio.sleep(0)  # What is synced already takes no turn.
@@ -304,10 +319,11 @@ class Housekeeping:
         if self._replica.is_closed:
             return
         self._context.log.trim(self._replica.stream, below)
-        gone = [name for name in stored if name in self._stored]
+        gone = [name for name in stored if name in self._stored or name in self._old_sums]
         if gone:
             for name in gone:
-                del self._stored[name]
+                self._stored.pop(name, None)
+                self._old_sums.pop(name, None)
             self._spawn(self._remove(gone), f"remove.{self._replica.name}")
         self._consider_removal()  # More files were stored meanwhile: the log must stop naming them, too.
 
@@ -383,6 +399,8 @@ class Housekeeping:
         replica.closed.remove(spool)
         spool.close()
         self._stored[spool.name] = None
+        if spool.summed_end > spool.begin:
+            self._old_sums[sums_name(replica.directory, spool.begin, spool.summed_end)] = None
         self._consider_removal()  # The file is removed only after the log no longer names it.
 
         return True

@@ -21,7 +21,7 @@ from broadsheet.journal.recovered_state import begin_log
 from broadsheet.journal.remedies import accept_loss
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.seal_file import write_seal
-from broadsheet.journal.spool_file import SpoolFile
+from broadsheet.journal.spool_file import SpoolFile, keep_sums
 from broadsheet.ports import NO_ROOM
 
 HEAL_RETRY: Final = Duration(100 * MILLISECOND)
@@ -82,6 +82,7 @@ class Healing:
                 return True  # The journal was deleted or the node shuts down: its files are closed.
             if not spool.is_released:
                 await spool.file.flush()
+                await keep_sums(context.disk, replica.directory, spool, spool.wanted_sums())
         await context.disk.run(lambda: context.disk.sync_dir(replica.directory))
         try:
             damaged = await context.disk.run(lambda: _damaged(spools))

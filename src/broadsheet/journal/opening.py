@@ -37,10 +37,11 @@ from broadsheet.journal.keys import (
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.journal.producer_indexing import greatest_point
 from broadsheet.journal.recovered_state import RecoveredState, begin_log, name_stream, stand
-from broadsheet.journal.remedies import accept_loss, unproven
+from broadsheet.journal.remedies import accept_loss, unproven, unreadable
 from broadsheet.journal.replica import OpenedReplica
 from broadsheet.journal.set_aside import lost_among, may_go, move_aside, sync_files
-from broadsheet.journal.spool_file import SpoolFile, create, rebuild, spool_name
+from broadsheet.journal.spool_file import SpoolFile, create, keep_sums, rebuild, spool_name
+from broadsheet.journal.spool_sums import is_sums, sums_name
 from broadsheet.keyspace.core.transaction import Compare, CreateRevisionIs, KeyValue, ModRevisionIs, Put
 from broadsheet.ports import Disk
 from broadsheet.runtime.failpoints import passed
@@ -107,6 +108,9 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         )
     )
     passed("journal.open.after_rebuild")
+    for spool in spools:
+        if spool.given_up:  # All else of it is served, and appends go on behind it.
+            spool.unreadable = unreadable(info.name, spool.name, min(spool.given_up))
     if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
         reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
     registers, epoch = _registers(plan, keys), plan.epoch
@@ -217,7 +221,7 @@ def _rebuild(
             if is_gone and (is_stored or not (is_listed or spool_plan.is_in_log())):
                 continue
             spool = rebuild(files, directory, spool_plan, may_cut=not is_doubtful)
-            if is_stored and spool.damage:
+            if is_stored and (spool.damage or spool.given_up):
                 spool.close()  # Serve the store's copy instead. It may be damaged, too, so keep this file.
                 if is_listed and not is_doubtful:
                     move_aside(disk, directory, spool.name, begin=spool.begin)
@@ -227,19 +231,8 @@ def _rebuild(
             # Now, and not at the end: a journal may have more files than the process may open.
             if files.let_rest(each.file for each in spools[rested_count:]):
                 rested_count = len(spools)
-        last = plan.spools[-1]
-        if last.end > last.begin:
-            name = spool_name(directory, last.begin)
-            if not is_listed and not last.is_in_log() and not disk.exists(name):
-                raise OSError(
-                    errno.EAGAIN,
-                    "the open fragment has no spool file, and the fragment store does not say whether it has"
-                    " it: the journal is opened when the store answers",
-                    name,
-                )
-            spools.append(rebuild(files, directory, last, may_cut=not is_doubtful))
-        else:
-            spools.append(create(files, directory, last.begin, may_cut=not is_doubtful))
+        spools += _rebuild_open(context, directory, plan, may_cut=not is_doubtful, is_listed=is_listed)
+        _note_sums(directory, plan, names, spools)
         if is_listed and not is_doubtful:
             _remove_others(disk, directory, names, spools)
         files.let_rest(each.file for each in spools[rested_count:])
@@ -249,9 +242,46 @@ def _rebuild(
     return aside, spools
 
 
+def _rebuild_open(
+    context: Context, directory: str, plan: RecoveryPlan, *, may_cut: bool, is_listed: bool
+) -> list[SpoolFile]:
+    """The file of the open fragment. If blocks of it are damaged, it is closed: the next one follows it."""
+    files, last = context.spools, plan.spools[-1]
+    if last.end == last.begin:
+        return [create(files, directory, last.begin, may_cut=may_cut)]
+    name = spool_name(directory, last.begin)
+    if not is_listed and not last.is_in_log() and not context.disk.exists(name):
+        raise OSError(
+            errno.EAGAIN,
+            "the open fragment has no spool file, and the fragment store does not say whether it has"
+            " it: the journal is opened when the store answers",
+            name,
+        )
+    spool = rebuild(files, directory, last, may_cut=may_cut)
+    if not spool.given_up:
+        return [spool]
+    _close_last(plan)
+    try:
+        return [spool, create(files, directory, last.end, may_cut=may_cut)]
+    except BaseException:
+        spool.close()
+        raise
+
+
+def _note_sums(directory: str, plan: RecoveryPlan, names: Sequence[str], spools: Sequence[SpoolFile]) -> None:
+    """Note which files of block sums count: those that are of what the last checkpoint says."""
+    here = {f"{directory}/{name}": None for name in names if is_sums(name)}
+    known = {each.begin: each.known.end for each in plan.spools if each.known is not None}
+    for spool in spools:
+        end = known.get(spool.begin, spool.begin)
+        if sums_name(directory, spool.begin, end) in here:
+            spool.summed_end = end
+
+
 def _remove_others(disk: Disk, directory: str, names: Sequence[str], spools: Sequence[SpoolFile]) -> None:
     """Remove those of `names` that the log does not name: their content is stored, or was never adopted."""
     kept = {spool.name for spool in spools}
+    kept |= {sums_name(directory, each.begin, each.summed_end) for each in spools}
     paths = [f"{directory}/{name}" for name in names if may_go(name)]
     if doomed := [path for path in paths if path not in kept]:
         for path in doomed:
@@ -273,6 +303,8 @@ async def _sync(context: Context, directory: str, spools: Sequence[SpoolFile]) -
     """Sync the files through new descriptors: a resting handle only syncs what it wrote itself."""
     names = [spool.name for spool in spools]
     await context.disk.run(lambda: sync_files(context.disk, names))
+    for spool in spools:
+        await keep_sums(context.disk, directory, spool, spool.wanted_sums())
     await context.disk.run(partial(context.disk.sync_dir, directory))
 
 
@@ -288,8 +320,13 @@ def _close_stored(plan: RecoveryPlan, fragments: Sequence[Fragment]) -> None:
     """
     last = plan.spools[-1]
     if last.end > last.begin and _is_stored(last, fragments):
-        last.is_closed = True
-        plan.spools.append(SpoolPlan(last.end, last.end, EMPTY_SUM, 0))
+        _close_last(plan)
+
+
+def _close_last(plan: RecoveryPlan) -> None:
+    last = plan.spools[-1]
+    last.is_closed = True
+    plan.spools.append(SpoolPlan(last.end, last.end, EMPTY_SUM, 0))
 
 
 def _is_stored(plan: SpoolPlan, fragments: Sequence[Fragment]) -> bool:

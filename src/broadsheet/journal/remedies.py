@@ -66,3 +66,13 @@ def unproven(directory: str, names: Sequence[str]) -> str:
 def accept_loss(name: JournalName) -> str:
     """The remedy if bytes of a journal are damaged or missing, or an offset above its head is known."""
     return f"`broadsheet journals accept-loss {name}` shows what is lost, and goes on without it"
+
+
+def unreadable(name: JournalName, file: str, begin: int) -> str:
+    """The reason in the status of a journal that serves all but the damaged blocks of a spool file.
+
+    Args:
+        begin: of the first damaged block.
+    """
+    what = f"{file} is damaged at {begin}, and the log does not have its content any more"
+    return f"journal {name}: {what}: {accept_loss(name)}"

@@ -16,6 +16,7 @@ from broadsheet.journal.core.seal import Lost
 from broadsheet.journal.core.spool_claims import Claims
 from broadsheet.journal.seal_file import SEAL_NAME
 from broadsheet.journal.spool_file import spool_begin
+from broadsheet.journal.spool_sums import is_sums
 from broadsheet.ports import Disk, File
 from broadsheet.wal.segments import read_around
 
@@ -28,11 +29,11 @@ has room for each."""
 
 def may_go(name: str) -> bool:
     """Whether a start may remove a file that the log does not name: not a seal, nor one that is not ours."""
-    return spool_begin(name) is not None or name == f"{SEAL_NAME}.new"
+    return spool_begin(name) is not None or is_sums(name) or name == f"{SEAL_NAME}.new"
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file in a spool directory is the journal's: a spool file, moved aside or not, or a seal."""
+    """Whether a file in a spool directory is the journal's: a spool file, its sums, or a seal."""
     return may_go(name) or name == SEAL_NAME or name.endswith(LOST_SUFFIX)
 
 

@@ -4,7 +4,7 @@ Offsets are journal bytes; the byte at `begin` is byte 0 of the file. The owner 
 closed -> removed. Content is appended at `end` before the log has its record; if that is refused, or a
 streamed append is given up, `restore` takes it back. Two kinds of sums are kept: the SHA-1 of the whole,
 which names the fragment, and the crc32c of each block, which is checked on every read, so that a damaged page
-is refused and not served (W4).
+is refused and not served (W4). Over a restart the latter are in a file beside it (`spool_sums.py`).
 
 The spool file does not decide what is committed. Its content is durable only if it was synced and the log
 says so. Source: journals.6, journals.14; W4.
@@ -20,16 +20,16 @@ from typing import Final, Protocol, Self
 from broadsheet.base.checksum import crc32c
 from broadsheet.base.types import Buffer, ByteOffset
 from broadsheet.errors import Corrupt
+from broadsheet.journal.core.block_sums import BLOCK_BYTES, BlockSums, block_count, crcs_through
 from broadsheet.journal.core.fragment import EMPTY_SUM, Codec, Fragment
 from broadsheet.journal.core.records import ClosedSpool
 from broadsheet.journal.core.recovery import SpoolPlan
 from broadsheet.journal.spool_disk import Opener
+from broadsheet.journal.spool_sums import read_sums, write_sums
 from broadsheet.ports import Disk, File
 from broadsheet.wal.config import BLOCK_BYTES as SECTOR_BYTES
 from broadsheet.wal.segments import read_around
 
-BLOCK_BYTES: Final = 64 << 10
-"""Length of a block, the unit of the checksums for reads."""
 SPOOL_SUFFIX: Final = ".spool"
 RESERVE_BYTES: Final = 1 << 20
 """Blocks that a spool reserves ahead of its end, once it is as long itself: a write into them costs less."""
@@ -86,11 +86,15 @@ class SpoolFile:
         """Why some of its blocks cannot be served; empty if none is known to be damaged."""
         self.given_up: dict[ByteOffset, None] = {}
         """The begins of those blocks."""
+        self.summed_end = begin
+        """Up to where a file beside it has the sums of its blocks; its begin if there is none."""
         self.bad_copy = ""
         """Why the stored copy is bad, so that this file stays and is served; empty if it is not."""
         self.unstored = ""
         """Why the store did not take it the last time; empty if it was not asked."""
         self._sha: Hash = sha1(usedforsecurity=False)
+        self._named_sum = b""
+        """SHA-1 of the content according to the log, if blocks of the file are damaged; empty if none is."""
         self._block_crcs: list[int] = []
         self._tail_crc = 0
         self._reserved = 0
@@ -110,6 +114,8 @@ class SpoolFile:
 
     def digest(self) -> bytes:
         """SHA-1 of the content, as fragments are summed."""
+        if self._named_sum:
+            return self._named_sum
         return self._sha.digest() if self.end > self.begin else EMPTY_SUM
 
     def fragment(self, codec: Codec) -> Fragment:
@@ -146,6 +152,7 @@ class SpoolFile:
         Raises:
             OSError: after ENOSPC and EDQUOT nothing changed; after any other the process must end.
         """
+        assert not self._named_sum, "the SHA-1 of damaged content cannot go on"
         at = self.end - self.begin
         if at >= RESERVE_BYTES and self._may_reserve:
             self._reserve(at, at + sum(map(len, parts)))
@@ -239,6 +246,26 @@ class SpoolFile:
         is_whole = len(content) == self.block_end(begin) - begin
         return is_whole and crc32c(content) == self._crc((begin - self.begin) // BLOCK_BYTES)
 
+    def wanted_sums(self) -> BlockSums | None:
+        """The sums of its blocks, if it has more than one, and the file beside it lacks the sums of some."""
+        if self.length <= BLOCK_BYTES or self.summed_end == self.end or self.damage:
+            return None
+        crcs = tuple(map(self._crc, range(block_count(self.length))))
+        return BlockSums(self.begin, self.end, self.digest(), crcs)
+
+    def believe(self, crcs: Sequence[int], digest: bytes) -> bool:
+        """Take these sums for those of the content: blocks that do not have theirs are given up.
+
+        Returns:
+            Whether there are such blocks. Then nothing can be appended, because the SHA-1 cannot go on.
+        """
+        assert len(crcs) == block_count(self.length), "each block has a sum"
+        damaged = [block for block, crc in enumerate(crcs) if crc != self._crc(block)]
+        if damaged:
+            self.given_up = {ByteOffset(self.begin + block * BLOCK_BYTES): None for block in damaged}
+            self._block_crcs, self._named_sum = [*crcs], digest
+        return bool(damaged)
+
     def _crc(self, block: int) -> int:
         return self._block_crcs[block] if block < len(self._block_crcs) else self._tail_crc
 
@@ -291,7 +318,8 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
     The file is not synced: content that may not be synced stays in the log until a checkpoint has synced it.
 
     Content that is in the log is written again: a read of the page cache does not prove that the disk has it
-    (log.15). A file whose content does not have the plan's sum is kept as it is and marked as damaged.
+    (log.15). A file whose content does not have the plan's sum is kept as it is. If the sums of its
+    blocks are known, the damaged blocks are given up; otherwise the whole is marked as damaged.
 
     Args:
         may_cut: False: bytes above the plan's end may have been acknowledged, so they stay.
@@ -308,17 +336,23 @@ def rebuild(files: Opener, directory: str, plan: SpoolPlan, *, may_cut: bool = T
             wanted = min(REBUILD_BYTES, length - at)
             found = read_around(file, at, wanted)  # An unreadable sector is damage: it reads as zeros.
             spool.absorb(found + bytes(wanted - len(found)), wall=plan.first_append)
-        if spool.digest() != plan.sum:
+        if spool.digest() != plan.sum and not _is_partly_sound(files, directory, spool, plan):
             spool.damage = (
                 f"spool file {spool.name} does not have the content of [{plan.begin}, {plan.end}) with the"
                 f" sum {plan.sum.hex()}: it is kept, and not served"
             )
-        elif may_cut and file.size() > length:
+        elif not spool.given_up and may_cut and file.size() > length:
             file.truncate(length)
     except BaseException:
         spool.close()
         raise
     return spool
+
+
+def _is_partly_sound(files: Opener, directory: str, spool: SpoolFile, plan: SpoolPlan) -> bool:
+    """Whether the sums of its blocks are known, and so which ones of a damaged file may be served."""
+    sums = None if plan.known is None else read_sums(files, directory, plan.known)
+    return sums is not None and spool.believe(crcs_through(sums, plan.writes, plan.end), plan.sum)
 
 
 def write_again(file: File, plan: SpoolPlan) -> None:
@@ -391,6 +425,16 @@ async def ask_again(disk: Disk, spool: SpoolFile, offset: ByteOffset, end: ByteO
     blocks = [*spool.blocks(offset, end)]
     first, stop = blocks[0] - spool.begin, spool.block_end(blocks[-1]) - spool.begin
     await disk.run(lambda: read_around(spool.file, first, stop - first))
+
+
+async def keep_sums(disk: Disk, directory: str, spool: SpoolFile, wanted: BlockSums | None) -> None:
+    """Write the file with the sums of the spool's blocks, if it is wanted. The directory is synced later.
+
+    Raises:
+        OSError: no descriptor is free, or the disk failed.
+    """
+    if wanted is not None and await disk.run(lambda: write_sums(disk, directory, wanted)):
+        spool.summed_end = wanted.end
 
 
 def contents(spool: SpoolFile, size: int) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from broadsheet.base.marks import hit
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import BroadsheetError, Trimmed
 from broadsheet.journal.core.records import Proposal, decode
-from broadsheet.journal.remedies import accept_loss
+from broadsheet.journal.remedies import unreadable
 from broadsheet.journal.replica import Replica
 from broadsheet.journal.spool_file import SpoolFile, ask_again, overwrite
 from broadsheet.ports import NO_ROOM
@@ -75,8 +75,7 @@ async def _mend(replica: Replica, spool: SpoolFile, offset: ByteOffset, end: Byt
         await spool.file.flush()
     spool.given_up |= given_up
     if given_up and not spool.unreadable:
-        what = f"{spool.name} is damaged at {min(given_up)}, and the log does not have its content any more"
-        spool.unreadable = f"journal {replica.name}: {what}: {accept_loss(replica.name)}"
+        spool.unreadable = unreadable(replica.name, spool.name, min(given_up))
         replica.context.troubles.judge(replica)
     return len(wanted) == len(damaged) and not given_up
 

@@ -14,7 +14,7 @@ import msgspec
 from broadsheet.base.types import ByteOffset, Epoch
 from broadsheet.journal.core.attempts import Attempts, Remembered
 from broadsheet.journal.core.fragment import EMPTY_SUM
-from broadsheet.journal.core.records import Checkpoint, Identity, Proposal
+from broadsheet.journal.core.records import Checkpoint, ClosedSpool, Identity, Proposal
 from broadsheet.journal.core.registers import NO_REGISTERS, RegisterState
 
 
@@ -29,6 +29,8 @@ class SpoolPlan(msgspec.Struct):
     writes: list[tuple[ByteOffset, memoryview]] = []
     """Content from the log, to be written again: the file may have lost what was not synced."""
     is_closed: bool = False
+    known: ClosedSpool | None = None
+    """What the last checkpoint says of it; None if the fragment began behind that."""
 
     def is_in_log(self) -> bool:
         """Whether the log has the whole content of the fragment."""
@@ -61,8 +63,12 @@ def replay(records: Iterable[Proposal | Checkpoint | Identity]) -> RecoveryPlan:
     """The plan that `records`, in log order, lead to."""
     everything = list(records)
     base = _base(everything)
-    spools = [SpoolPlan(c.begin, c.end, c.sum, base.first_append, is_closed=True) for c in base.closed]
-    spools.append(SpoolPlan(base.fragment_begin, base.end, base.sum, base.first_append))
+    opened = ClosedSpool(base.fragment_begin, base.end, base.sum)
+    spools = [
+        SpoolPlan(each.begin, each.end, each.sum, base.first_append, is_closed=True, known=each)
+        for each in (*base.closed, opened)
+    ]
+    spools[-1].is_closed = False
     known_from = base.end if base.attempts_from is None else base.attempts_from
     attempts = Attempts(base.attempts, known_from=known_from)
     plan = RecoveryPlan(
