@@ -6,6 +6,7 @@ to a gigabyte, was not served, and the journal took no appends.
 
 import asyncio
 import random
+from hashlib import sha1
 from typing import Final
 
 import msgspec
@@ -170,6 +171,24 @@ async def test_without_its_sums_a_damaged_spool_is_not_served_at_all(how: str) -
         assert "does not have the content of [0, 800000)" in replica.stop_reason
         assert (await served(replica, 2 * BLOCK_BYTES))[1] == [0, 1]
         await accept(node)
+    assert not crashes
+
+
+async def test_a_damaged_block_is_told_and_moved_aside_also_in_a_journal_that_is_stopped() -> None:
+    """Its file must not count as sound: `accept-loss` would keep it, and nobody was told of the block."""
+    disk, crashes, store = await lived(), list[BaseException](), Returning(None, {})
+    flip(disk, spool_of(disk), 5)
+    beyond = bytes(500)
+    digest = sha1(beyond, usedforsecurity=False).hexdigest()
+    store.objects[f"{NAME}/{900_000:016x}-{900_500:016x}-{digest}.raw"] = beyond
+    async with running(disk, store, seed=2, crashes=crashes, config=CONFIG) as node:
+        replica = await asyncio.wait_for(node.broker.replica(NAME), 5)
+        assert "knows offset 900500" in replica.stop_reason
+        assert await served(replica, len(CONTENT)) == (without(CONTENT, 0), [0])
+        told = await node.broker.accept_loss(NAME, None, head=None, may_act=True, is_head_only=False)
+        assert (told.lost[0].begin, told.lost[0].end, told.head) == (0, len(CONTENT), 900_500)
+        assert await append(node, NAME, b"on") is Status.OK
+        assert node.broker.status(NAME).state == "open"
     assert not crashes
 
 

@@ -108,11 +108,8 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         )
     )
     passed("journal.open.after_rebuild")
-    for spool in spools:
-        if spool.given_up:  # All else of it is served, and appends go on behind it.
-            spool.unreadable = unreadable(info.name, spool.name, min(spool.given_up))
-    if not reason and (damage := next((spool.damage for spool in spools if spool.damage), "")):
-        reason = f"journal {info.name}: {damage}; {accept_loss(info.name)}"
+    damage = _damage(info, spools)
+    reason = reason or damage
     registers, epoch = _registers(plan, keys), plan.epoch
     try:
         contradicted = await contradiction(context.disk, info.name, spools, listed or ())
@@ -144,6 +141,15 @@ async def open_journal(context: Context, info: JournalInfo) -> OpenedReplica:
         named_end=named,
         log_bytes=sum(len(content) for each in plan.spools for _, content in each.writes),
     )
+
+
+def _damage(info: JournalInfo, spools: Sequence[SpoolFile]) -> str:
+    """Why a file that is damaged as a whole stops the journal; empty if none is. Others tell their blocks."""
+    for spool in spools:
+        if spool.given_up:  # All else of it is served, and appends go on behind it.
+            spool.unreadable = unreadable(info.name, spool.name, min(spool.given_up))
+    damage = next((spool.damage for spool in spools if spool.damage), "")
+    return damage and f"journal {info.name}: {damage}; {accept_loss(info.name)}"
 
 
 async def _settle(
