@@ -27,7 +27,8 @@ class JournalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Section `journals` of the configuration."""
 
     store: str = ""
-    """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory."""
+    """URL of the fragment store of journals that name none; empty: `fragments/` in the data directory.
+    Another URL moves nothing: `docs/operations/running.md` says how to move a store."""
     stores: tuple[str, ...] = ()
     """Other fragment stores that a journal may name; any other URL is refused (access.7)."""
     inline_bytes_max: int = 64 * KIB
