@@ -254,11 +254,11 @@ def test_a_journal_made_again_while_a_task_reads_ends_the_task(node: Any) -> Non
             list(reader.read(parts[0]))
 
 
-def test_a_journal_that_every_batch_reads_from_its_begin_is_told_once(
+def test_a_journal_of_which_every_batch_reads_what_is_before_it_is_told_once(
     node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the label a node keeps no producer index: ten rows behind 10 GB cost the reading of 10 GB."""
-    monkeypatch.setattr(source, "UNINDEXED_BYTES_MAX", 2_000)
+    """Without the label, or with too many producers, ten rows behind 10 GB cost the reading of 10 GB."""
+    monkeypatch.setattr(source, "UNINDEXED_BYTES_MAX", 500)
     content = b'{"x":1}\n' * 300
     with connect_sync(node.address) as client:
         client.journals.create("plain/j", fragment_length=1 << 10)
@@ -266,20 +266,27 @@ def test_a_journal_that_every_batch_reads_from_its_begin_is_told_once(
         for _ in range(2):
             client.journals.append("plain/j", content)
             client.journals.append("plain/k", content)
-        while not client.journals.index_points("plain/k"):
+        client.journals.append("plain/k", content[:960])  # Not enough for another fragment.
+        while len(client.journals.index_points("plain/k")) < 2:
             time.sleep(0.01)
         revisions = {name: client.journals.get(name).create_revision for name in ("plain/j", "plain/k")}
     reader = StreamReader({"address": node.address, "journals": "plain/j,plain/k"}, X)
-    begin, middle, end = (
-        {name: Position(at, revision) for name, revision in revisions.items()} for at in (0, 2_400, 4_800)
+    begin, middle, end, late = (
+        {name: Position(at, revision) for name, revision in revisions.items()}
+        for at in (0, 2_400, 4_800, 5_752)
     )
 
     for low, high in ((begin, middle), (middle, end), (middle, end)):
         reader.sources.partitions(low, high)
-
     (told,) = capsys.readouterr().err.splitlines()
-    assert "plain/j has no producer index" in told
+    assert "of journal plain/j each batch reads the 2400 bytes before it again" in told
     assert "broadsheet.dev/framing=json-lines" in told
+
+    for _ in range(2):
+        reader.sources.partitions(late, {"plain/k": Position(5_760, revisions["plain/k"])})
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "of journal plain/k each batch reads the 952 bytes before it again" in told
+    assert "its producer index ends at 4800, and `broadsheet journals status plain/k` says why" in told
 
 
 @pytest.mark.parametrize(

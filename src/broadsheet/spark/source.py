@@ -84,7 +84,7 @@ KNOWN: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The options of the source."""
 UNINDEXED_BYTES_MAX: Final = 2 * INDEX_BYTES_EVERY
-"""From this offset on an operator is told of a journal that has no producer index."""
+"""So many bytes behind the last index point of a journal an operator is told."""
 
 
 class SpanPartition(InputPartition):
@@ -214,14 +214,20 @@ class Sources:
         ]
 
     def _tell_unindexed(self, name: str, begin: int, points: Sequence[int]) -> None:
-        """Tell once if every batch reads a journal from its begin, because it has no producer index."""
-        if begin < UNINDEXED_BYTES_MAX or points or name in self._told:
+        """Tell once if every batch reads much that lies before it, because index points end there."""
+        at = max(points, default=0)
+        if begin - at < UNINDEXED_BYTES_MAX or name in self._told:
             return
         self._told[name] = None
+        why = (
+            f"its producer index ends at {at}, and `broadsheet journals status {name}` says why"
+            if points
+            else "it has no producer index: the node indexes journals that are created with label "
+            f"{FRAMING_LABEL}={Kind.JSON_LINES.value} or {Kind.FIXED.value}"
+        )
         sys.stderr.write(
-            f"broadsheet: journal {name} has no producer index, so each batch reads the {begin} bytes before"
-            f" it again, in one task. The node indexes journals that are created with label {FRAMING_LABEL}="
-            f"{Kind.JSON_LINES.value} or {Kind.FIXED.value}\n"
+            f"broadsheet: of journal {name} each batch reads the {begin - at} bytes before it again, in one"
+            f" task, because {why}\n"
         )
 
     def read(self, partition: InputPartition | None, shape: Shape) -> Iterator[pa.RecordBatch]:
