@@ -22,7 +22,8 @@ from broadsheet.base.types import ClusterId, Incarnation, NodeId, Term
 from broadsheet.control.core import value as module
 from broadsheet.control.core.acceptor import Send
 from broadsheet.control.core.document import Document, Member, Shard, decoded, encoded
-from broadsheet.control.core.messages import Prepare, Read
+from broadsheet.control.core.messages import AcceptedBallot, Prepare, Read
+from broadsheet.control.core.proposer import State
 from broadsheet.control.core.settings import ProposerConfig
 from broadsheet.control.core.value import DOCUMENT_BYTES_WARN, NO_BALLOT, Acceptor, Ballot
 from broadsheet.control.file import FileMetastore
@@ -534,3 +535,21 @@ def test_a_document_of_the_greatest_size_is_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "DOCUMENT_BYTES_MAX", size - 1)
     with pytest.raises(TooLarge, match=f"has {size} bytes"):
         encoded(document)
+
+
+async def test_an_answer_to_a_caller_that_was_cancelled_in_the_same_turn_ends_no_node(tmp_path: Path) -> None:
+    """control.4: the answer finds a caller that is cancelled and has not run since then."""
+    (address,) = free_addresses(1)
+    node = NodeId("n1")
+    async with one_node(tmp_path, node, {node: address}) as metastore:
+        version = (await metastore.read()).version
+        writing = asyncio.create_task(metastore.compare_and_set(version, b"x"))
+        while metastore.proposer.state is not State.ACCEPTING:  # noqa: ASYNC110 - a disk is waited for.
+            await asyncio.sleep(0)
+        writing.cancel()
+        done = AcceptedBallot(metastore.acceptor.acceptor, metastore.proposer.ballot)
+        metastore.proposer_host.deliver(done)
+
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+        assert await metastore.read() == Versioned(b"x", version + 1)

@@ -508,6 +508,15 @@ def test_another_life_of_an_acceptor_tells_the_value_that_the_proposer_lacks() -
     assert cluster["b"].proposer.known is not None
     assert cluster["b"].proposer.known.value.version == 5
     assert cluster.result(request) == Answer(request, Status.OK, 6)
+    request = cluster.change("b", 6, b"y")
+    known = cluster["b"].proposer.known.ballot
+    (asked, *_) = [m for _, m in cluster.flying if isinstance(m, Prepare)]
+    again = structs.replace(asked, acceptor=structs.replace(asked.acceptor, incarnation=Incarnation(0)))
+    (send,) = cluster[asked.acceptor.node].acceptor.step(again, cluster.now)
+    assert again.basis == known
+    assert isinstance(send, Send)
+    assert isinstance(send.message, Rejected)
+    assert send.message.accepted is None, "who knows the value is not sent it again: it may have 8 MiB"
 
 
 def test_a_value_that_answers_a_lost_round_is_known_in_the_next_one() -> None:

@@ -11,6 +11,7 @@ import pytest
 from broadsheet.base.marks import count
 from broadsheet.base.types import Revision
 from broadsheet.errors import BroadsheetError, ShuttingDown, Unknown
+from broadsheet.keyspace.core.store import Persisted
 from broadsheet.keyspace.core.transaction import KeyValue, Limits, Put
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.port import Keyspace
@@ -154,3 +155,16 @@ def test_knobs_that_cannot_work_are_refused() -> None:
     smaller = msgspec.structs.replace(wal, segment_bytes=4 * wal.record_bytes_max - 4096)
     with pytest.raises(ValueError, match="four times"):
         KeyspaceConfig(limits=limits, wal=smaller)
+
+
+async def test_an_answer_to_a_caller_that_was_cancelled_in_the_same_turn_ends_no_node(tmp_path: Path) -> None:
+    """The answer finds a caller that is cancelled and has not run since then."""
+    async with opened(tmp_path) as keyspace:
+        writing = asyncio.create_task(keyspace.transact([], [Put("k", b"v")]))
+        await asyncio.sleep(0)
+        writing.cancel()
+        keyspace._host.deliver(Persisted(keyspace._store._pending[-1].token))
+
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+        assert [pair.value for pair in keyspace.range("k")] == [b"v"]
