@@ -7,7 +7,7 @@ from msgspec import structs
 
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Incarnation, NodeId, RequestId
-from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Send, remembered
+from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Promise, Send, remembered
 from broadsheet.control.core.acceptor import encoded as record_of
 from broadsheet.control.core.messages import (
     Accept,
@@ -820,6 +820,17 @@ def test_a_blank_seed_is_asked_again_and_one_that_has_answered_is_not() -> None:
     effects = a.proposer._ask(cluster.now)
     assert [each.to for each in effects if isinstance(each, Send)] == ["a", "c"]
     assert read not in cluster.answers
+
+
+def test_a_promise_of_an_earlier_record_is_never_taken_back_by_a_later_one() -> None:
+    """control.3: promises only rise, whatever order a log gives its records in."""
+    memory = Memory(Acceptor(NodeId("a"), Incarnation(1)), Ballot(5, NodeId("b"), 1), None)
+    records = [memory, Promise(Ballot(3, NodeId("c"), 1)), Promise(Ballot(7, NodeId("c"), 1))]
+
+    assert remembered(record_of(each) for each in records[:2]) == memory
+    latest = remembered(record_of(each) for each in records)
+    assert latest is not None
+    assert latest.promised == Ballot(7, NodeId("c"), 1)
 
 
 def test_a_record_that_this_version_does_not_know_is_corrupt() -> None:
