@@ -46,7 +46,7 @@ from simulator.checkers.ledger import Ledger
 from simulator.checkers.linearizable import check_linearizable
 from simulator.checkers.wiretap import Wiretap
 from simulator.history import Operation
-from simulator.plan import CLOCKS, CRASHES, DAMAGE, NETWORK, Budget, Fault, Kind, Plan
+from simulator.plan import CLOCKS, CRASHES, DAMAGE, DISK, NETWORK, Budget, Fault, Kind, Plan
 from simulator.services import ServiceContext, ServiceWorkload
 from simulator.workload import Episode
 from simulator.workloads.metastore import (
@@ -90,7 +90,7 @@ class MetastoreServiceWorkload(ServiceWorkload):
     stale_calls_max: ClassVar[int] = 40
     """Nodes notice a half-open connection to a peer after 40 s; until then a call by way of it takes 2 s."""
     budget: ClassVar[Budget] = Budget(
-        kinds=(*CRASHES, *NETWORK, *CLOCKS, Kind.SYNC_EIO, Kind.DISK_FULL, Kind.SHORT_WRITE, Kind.SLOW_SYNC),
+        kinds=(*CRASHES, *NETWORK, *CLOCKS, *DISK),
         damage=(Kind.WIPE, Kind.BIT_FLIP, Kind.STALE_SECTOR, Kind.MISDIRECTED_WRITE),
         damaged_nodes_max=1,
     )
