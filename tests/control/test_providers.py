@@ -553,3 +553,18 @@ async def test_an_answer_to_a_caller_that_was_cancelled_in_the_same_turn_ends_no
         await asyncio.wait([writing])
         assert writing.cancelled()
         assert await metastore.read() == Versioned(b"x", version + 1)
+
+
+async def test_a_call_that_was_answered_or_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A node that lives for months answers millions of them."""
+    async with majority(tmp_path) as nodes:
+        version = (await nodes[1].read()).version
+        for at in range(3):
+            version = (await nodes[at].compare_and_set(version, b"%d" % at)).version
+        asked = nodes[0].ask_acceptor(Read(NodeId("n2"), (1, 1), NO_BALLOT))
+        giving_up = asyncio.create_task(asked)
+        giving_up.cancel()
+        await asyncio.wait([giving_up])
+
+        while any(node._asked for node in nodes):  # noqa: ASYNC110 - calls of other nodes are still answered.
+            await asyncio.sleep(0.01)

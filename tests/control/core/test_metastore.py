@@ -7,7 +7,17 @@ from msgspec import structs
 
 from broadsheet.base.time import Instant
 from broadsheet.base.types import Incarnation, NodeId, RequestId
-from broadsheet.control.core.acceptor import Memory, Persist, PersistRefused, Promise, Send, remembered
+from broadsheet.control.core.acceptor import (
+    PENDING_MAX,
+    FlushAsked,
+    Memory,
+    Persist,
+    Persisted,
+    PersistRefused,
+    Promise,
+    Send,
+    remembered,
+)
 from broadsheet.control.core.acceptor import encoded as record_of
 from broadsheet.control.core.messages import (
     Accept,
@@ -822,10 +832,30 @@ def test_a_blank_seed_is_asked_again_and_one_that_has_answered_is_not() -> None:
     assert read not in cluster.answers
 
 
+def test_answers_that_wait_for_a_hanging_disk_are_bounded() -> None:
+    """Each may hold a value of 8 MiB; above the bound they are lost, as on a network."""
+    cluster = founded()
+    acceptor = cluster["a"].acceptor
+    (persist,) = acceptor.step(FlushAsked(), cluster.now)
+    for at in range(PENDING_MAX + 9):
+        assert acceptor.step(Read(NodeId("b"), (1, at), NO_BALLOT), cluster.now) == []
+        acceptor.check()
+    assert isinstance(persist, Persist)
+
+    told = acceptor.step(Persisted(persist.token), cluster.now)
+    assert [
+        each.message.round for each in told if isinstance(each, Send) and isinstance(each.message, Held)
+    ] == [(1, at) for at in range(PENDING_MAX)]
+
+
 def test_a_promise_of_an_earlier_record_is_never_taken_back_by_a_later_one() -> None:
     """control.3: promises only rise, whatever order a log gives its records in."""
     memory = Memory(Acceptor(NodeId("a"), Incarnation(1)), Ballot(5, NodeId("b"), 1), None)
-    records = [memory, Promise(Ballot(3, NodeId("c"), 1)), Promise(Ballot(7, NodeId("c"), 1))]
+    records: list[Promise | Memory] = [
+        memory,
+        Promise(Ballot(3, NodeId("c"), 1)),
+        Promise(Ballot(7, NodeId("c"), 1)),
+    ]
 
     assert remembered(record_of(each) for each in records[:2]) == memory
     latest = remembered(record_of(each) for each in records)
