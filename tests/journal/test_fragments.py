@@ -31,9 +31,12 @@ class Counting(Shelf):
     def __init__(self, budget: Budget) -> None:
         super().__init__(None, {})
         self.budget, self.given, self.calls = budget, 0, 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         self.budget.check()
+        await self.answers.wait()
         found = await super().get(name, begin, end)
         self.given += len(found)
         self.calls += 1
@@ -43,10 +46,11 @@ class Counting(Shelf):
 class Bench:
     """A fragment store over objects in memory."""
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MIN) -> None:
-        self.budget = Budget(bytes_max)
+    def __init__(self, bytes_max: int = CACHE_BYTES_MIN, shared: Budget | None = None) -> None:
+        self.budget = shared or Budget(bytes_max)
         self.objects = Counting(self.budget)
-        self.store = FragmentStore(self.objects, SimDisk().run, budget=self.budget)
+        share = bytes_max if shared is None else shared.bytes_max // 2
+        self.store = FragmentStore(self.objects, SimDisk().run, budget=self.budget, share_bytes=share)
 
     def add(self, content: bytes, codec: Codec = Codec.NONE, begin: int = 0) -> Fragment:
         """A stored fragment."""
@@ -103,6 +107,30 @@ async def test_many_cold_readers_stay_within_the_budget(codec: Codec) -> None:
         tracemalloc.stop()
     assert peak - before < bench.budget.bytes_max
     bench.budget.check()
+
+
+@pytest.mark.parametrize(("codec", "count"), [(Codec.NONE, 160), (Codec.GZIP, 16), (Codec.ZSTANDARD, 6)])
+async def test_a_store_that_hangs_leaves_the_readers_of_another_their_part_of_the_budget(
+    codec: Codec, count: int
+) -> None:
+    """Fourteen readers of compressed fragments in it held all of `cache_bytes_max`, and all others waited."""
+    budget = Budget(2 * CACHE_BYTES_MIN)
+    hanging, other = Bench(shared=budget), Bench(shared=budget)
+    content = text(1, 2 * MIB)
+    fragments = [hanging.add(text(n, MIB // 2), codec, n << 32) for n in range(count)]
+    fragment = other.add(content, codec)
+    for each in fragments:
+        await hanging.read(each, 0, 10)  # The whole is summed: only then many blocks are fetched at a time.
+    budget.drop(lambda _key: True)
+    hanging.objects.answers.clear()
+    readers = [asyncio.ensure_future(hanging.read(each, 0, 10)) for each in fragments]
+    await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(10):
+        assert await other.read(fragment, 0, len(content)) == content
+    hanging.objects.answers.set()
+    assert [len(found) for found in await asyncio.gather(*readers)] == [10] * count
+    budget.check()
 
 
 async def test_two_readers_of_fragments_larger_than_the_cache_fetch_each_byte_twice_at_most() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from broadsheet.base.types import Epoch, Incarnation, NodeId, Revision
 from broadsheet.journal.block_cache import Budget
-from broadsheet.journal.config import JournalsConfig
+from broadsheet.journal.config import CACHE_BYTES_MIN, JournalsConfig
 from broadsheet.journal.fragments import FragmentStore
 from broadsheet.journal.index_memory import IndexMemory
 from broadsheet.journal.spool_disk import SpoolDisk
@@ -69,6 +69,9 @@ class Context:
         self.mending = asyncio.Lock()
         """Held while a spool file is mended from the log."""
         self._budget = Budget(config.cache_bytes_max)
+        store_count = len(dict.fromkeys((config.store, *config.stores)))
+        self._share_bytes = max(CACHE_BYTES_MIN, config.cache_bytes_max // store_count)
+        """How much of the budget calls to one store may hold: one that hangs leaves the others theirs."""
         self.is_leaving = False
         """Whether the node has begun to close: a reader that waits for more is sent away."""
         self.wakes: dict[object, Callable[[], None]] = {}
@@ -93,7 +96,10 @@ class Context:
         resolved = url or self.config.store
         if resolved not in self._stores:
             self._stores[resolved] = FragmentStore(
-                self._objects(resolved), self.disk.run, budget=self._budget
+                self._objects(resolved),
+                self.disk.run,
+                budget=self._budget,
+                share_bytes=self._share_bytes,
             )
         return self._stores[resolved]
 

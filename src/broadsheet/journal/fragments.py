@@ -56,15 +56,23 @@ class FragmentStore:
     """The fragments of many journals in one object store."""
 
     def __init__(
-        self, objects: ObjectStore, run: Callable[..., Awaitable[object]], *, budget: Budget
+        self,
+        objects: ObjectStore,
+        run: Callable[..., Awaitable[object]],
+        *,
+        budget: Budget,
+        share_bytes: int | None = None,
     ) -> None:
         """Use `objects`.
 
         Args:
             run: does blocking work in a thread (`Disk.run`).
             budget: for the memory of stored fragments; stores may share one.
+            share_bytes: how much of it calls to this store may hold at a time, so that a store that hangs
+                leaves the rest to the others; None: all. What is kept counts in no share.
         """
         self._objects, self._run, self._budget = objects, run, budget
+        self._share = Budget(budget.bytes_max if share_bytes is None else share_bytes)
         self._flights = Flights()
         self._sums: dict[str, Sums[int]] = {}  # By last use.
         self._sums_count = 0
@@ -264,8 +272,13 @@ class FragmentStore:
         if sums is None:
             sums = await self._flights.join(name, partial(self._sum, name, fragment))
         assert isinstance(sums, Sums), "sums are joined under the name"
-        fetch = self._raw if fragment.codec is Codec.NONE else self._decoded
-        content = await fetch(name, fragment, number)
+        is_raw = fragment.codec is Codec.NONE
+        held = block_bytes(fragment, number) + (0 if is_raw else DECODER_BYTES[fragment.codec])
+        await self._share.take(held)
+        try:
+            content = await (self._raw if is_raw else self._decoded)(name, fragment, number)
+        finally:
+            self._share.give(held)
         block = Block(content)
         try:
             verify_block(content, sums, name, fragment, number)
@@ -329,11 +342,15 @@ class FragmentStore:
         """Compare the whole fragment with its name, and keep the sums of its blocks."""
         size = DECODER_BYTES[fragment.codec] + BLOCK_BYTES
         async with self._summing:
-            await self._budget.take(size)
+            await self._share.take(size)
             try:
-                sums = await summed(self._objects, self._run, name, fragment)
+                await self._budget.take(size)
+                try:
+                    sums = await summed(self._objects, self._run, name, fragment)
+                finally:
+                    self._budget.give(size)
             finally:
-                self._budget.give(size)
+                self._share.give(size)
         self._sums_count += len(sums) - len(self._sums.pop(name, ()))
         self._sums[name] = sums
         while self._sums_count > SUMS_COUNT_MAX and len(self._sums) > 1:
