@@ -32,6 +32,7 @@ _DIGIT_AT: Final = np.array([at for at in range(TEXT_BYTES) if at not in (8, 13,
 _GROUPS: Final = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 """Groups of a UUID's text, as (position in the text, first digit, end of digits)."""
 _TWO_DIGITS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_IS_BLANK: Final[Bool] = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 _NO_DIGIT: Final = 0xFF
 _DIGITS: Final[Bytes] = np.full(256, _NO_DIGIT, np.uint8)
 _DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
@@ -139,11 +140,12 @@ def _lines(framing: Framing, raw: Bytes, base: int) -> Frames:
     by_place = (texts[:, : len(prefix)] == np.frombuffer(prefix, np.uint8)).all(axis=1)
     by_place &= (texts[:, -1] == ord('"')) & (clock != 0)
     by_place &= (text[:, _DASH_AT] == ord("-")).all(axis=1) & (nibbles != _NO_DIGIT).all(axis=1)
-    has_data = ends - begins > 1
-    for at in np.flatnonzero(has_data & ~by_place).tolist():
-        line = raw[begins[at] : ends[at] - 1].tobytes()
-        producer[at], clock[at], flags[at] = line_id(framing, line)
-        has_data[at] = bool(line.strip())
+    # A shorter line has no room for a UUID at its field: to parse each of a MiB of them would take seconds.
+    for at in long_enough[~by_place[long_enough]].tolist():
+        producer[at], clock[at], flags[at] = line_id(framing, raw[begins[at] : ends[at] - 1].tobytes())
+    has_data = np.ones(len(ends), np.bool_)
+    if not by_place.all():
+        has_data = np.logical_or.reduceat(~_IS_BLANK[raw[: ends[-1]]], begins)
     return Frames(begins + base, ends + base, producer, clock, flags, has_data)
 
 
