@@ -117,6 +117,13 @@ def test_a_meta_column_that_is_no_such_struct_is_refused(kind: str, words: str) 
         rows_of_line(b"", f"m {kind}", metaColumn="m")
 
 
+@pytest.mark.usefixtures("spark")
+def test_a_meta_column_that_is_spelt_in_another_case_is_refused() -> None:
+    """Spark finds it, and the source took it for a field that no message has: all of it was null."""
+    with pytest.raises(ConfigError, match=r"metaColumn is 'm', and the schema says \['M'\]"):
+        rows_of_line(b"", "M struct<end: bigint>", metaColumn="m")
+
+
 def test_a_column_without_nulls_does_not_go_with_rows_of_nulls() -> None:
     """Spark met a null where its plan had none, and ended the task with a NullPointerException."""
     strict = StructType([StructField("x", LongType(), nullable=False)])

@@ -86,7 +86,8 @@ class Shape:
                 columns that are parsed from a message.
 
         Raises:
-            LocalProtocolError: a meta column has another type. ConfigError: a column cannot be null.
+            LocalProtocolError: a meta column has another type. ConfigError: a column cannot be null, or the
+                struct is spelt in another case.
         """
         self.columns = columns
         self.meta_column = meta_column
@@ -96,6 +97,10 @@ class Shape:
         described = [field for field in columns if field.name in META]
         if meta_column:
             described = [each for field in columns if field.name == meta_column for each in _fields(field)]
+            if alike := [n for n in columns.names if n != meta_column and n.lower() == meta_column.lower()]:
+                raise ConfigError(
+                    f"option metaColumn is {meta_column!r}, and the schema says {alike}: spell it so"
+                )
         for field in described:
             if field.type != META[field.name]:
                 raise LocalProtocolError(
