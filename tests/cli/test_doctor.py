@@ -165,7 +165,8 @@ def test_what_a_key_space_lost_is_found(tmp_path: Path) -> None:
     assert damage.verdict is Verdict.WARNING
     assert "keyspace/cut-0000000000000007-0000000000000009.lost" in damage.text
     assert (keyspace.verdict, "revisions 7" in keyspace.text) == (Verdict.WARNING, True)
-    assert "keyspace accept-loss --adopt" in keyspace.remedy
+    assert f"broadsheet keyspace accept-loss --data-dir {tmp_path} --adopt" in keyspace.remedy
+    assert f"broadsheet keyspace drop-orphans --data-dir {tmp_path}" in keyspace.remedy
 
 
 def test_a_store_that_takes_no_fragments_is_found(tmp_path: Path) -> None:

@@ -561,10 +561,12 @@ def test_metastore_status_names_the_remedy_of_a_node_that_lost_its_vote(tmp_path
 
         seen = broadsheet("metastore", "status", "--data-dir", root)
         remedy = re.search(
-            r"^(n2#\S+) is no acceptor: .*`broadsheet (metastore replace n2 \1)`$", seen.stdout, re.MULTILINE
+            r"^(n2#\S+) is no acceptor: .*`broadsheet (metastore replace n2 \1 --data-dir \S+)`$",
+            seen.stdout,
+            re.MULTILINE,
         )
         assert remedy, seen
-        done = broadsheet(*remedy[2].split(), "--data-dir", root)
+        done = broadsheet(*remedy[2].split())
         again = broadsheet("metastore", "status", "--data-dir", root)
 
     assert done.returncode == 0, done.stderr

@@ -255,6 +255,7 @@ def keyspace_check(root: Path) -> Finding:
     """The key space of each stopped node would start; names the journals that no key names any more."""
     name = "key space"
     kept: list[int] = []
+    where = ""
     try:
         for path in data_dirs(root):
             if not is_running(path) and (reason := _lost_of(path)):
@@ -264,12 +265,14 @@ def keyspace_check(root: Path) -> Finding:
                 return Finding(name, Verdict.BAD, reason, remedy)
             if (file := path / ORPHANS_NAME).exists():
                 kept += msgspec.json.decode(file.read_bytes(), type=list[int])
+                where = f"--data-dir {path}"
     except (BroadsheetError, msgspec.DecodeError, OSError) as error:
         return Finding(name, Verdict.WARNING, f"unknown: {error}", "mend the directory first")
     if kept:
         shown = ", ".join(map(str, kept[:FILES_SHOWN]))
         text = f"it lost records; {len(kept)} journals that it does not name are kept: revisions {shown}"
-        remedy = "stop the node; broadsheet keyspace accept-loss --adopt REVISION=NAME, or drop-orphans"
+        adopt = f"broadsheet keyspace accept-loss {where} --adopt REVISION=NAME"
+        remedy = f"stop the node; {adopt}, or broadsheet keyspace drop-orphans {where}"
         return Finding(name, Verdict.WARNING, text, remedy)
     return Finding(name, Verdict.GOOD, "no record of it is missing")
 

@@ -5,8 +5,9 @@ be repeated: it then finishes a change that was left half done.
 """
 
 import asyncio
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 
 CALL_TIMEOUT = Duration(15 * SECOND)
+DATA_DIR: Final = Path(".broadsheet")
 
 DataDir = Annotated[Path, typer.Option(help="The data directory of `up` or `serve`.")]
 Address = Annotated[
@@ -41,7 +43,7 @@ Address = Annotated[
 @app.command()
 def status(
     *,
-    data_dir: DataDir = Path(".broadsheet"),
+    data_dir: DataDir = DATA_DIR,
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of lines.")] = False,
 ) -> None:
@@ -50,10 +52,11 @@ def status(
     Each other node of --data-dir is asked as well, and told of if it has no vote.
     """
     found, *others = run(_seen([address] if address else _doors(data_dir)))
+    where = "" if address or data_dir == DATA_DIR else f" --data-dir {shlex.quote(str(data_dir))}"
     if json:
         print(msgspec.json.encode(_object(found)).decode())
     else:
-        without_vote = [line for other in others for line in _without_vote(other, found)]
+        without_vote = [line for each in (found, *others) for line in _without_vote(each, found, where)]
         print("\n".join([*_lines(found), *without_vote]))
     if not found.is_readable:
         raise typer.Exit(1)
@@ -65,7 +68,7 @@ def replace(
     added: Annotated[str, typer.Argument(help="NODE, or NODE#INCARNATION; the same NODE for its new life.")],
     *,
     added_address: Annotated[str, typer.Option(help="Native door of the added node, if it is new.")] = "",
-    data_dir: DataDir = Path(".broadsheet"),
+    data_dir: DataDir = DATA_DIR,
     address: Address = None,
     json: Annotated[bool, typer.Option("--json", help="Print an object instead of a line.")] = False,
 ) -> None:
@@ -173,16 +176,21 @@ def _lines(found: StatusReply) -> list[str]:
         lines.append("acceptors: " + ", ".join(map(acceptor_text, found.acceptors)))
     if found.pending:
         lines.append("pending:   " + ", ".join(map(acceptor_text, found.pending)))
-    return [*lines, *_without_vote(found, found)]
+    return lines
 
 
-def _without_vote(asked: StatusReply, found: StatusReply) -> list[str]:
-    """The line that names the remedy if the node `asked` is no acceptor of those in `found`."""
+def _without_vote(asked: StatusReply, found: StatusReply, where: str) -> list[str]:
+    """The line that names the remedy if the node `asked` is no acceptor of those in `found`.
+
+    Args:
+        where: the option by which the command finds these nodes.
+    """
     known = (*found.acceptors, *found.pending)
     if asked.own is None or not known or asked.own in known:
         return []
     own = acceptor_text(asked.own)
-    return [f"{own} is no acceptor: if it lost its state, `broadsheet metastore replace {asked.node} {own}`"]
+    remedy = f"`broadsheet metastore replace {asked.node} {own}{where}`"
+    return [f"{own} is no acceptor: if it lost its state, {remedy}"]
 
 
 def _object(found: StatusReply) -> dict[str, object]:
