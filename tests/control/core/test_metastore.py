@@ -31,7 +31,7 @@ from broadsheet.control.core.messages import (
     Response,
     Why,
 )
-from broadsheet.control.core.operation import Answer, ChangeRequest, ReplaceRequest, next_step
+from broadsheet.control.core.operation import Answer, ChangeRequest, Propose, ReplaceRequest, next_step
 from broadsheet.control.core.proposer import State
 from broadsheet.control.core.value import ATTEMPTS_KEPT, NO_BALLOT, Acceptor, AcceptorSets, Ballot, founding
 from broadsheet.errors import Corrupt, RemoteProtocolError, Status
@@ -717,6 +717,18 @@ def test_a_change_of_members_needs_a_majority_of_both_sets() -> None:
     move(cluster, lambda m: not isinstance(m, Prepare))
     assert proposer.known is not None
     assert proposer.known.value.sets.is_joint
+
+
+def test_a_change_of_members_builds_on_chosen_values_only() -> None:
+    """control.6: of two unchosen changes upon one value each could take its own majority of the old set."""
+    one, two, new = (Acceptor(NodeId(name), Incarnation(1)) for name in "abc")
+    request = ReplaceRequest(RequestId(1), two, new, "", "x")
+    first = founding((one, two), "f", addresses=(), document=b"")
+    joint = first.write("y", sets=AcceptorSets(old=(one, two), new=(one, new)))
+
+    for value in (first, joint):
+        assert next_step(request, value, is_chosen=False, was_proposed=False) is None
+        assert isinstance(next_step(request, value, is_chosen=True, was_proposed=False), Propose)
 
 
 def test_an_unknown_member_cannot_be_replaced() -> None:
