@@ -5,6 +5,7 @@ to a gigabyte, was not served, and the journal took no appends.
 """
 
 import asyncio
+import errno
 import random
 from hashlib import sha1
 from typing import Final
@@ -25,6 +26,7 @@ from tests.journal.crash_histories import NAME, Running, _idle, running
 from tests.journal.test_damage import append, copy_of, flip, shown
 from tests.journal.test_healing import Down, until
 from tests.journal.test_unreadable_spool import MANY, SECTOR, Bad, Returning, accept, bad, checkpointed, spoil
+from tests.support.faulty import Fault, FaultyDisk
 
 __all__ = ["bad"]
 
@@ -247,4 +249,25 @@ async def test_a_power_cut_at_any_write_leaves_sums_that_tell_the_damaged_block(
             assert await served(replica, end) == (without(CONTENT[:end], 0), [0]), number
         count += 1
     assert count > 300
+    assert not crashes
+
+
+@pytest.mark.parametrize(
+    ("call", "error"), [("open", errno.ENOSPC), ("write_at", errno.EDQUOT), ("open", errno.EMFILE)]
+)
+async def test_a_checkpoint_goes_on_where_there_is_no_room_for_block_sums(call: str, error: int) -> None:
+    """They are of use only beside damage: without space for them the log must still be let go of."""
+    disk, crashes = SimDisk(), list[BaseException]()
+    faulty = FaultyDisk(disk)
+    async with running(disk, Down(None, {}), seed=1, crashes=crashes, config=CONFIG, faulty=faulty) as node:
+        await node.broker.create(JournalSpec(name=NAME))
+        await fill(node, 0, 3)
+        faulty.plan(Fault(call, error=error, name="*.sums", times=1))
+        await checkpointed(node)
+        names = [name for name in disk.state.files if name.endswith(".sums")]
+        assert len(names) == (error == errno.EMFILE), "that is tried again"
+        await fill(node, 3, 1)
+        await checkpointed(node)
+        await until(lambda: [n for n in disk.state.files if n.endswith(f"-{200_000:016x}.sums")])
+        assert await shown(node, NAME) == CONTENT[:200_000]
     assert not crashes
