@@ -141,8 +141,8 @@ class Housekeeping:
     def _flush(self) -> None:
         """Close the open fragment if its first byte came in an earlier interval."""
         replica, spool = self._replica, self._replica.spool
-        if replica.is_closed:
-            return
+        if replica.is_closed or replica.stop_reason:
+            return  # A stopped journal gets no content, and rolls no more.
         interval = replica.info.spec.fragment.flush_interval
         this = self._context.time.wall() // interval
         if spool.length and spool.first_append // interval != this:

@@ -165,7 +165,7 @@ class Indexing:
             task.add_done_callback(self._on_caught_up)  # Also of one that is cancelled before it begins.
         await self._readers.wait()
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # All readers raise it, and it would grow.
 
     async def _catch_up_for_readers(self) -> None:
         try:

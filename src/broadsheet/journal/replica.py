@@ -388,15 +388,11 @@ class Replica:
         if former.begin == begin:
             return former
         assert begin == former.end, f"a fragment that begins at {begin} follows one that ends at {former.end}"
-        require_place(len(self.closed) + (former.length > 0), self.context.config.closed_max)
+        require_place(len(self.closed) + 1, self.context.config.closed_max)
         former.finish()
         passed("journal.roll.before_create")
         self.spool = create(self.context.spools, self.directory, begin)
-        if former.length:
-            self.closed.append(former)
-        else:
-            former.close()
-            self.context.disk.remove(former.name)
+        self.closed.append(former)  # It has content: otherwise the next one would begin where it does.
         passed("journal.roll.after_create")
         return self.spool
 
