@@ -106,6 +106,32 @@ async def test_a_store_whose_directory_was_removed_is_down_until_it_is_put_back(
     assert descriptors() == before, "also the removed directory is closed"
 
 
+async def test_the_mark_of_a_store_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the store's file system may not be mounted: an empty store was made in its place."""
+    order = list[str]()
+    mark = tmp_path / "stores" / "mark"
+    touch, sync = Path.touch, Syncs.sync_directory
+
+    def touched(self: Path) -> None:
+        order.append(f"make {self.name}")
+        touch(self)
+
+    def synced(self: Syncs, fd: int, name: str) -> None:
+        order.append("sync " + os.readlink(f"/proc/self/fd/{fd}").removeprefix(str(tmp_path)))
+        sync(self, fd, name)
+
+    monkeypatch.setattr(Path, "touch", touched)
+    monkeypatch.setattr(Syncs, "sync_directory", synced)
+    objects = LocalObjects(tmp_path / "store", mark=mark)
+    await objects.put_if_absent("name", [b"content"])
+    at = order.index("make mark")
+
+    assert order[at - 1 : at + 2] == ["sync ", "make mark", "sync /stores"]
+    objects.close()
+
+
 async def test_a_store_that_hangs_while_it_is_opened_holds_nobody_who_closes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

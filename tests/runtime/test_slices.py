@@ -42,6 +42,19 @@ async def test_what_is_forgotten_is_not_called() -> None:
     assert (done, slices.is_quiet) == ([1], True)
 
 
+def test_behind_a_call_that_raises_the_others_are_called() -> None:
+    """What was added later waited for a turn that never came."""
+    later: list[Call] = []
+    slices = Slices(4, later=later.append)
+    done = list[int]()
+    with pytest.raises(ZeroDivisionError):
+        slices.add([lambda: done.append(1 // len(done)), partial(done.append, 2)])
+    slices.check()
+    later.pop()()
+
+    assert (done, slices.is_quiet) == ([2], True)
+
+
 def test_what_a_call_adds_waits_for_its_turn() -> None:
     """A caller that is told appends again, and is told again: the turn would not end before the stack did."""
     later: list[Call] = []

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -25,6 +25,7 @@ from broadsheet.base.names import PARTIAL_SEGMENT, check_file_name, check_prefix
 from broadsheet.base.time import WallTime
 from broadsheet.base.types import Buffer
 from broadsheet.errors import ConfigError, Corrupt
+from broadsheet.runtime.directory_tree import Tree
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.syncs import Syncs
 from broadsheet.runtime.workers import Workers
@@ -105,7 +106,9 @@ class LocalObjects:
                 if self._mark is not None:
                     with suppress(OSError):  # On a full disk: the next opening makes it.
                         self._mark.parent.mkdir(exist_ok=True)
-                        self._mark.touch()
+                        with closing(Tree(self._mark.parent, self._syncs)) as marks:  # Syncs its name, too.
+                            self._mark.touch()
+                            marks.sync_dir("")
             return self._opened
 
     async def put_if_absent(self, name: str, body: Iterable[Buffer]) -> bool:

@@ -76,13 +76,15 @@ class Slices:
     def _call_some(self) -> None:
         self._is_busy = True  # A callback may add others.
         ends = after(self._now(), TIME_MAX)
-        for count in range(1, self._count_max + 1):
-            if not self._waiting:  # A callback may have called `forget`.
-                break
-            self._waiting.popleft()()
-            if not count % LOOKS_EVERY and self._now() >= ends:
-                break
-        self._go_on_later()
+        try:
+            for count in range(1, self._count_max + 1):
+                if not self._waiting:  # A callback may have called `forget`.
+                    break
+                self._waiting.popleft()()
+                if not count % LOOKS_EVERY and self._now() >= ends:
+                    break
+        finally:  # A callback that raises is a bug; the others must not wait for ever because of it.
+            self._go_on_later()
 
     def _go_on_later(self) -> None:
         self._is_busy = bool(self._waiting)
