@@ -70,6 +70,18 @@ async def test_what_a_full_disk_could_not_keep_pins_its_segment_only_until_it_is
     await abandon(bench)
 
 
+async def test_a_failed_sync_of_what_a_reader_sets_aside_ends_the_process() -> None:
+    """The error went to the reader, who tried again; no later sync of that file is trusted (W5, log.16)."""
+    disk, bench = await _with_a_damaged_record()
+    await bench.settled()
+    disk.state.health.sync_errors = 1
+    with pytest.raises(OSError, match="fsync failed"):
+        await bench.log.read(B, Offset(0), 100)
+
+    assert [type(error) for error in bench.crashes] == [OSError]
+    await abandon(bench)
+
+
 async def test_whole_records_behind_a_lost_one_are_kept_when_their_segment_is_written_over() -> None:
     """Nobody may read them, so they pin nothing; but only they tell an operator what the stream held (W7)."""
     disk = SimDisk()

@@ -495,7 +495,11 @@ class Log:
         use = self.pool.laps.get(place.lap)
         if use is not None:
             damage = Damage(use.index, place.lap, place.at, place.at + frame_bytes(place.length))
-            made = await self.disk.run(lambda: set_aside_if_room(self.segments, [damage]))
+            try:
+                made = await self.disk.run(lambda: set_aside_if_room(self.segments, [damage]))
+            except OSError as error:
+                self.die(error)
+                raise
             self.quarantine_files.extend(made)
         self._check_open()
         is_there = state.place(place.begin, place.lap, place.at) == place
