@@ -1,5 +1,6 @@
 """Reads that fail for a while and then work again: nobody decides anything by them (ADR 0198)."""
 
+import msgspec
 import pytest
 
 from broadsheet.base.checksum import crc32c
@@ -7,19 +8,30 @@ from broadsheet.base.types import LogStreamId, Offset
 from broadsheet.errors import BroadsheetError, ConfigError
 from broadsheet.wal.config import BLOCK_BYTES
 from broadsheet.wal.extents import SLOTS, Extents, extents_path, unpack
-from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, ERA_MAX, BatchHeader
+from broadsheet.wal.format import BATCH_BYTES, COUNT_BITS, ERA_MAX, BatchHeader, position
 from broadsheet.wal.opening import next_batch
 from broadsheet.wal.recovery import Recovery
 from broadsheet.wal.scan import Content
-from broadsheet.wal.survey import lap_files, survey
+from broadsheet.wal.survey import Found, Left, lap_files, survey
 from simulator.disk import SimDisk, SimFile
 from tests.support.outage import LASTING, PASSING, Outage, blocks_of, outage
-from tests.wal.harness import DIRECTORY, A, B, C, abandon, open_log, payloads
+from tests.wal.harness import DIRECTORY, A, B, Bench, C, abandon, open_log, payloads
 from tests.wal.one_stream import ROOMY
 from tests.wal.test_relief import SEGMENT, TIGHT, roll_on
 from tests.wal.test_shorter import image_of
 
 __all__ = ["outage"]
+
+
+CROWDED = msgspec.structs.replace(ROOMY, segments_max=3)
+
+
+async def crowded(disk: SimDisk) -> Bench:
+    """A log with one free segment, which appends may not take: a start does not leave the head for it."""
+    bench = await open_log(disk, config=CROWDED)
+    while bench.log.status().lap_head < 2:
+        await bench.commit(C, bytes(30_000))
+    return bench
 
 
 async def laps(disk: SimDisk, count: int, *, more: int = 0, size: int = 12_000) -> list[bytes]:
@@ -217,7 +229,7 @@ async def test_whole_lives_that_a_start_could_not_read_do_not_count_behind_what_
 async def test_starts_in_one_outage_write_rising_numbers(count: int, outage: Outage) -> None:
     """The second could not read what the first one wrote, and began the same era: both counted in turns."""
     disk = SimDisk()
-    bench = await open_log(disk, config=ROOMY)
+    bench = await crowded(disk)
     await bench.commit(A, b"old")
     await abandon(bench)
     (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
@@ -225,7 +237,7 @@ async def test_starts_in_one_outage_write_rising_numbers(count: int, outage: Out
     outage.update(dict.fromkeys(blocks_of(disk, name, first=end), LASTING))
     for seed in (2, 3):
         disk.state.locks.clear()
-        bench = await open_log(disk, config=ROOMY, seed=seed)
+        bench = await open_log(disk, config=CROWDED, seed=seed)
         told = unpack(image_of(disk)[extents_path(DIRECTORY)], "extents")
         assert told is not None
         assert told.era == seed - 1, "durable before the boot batch, and not when a file is filled next"
@@ -235,7 +247,7 @@ async def test_starts_in_one_outage_write_rising_numbers(count: int, outage: Out
     outage.clear()
     for seed in (4, 5):
         disk.state.locks.clear()
-        bench = await open_log(disk, config=ROOMY, seed=seed)
+        bench = await open_log(disk, config=CROWDED, seed=seed)
         found = await bench.found(A)
         assert payloads(found.records) == [b"old", b"start-3-0"]
         assert not found.is_quarantined
@@ -248,9 +260,7 @@ async def test_an_era_is_not_begun_again_where_one_slot_of_extents_cannot_be_rea
 ) -> None:
     """Only the newest slot told of the era. What the second start acknowledged was lost."""
     disk = SimDisk()
-    bench = await open_log(disk, config=ROOMY)
-    for n in range(8):
-        await bench.commit(B, b"until no file is filled any more: extents are written then (%d)" % n)
+    bench = await crowded(disk)
     await bench.commit(A, b"old")
     await abandon(bench)
     (name,) = [name for name, content in image_of(disk).items() if b"old" in content]
@@ -258,14 +268,14 @@ async def test_an_era_is_not_begun_again_where_one_slot_of_extents_cannot_be_rea
     outage.update(dict.fromkeys(blocks_of(disk, name, first=end), LASTING))
     for seed in (2, 3):
         disk.state.locks.clear()
-        bench = await open_log(disk, config=ROOMY, seed=seed)
+        bench = await open_log(disk, config=CROWDED, seed=seed)
         for n in range(6 - 4 * (seed - 2)):
             await bench.commit(A, b"start-%d-%d" % (seed, n))
         await abandon(bench)
         outage[extents_path(DIRECTORY), slot] = LASTING
     outage.clear()
     disk.state.locks.clear()
-    bench = await open_log(disk, config=ROOMY, seed=4)
+    bench = await open_log(disk, config=CROWDED, seed=4)
     found = await bench.found(A)
     assert payloads(found.records) == [b"old", b"start-3-0", b"start-3-1"]
     assert not found.is_quarantined
@@ -290,6 +300,52 @@ async def test_a_trim_that_a_start_could_not_read_costs_no_record(outage: Outage
         found = await bench.found(A)
         assert payloads(found.records) == held
         assert not found.is_quarantined
+        await abandon(bench)
+        outage.clear()
+
+
+async def test_what_a_start_acknowledges_can_be_read_while_the_outage_lasts(outage: Outage) -> None:
+    """It stood behind the last batch that the start read, in blocks that it could not: the next lost it."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(A, b"old")
+    await bench.commit(A, b"hidden")
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"hidden" in content]
+    first = image_of(disk)[name].index(b"hidden") // BLOCK_BYTES
+    outage.update(dict.fromkeys(blocks_of(disk, name, first=first), LASTING))
+    held = [b"old"]
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        assert payloads((await bench.found(A)).records) == held
+        assert bench.log.status().quarantined == []
+        held.append(b"start-%d" % seed)
+        await bench.commit(A, held[-1])
+        await abandon(bench)
+        if seed == 3:
+            outage.clear()
+    kept = [content for name, content in image_of(disk).items() if "quarantine-" in name]
+    assert any(b"hidden" in content for content in kept), "nothing was written over it"
+
+
+async def test_records_that_a_start_could_not_read_and_cut_are_no_damage_when_they_can_be_read(
+    outage: Outage,
+) -> None:
+    """The start knew no chain behind these records. So its boot batch seemed to be of another branch."""
+    disk = SimDisk()
+    bench = await open_log(disk, config=ROOMY)
+    await bench.commit(B, b"old")
+    await bench.commit(A, b"x" * 5000, b"cut")
+    await abandon(bench)
+    (name,) = [name for name, content in image_of(disk).items() if b"cut" in content]
+    outage[name, image_of(disk)[name].index(b"cut") // BLOCK_BYTES] = LASTING
+    for seed in (2, 3, 4):
+        disk.state.locks.clear()
+        bench = await open_log(disk, config=ROOMY, seed=seed)
+        found = await bench.found(A)
+        assert (payloads(found.records), found.tail_cut, found.is_quarantined) == ([], True, False)
+        assert payloads((await bench.found(B)).records) == [b"old"]
         await abandon(bench)
         outage.clear()
 
@@ -561,6 +617,19 @@ def test_a_file_is_the_lap_of_its_newest_batch() -> None:
     content = bytes(BLOCK_BYTES) + batch(4, era + 7, 4096) + batch(4, era + 8, 8192) + batch(5, 9, 12288)
     found = survey(0, Content.of(content), "a file")
     assert (found.lap, list(found.batches)) == (4, [4096, 8192])
+
+
+def test_a_lap_of_which_only_what_is_left_over_can_be_read_is_none() -> None:
+    """A later lap says that it ended before. Its walk met no batch, and the node ended with an assertion."""
+
+    def surveyed(file: int, lap: int, number: int, at: int, durable: int) -> Found:
+        header = BatchHeader(0, 1, 1, lap, number, at, durable, 1, BATCH_BYTES, 0, 0, crc32c(b""), 0)
+        return survey(file, Content.of(bytes(at) + header.pack().ljust(BLOCK_BYTES, b"\0")), "a file")
+
+    later = surveyed(1, 2, (1 << COUNT_BITS) + 3, 4096, position(1, 12288))
+    laps, left = lap_files([surveyed(0, 1, 3, 12288, 0), later])
+    assert laps == {2: later}
+    assert left == [Left(0, 1, 12288, 16384)]
 
 
 def test_a_copy_of_a_segment_refuses_the_start() -> None:

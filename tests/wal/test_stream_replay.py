@@ -24,6 +24,18 @@ def test_a_gap_below_a_reset_that_was_cut_off_is_damage() -> None:
     assert replay.judge(3, is_suspect=False).flags & RowFlag.QUARANTINED
 
 
+def test_what_a_start_has_cut_is_void_also_where_no_run_leads_to_the_cut() -> None:
+    """All before it is trimmed, and the walk begins with the torn batch: the stream was quarantined."""
+    replay = StreamReplay(1)
+    replay.run(FoundRun(11, 12, 0, 70, 80, 60, 1, 4096, 5))
+    replay.row(Row(1, 11, 12, 0, 80, 0), 5)
+    replay.row(Row(1, 11, 11, 0, 70, RowFlag.TAIL_CUT), 6, is_of_start=True)
+    replay.row(Row(1, 11, 11, 0, 70, 0), 7)
+    verdict = replay.judge(8, is_suspect=False)
+
+    assert (verdict.point.next, verdict.held, verdict.flags) == (11, [], 0)
+
+
 def reset_at(offset: int, batch: int) -> FrameHeader:
     return FrameHeader(Kind.RESET, 1, 1, 1, batch, 0, 1, offset, 1, 0, 0, 50, 0, 0)
 

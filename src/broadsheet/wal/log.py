@@ -792,17 +792,16 @@ class Log:
         result = self._opened_result
         if result is not None:
             batch = self._begin(result.last.lap, result.tail_at, self._first_batch, is_full=True)
-            if batch.index in self.segments.kept:
-                batch.filled = 0  # No batch may write over damaged bytes that are not kept yet.
+            is_unread = batch.index in self.segments.unread and self.pool.may_roll(is_relief=False)
+            if is_unread or batch.index in self.segments.kept:
+                batch.filled = 0  # No batch may write over bytes that could not be read, or not be kept yet.
         if result is None or not self._has_room(batch, SYSTEM_STREAM, len(payload), is_relief=True):
             if not self.pool.free:
                 rows = aligned(ROW.size * (len(self.states) + 1))
                 await self._reclaimer.first_segment(2 * BLOCK_BYTES + rows)
             self.pool.roll()
             batch = self._begin(self.pool.head, BLOCK_BYTES, self._first_batch, is_full=True)
-        run = RUN.pack(0, 0, 0, len(payload))
-        crc = crc32c(payload)
-        body = STREAM.pack(SYSTEM_STREAM) + run + LINK.pack(0, crc)
+        body = STREAM.pack(SYSTEM_STREAM) + RUN.pack(0, 0, 0, len(payload)) + LINK.pack(0, crc32c(payload))
         batch.frames.append((Kind.BOOT, body, [payload], len(payload)))
         batch.size += frame_bytes(len(payload))
         batch.body += frame_bytes(len(payload))

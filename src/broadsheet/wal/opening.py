@@ -161,7 +161,7 @@ def _open_locked(
 
         result = Recovery(content, log_id=log_id, shorter=short).run(found)
         lacks_streams, damage = result.lacks_streams, result.damage
-    free = _usable(segments, result.free if result else list(segments.files), unread)
+    free = _usable(segments, result, unread)
     boot = next_batch(found, result.last if result else None, segments.extents, is_blind=any(unread.values()))
     opened = OpenedLog(lock, segments, result, free, boot, lacks_streams=lacks_streams)
     remains = result.remains if result is not None else []
@@ -188,12 +188,20 @@ def _open_locked(
     return opened
 
 
-def _usable(segments: Segments, free: Sequence[int], unread: Mapping[int, Sequence[int]]) -> list[int]:
-    """The free files without those that may begin with a newer lap, which this start could not read."""
+def _usable(segments: Segments, result: Result | None, unread: Mapping[int, Sequence[int]]) -> list[int]:
+    """The free files without those that may begin with a newer lap, which this start could not read.
+
+    Those that it has read whole come first: what is acknowledged should be readable at the next start.
+    """
+    free = result.free if result is not None else list(segments.files)
     segments.unread = {index: None for index in free if BLOCK_BYTES in unread[index]}
     if segments.unread:
         hit("wal.segment_unread")
-    return [index for index in free if index not in segments.unread]
+    usable = [index for index in free if index not in segments.unread]
+    if result is not None and any(at >= result.tail_at for at in unread[result.laps[result.last.lap]]):
+        hit("wal.tail_unread")
+        segments.unread[result.laps[result.last.lap]] = None
+    return sorted(usable, key=lambda index: bool(unread[index]))
 
 
 def next_batch(found: Sequence[Found], last: BatchHeader | None, extents: Extents, *, is_blind: bool) -> int:

@@ -136,7 +136,7 @@ class Recovery:
         tail_at = BLOCK_BYTES
         for lap, index in laps.items():
             tail_at = self._walk(by_lap[lap], self._content(index))
-            if lap != head.lap:
+            if lap != head.lap and self._last is not None:
                 self._look_behind(by_lap[lap], tail_at, is_known=True)
         if self._last is None:
             raise ConfigError(
@@ -194,6 +194,7 @@ class Recovery:
 
     def _batch(self, segment: Found, content: Content, header: BatchHeader) -> None:
         self._notice_loss(header)
+        is_of_start = self._last is not None and header.boot != self._last.boot
         self._last, self._chain = header, header.chain
         base, data = header.at, content.read(header.at, header.at + header.length)
         begin, end = BATCH_BYTES + ROW.size * header.row_count, header.length
@@ -228,7 +229,7 @@ class Recovery:
         if whole + len(suspects) < header.frame_count:
             self._suspect_unread(said, found, header.batch, unread_frame(data, begin, end))
         for row in said:
-            self._row(row, header.batch)
+            self._row(row, header.batch, is_of_start=is_of_start and bool(header.flags & BatchFlag.FULL))
         for frame in suspects:
             self._suspect(frame, data)
         if header.flags & BatchFlag.FULL:
@@ -246,7 +247,10 @@ class Recovery:
             if last.flags & BatchFlag.FULL:
                 self._full_before = last.batch
             lost = batches_between(last.batch, header.batch)
-            if lost > 1 or (lost == 0 and self._chain is not None and self._chain != header.chain):
+            # The rows of a start that could not read some blocks say what it took for lost.
+            is_told = bool(header.flags & BatchFlag.FULL) and era_of(header.batch) > era_of(last.batch)
+            is_branch = lost == 0 and self._chain is not None and self._chain != header.chain
+            if (lost > 1 or is_branch) and not is_told:
                 hit("wal.recovery.gap")
                 self._gap, self._lacks_streams = header.batch, True
             if lost:
@@ -364,11 +368,12 @@ class Recovery:
             if (gap := first_gap(begin, headers.get(row.stream, ()), row.next)) is not None:
                 replay.damaged.append(Suspect(*gap, row.generation, batch, unread))
 
-    def _row(self, row: Row, batch: int) -> None:
+    def _row(self, row: Row, batch: int, *, is_of_start: bool) -> None:
         if row.flags and row.flags & RowFlag.DROPPED:  # `&` with an enumeration is slow: test for 0 first.
             self._replays.pop(row.stream, None)
             return
-        self._replay(row.stream).row(row, batch, is_trim_final=era_of(batch) == self._era)
+        is_trim_final = era_of(batch) == self._era
+        self._replay(row.stream).row(row, batch, is_trim_final=is_trim_final, is_of_start=is_of_start)
 
     def _replay(self, stream: int) -> StreamReplay:
         replay = self._replays.get(stream)

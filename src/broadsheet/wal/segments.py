@@ -66,8 +66,10 @@ class Segments:
         """Files that are gone, or shorter than they were. Until `accept`, only their lengths tell of a loss,
         so they are neither made nor filled. Nor are those whose remains could not be zeroed."""
         self.unread: dict[int, None] = {}
-        """Files that count as free, but whose first batch the disk could not read. A newer lap may begin
-        there, so nothing is written to them until a start can read it."""
+        """Files that count as free, but whose first batch the disk could not read: a newer lap may begin
+        there. And the file of the head, if the disk could not read all that is behind its last batch: more
+        batches may stand there. Nothing is written to them by this start, to the head only if no other
+        segment is free for appends."""
         self._is_evidence_kept = False
         """Some remains could not be zeroed, so the extents must go on to say that files are shorter."""
 

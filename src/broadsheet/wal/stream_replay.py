@@ -164,7 +164,7 @@ class StreamReplay:
         self.is_linked = True
         self.expect = self.prior = Point(header.offset, header.generation, header.seed)
 
-    def row(self, row: Row, batch: int, *, is_trim_final: bool = True) -> None:
+    def row(self, row: Row, batch: int, *, is_trim_final: bool = True, is_of_start: bool = False) -> None:
         """Apply a row: the state of the stream at the end of `batch`, as the writer knew it.
 
         If that state does not follow from the frames, a RESET frame may be lost. Then the runs that the row
@@ -172,11 +172,11 @@ class StreamReplay:
 
         Args:
             is_trim_final: no later row can count trimmed runs again, so they need not be held.
+            is_of_start: the first batch of a start tells it. That changes no stream, but to cut it.
         """
         point = Point(row.next, row.generation, row.crc)
         is_explained, self.is_linked = self.expect == point and self.is_linked, True
         if self.expect != point:
-            prior = self.prior
             self._touch(batch)
             lost_truncation = self.expect is not None and row.generation > self.expect.generation
             if lost_truncation and self._boundary(row.next) == row.crc:
@@ -184,7 +184,7 @@ class StreamReplay:
             elif lost_truncation:
                 self._doubt(row.next)
             elif self.expect is not None and not lost_truncation:
-                self._cut(row, batch, prior)
+                self._cut(row, batch, is_of_start=is_of_start)
             self.expect = point
         self.flags, self.first, self.seen = row.flags, row.first, batch
         if not row.flags or not row.flags & RowFlag.TAIL_CUT:
@@ -310,16 +310,13 @@ class StreamReplay:
             del self.held[over.offset]
             self._ends.pop(over.end, None)
 
-    def _cut(self, row: Row, batch: int, prior: Point | None) -> None:
+    def _cut(self, row: Row, batch: int, *, is_of_start: bool) -> None:
         """Void the runs behind `row`, if it was written by a start that had cut a torn batch.
 
         Otherwise a stale run of the torn batch could link to a later append with identical bytes. If no held
-        run leads to the row, or only a run of the row's own `batch` does, no start has cut anything: a DROP
-        frame was lost, and it has voided nothing. Then the held runs stay as they were.
-
-        Args:
-            prior: the expected point before the batch that changed the stream last, perhaps the torn one. A
-                start that cuts goes back to it, and no run leads to it if all before it is trimmed.
+        run leads to the row, or only a run of the row's own `batch` does, and the batch is not the first of a
+        start, no start has cut anything: a DROP frame was lost, and it has voided nothing. Then the held runs
+        stay as they were.
         """
         held, ends = dict(self.held), dict(self._ends)
         self._void(row.next)
@@ -330,8 +327,7 @@ class StreamReplay:
                     self._put(each)
         before = self.held.get(self._ends.get(row.next, -1))
         if before is None:
-            is_known = prior is not None and (prior.next, prior.crc) == (row.next, row.crc)
-            is_cut = is_known or self._boundary(row.next) == row.crc or not row.next
+            is_cut = is_of_start or self._boundary(row.next) == row.crc or not row.next
         else:
             is_cut = before.crc == row.crc and before.batch != batch
         if not is_cut:

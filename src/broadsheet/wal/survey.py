@@ -68,9 +68,12 @@ def lap_files(found: Sequence[Found]) -> tuple[dict[int, Found], list[Left]]:
     chosen = {lap: segment for lap, segment in chosen.items() if lap <= files[-1].lap}
     counted = [segment.file for segment in chosen.values()]
     left = [Left(s.file, s.lap, BLOCK_BYTES, s.end) for s in files if s.file not in counted]
-    for lap, segment in chosen.items():
-        if (end := _end_of(lap, chosen.get(lap + 1))) is not None and end < segment.end:
+    following = dict(chosen)
+    for lap, segment in following.items():
+        if (end := _end_of(lap, following.get(lap + 1))) is not None and end < segment.end:
             chosen[lap] = segment._replace(batches=[at for at in segment.batches if at < end])
+            if not chosen[lap].batches:
+                del chosen[lap]  # Its own batches cannot be read now, and its file may be of a newer lap.
             left.append(Left(segment.file, lap, end, segment.end))
     if left:
         hit("wal.recovery.lap_left_over")
