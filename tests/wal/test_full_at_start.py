@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from broadsheet.base.time import Duration
 from broadsheet.wal import WALConfig
 from broadsheet.wal.config import BLOCK_BYTES
+from broadsheet.wal.format import VERSION, SegmentHeader
 from broadsheet.wal.record import LogFull
-from broadsheet.wal.segments import Segments
+from broadsheet.wal.segments import Segments, segment_name
 from simulator.disk import SimDisk
 from simulator.disk_state import DiskState
 from simulator.logimage import batches_of
@@ -288,3 +289,26 @@ async def test_a_log_whose_first_start_was_killed_keeps_its_files_over_a_power_c
             found = await bench.found(A)
             assert payloads(found.records) == [b"told"]
             assert not found.is_quarantined
+
+
+async def test_a_log_that_began_on_a_disk_too_full_for_its_extents_loses_nothing_by_a_kill() -> None:
+    """The file that it could not make was left empty, and looked shortened: every stream was quarantined."""
+    disk = SimDisk()
+    header = SegmentHeader(VERSION, 7, SMALL.segment_bytes).pack()
+    disk.make_dir(DIRECTORY)
+    first = disk.open(f"{DIRECTORY}/{segment_name(0)}", create=True)
+    first.write_at(0, [header.ljust(SMALL.segment_bytes, b"\0")])
+    first.sync()
+    disk.sync_dir(DIRECTORY)
+    disk.state.quota_bytes = disk.state.used()  # The first start filled its segment, and ended there.
+    bench = await open_log(disk)
+    await bench.commit(A, b"acknowledged")
+    await abandon(bench)
+    disk.state.quota_bytes = 1 << 40
+    for seed in (2, 3):
+        disk.state.locks.clear()
+        bench = await open_log(disk, seed=seed)
+        found = await bench.found(A)
+        assert payloads(found.records) == [b"acknowledged"]
+        assert not found.is_quarantined
+        await abandon(bench)

@@ -100,6 +100,8 @@ class Segments:
         Raises:
             OSError: the disk refused or failed. ENOSPC leaves nothing behind that a start would not remove.
         """
+        if not self.shortened:  # Without extents, a file that a full disk leaves empty would look shortened.
+            self.witness()
         index = next(index for index in count() if index not in self.files and index not in self.shortened)
         name = self.path(segment_name(index))
         file = self.disk.open(name, create=True)
