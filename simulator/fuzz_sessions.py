@@ -46,7 +46,6 @@ def good_session() -> list[bytes]:
         f.frame(f.FINISH, 3),
         f.frame(f.CALL, 7, f.CALL_HEAD.pack(ECHO, 0) + f.encode(Asked(name="slow"))),
         f.frame(f.CANCEL, 7),
-        f.frame(f.TOKEN, 0, f.encode(f.NewToken("t"))),
         f.frame(f.FINISH, 5),
         f.frame(f.GOAWAY, 0, f.encode(f.GoAway(0, "bye", 0))),
     ]

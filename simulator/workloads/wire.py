@@ -25,7 +25,7 @@ from broadsheet.base.time import MILLISECOND, SECOND, Duration, WallTime
 from broadsheet.base.types import NodeId
 from broadsheet.errors import BroadsheetError, Refused, Status, Unknown
 from broadsheet.ports import Random, Timers
-from broadsheet.wire.client import ClientConnection, dial
+from broadsheet.wire.client import dial
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.method import EMPTY, Call, Empty, Method, Reply, RunOpened, Shape, WireStream
 from broadsheet.wire.pool import Pool
@@ -448,8 +448,6 @@ class _Client:
             pause = self.random.randrange(0, 2) * self.knobs["pause_ms"]
             asked = Asked(f"{self.context.node}.{self.serial}", pause)
             await kinds[self.random.randrange(0, len(kinds))](asked)
-            if self.serial % 7 == 0:
-                await self._renew()
             if self.serial % DEAF_EVERY == DEAF_EVERY // 2:
                 self.aside.append(asyncio.ensure_future(self._be_deaf()))
             if self.serial % EXPIRE_EVERY == EXPIRE_EVERY // 4:
@@ -496,7 +494,7 @@ class _Client:
     def _kinds(self) -> tuple[Callable[[Asked], Awaitable[None]], ...]:
         crowd, long, borders = self.crowd, self.long, self.borders
         often = (
-            *(self._call, self._call, self._call, self._upload, self._append, self._give_up, self._narrow),
+            *(self._call, self._call, self._call, self._upload, self._append, self._give_up),
             *(crowd.row, crowd.hedge, crowd.flood, crowd.moved),
         )
         pressure = self.pressure
@@ -504,7 +502,7 @@ class _Client:
             *(pressure.parade, pressure.relay, pressure.break_off),
             *(borders.hasty, borders.quit, borders.brief, borders.stuck),
         )
-        return (*often, *often, *seldom, crowd.gone, crowd.gone, long.narrow_run, long.trespass, long.tail)
+        return (*often, *often, *seldom, crowd.gone, crowd.gone, long.trespass, long.tail)
 
     def _begin_to_expire(self) -> None:
         asked = Asked(f"{self.context.node}.{self.serial}.expire")
@@ -577,16 +575,6 @@ class _Client:
             self._tokens[(capabilities, prefix)] = token
         return token
 
-    async def _renew(self, capabilities: Capability = EVERYTHING) -> ClientConnection | None:
-        """Show another token on the connection that is used, where it stands."""
-        try:
-            connection = await self.pool.connection(self.routed.address, within=TIMEOUT)
-        except BroadsheetError:
-            return None
-        if connection.is_usable:
-            connection.refresh_token(self._token(capabilities))
-        return connection
-
     async def _give_up(self, asked: Asked) -> None:
         """A few calls at once, of which some are cancelled, and some have no time."""
         deeds, payload = self.deeds, self._payload()
@@ -611,31 +599,6 @@ class _Client:
         for call in calls[::3]:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-
-    async def _narrow(self, asked: Asked) -> None:
-        """Show a narrower token in the middle of an upload, and the wide one again."""
-        name = asked.id
-        self.deeds.given_up[name] = False
-        connection = await self._renew()
-        if connection is None:
-            return
-        try:
-            stream = await connection.open("sim.sum", asked, timeout=TIMEOUT)
-        except BroadsheetError:
-            return
-        try:
-            await asyncio.wait_for(stream.send(None, (b"before",)), 1.0)
-            if connection.is_usable:
-                connection.refresh_token(self._token(Capability.READ))
-                self.deeds.given_up[name] = not is_early(name)  # Its end comes behind the token.
-            await stream.reply(Told)
-        except Refused:
-            self.deeds.given_up[name] = True
-        except (BroadsheetError, TimeoutError):
-            pass
-        finally:
-            stream.cancel()
-            await self._renew()
 
     def _payload(self) -> bytes:
         size = self.random.randrange(0, self.knobs["payload_bytes"])

@@ -191,11 +191,8 @@ def outlived(connection: ServerConnection) -> list[int]:
     expires = connection.principal.expires
     if expires is None or connection.ports.time.wall() < expires:
         return []
-    return [
-        stream
-        for stream, state in connection.machine.streams.items()
-        if state.grant is not None and (stream in connection.runs or not state.grant[0] & ~LOOKS)
-    ]
+    looking = [stream for stream, end in connection.streams.items() if not end.method.capability & ~LOOKS]
+    return [stream for stream in (*connection.runs, *looking) if stream in connection.machine.streams]
 
 
 def check_senders(

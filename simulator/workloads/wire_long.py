@@ -1,9 +1,9 @@
 """Long streams of the wire workload: those that outlive a token, a peer's patience, or a silence.
 
-A token *expires*, or is replaced by a narrower one, with runs on their way: what is refused was not done,
-and no stream goes on. A *tail* sends much, or nothing for a while, to readers that stop reading and read
-again: all of it must come, in order, and an end without the rest is no end. Names outside the grant
-are refused, one by one and in rows. Each uses a connection of its own where others would suffer from it.
+A token *expires* with runs on their way: what is refused was not done, and no stream goes on. A *tail* sends
+much, or nothing for a while, to readers that stop reading and read again: all of it must come, in order, and
+an end without the rest is no end. Names outside the grant are refused, one by one and in rows. Each uses a
+connection of its own where others would suffer from it.
 Source: access.4-6; C2; ADR 0151.
 """
 
@@ -13,7 +13,6 @@ from zlib import crc32
 
 import msgspec
 
-from broadsheet.access.capability import Capability
 from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.errors import BroadsheetError, NotAllowed, Refused
 from broadsheet.wire.client import Acknowledged, ClientConnection, ClientRunStream, ClientStream
@@ -28,6 +27,7 @@ TAIL_MESSAGE_BYTES: Final = 60_000
 TAIL_SECONDS: Final = 20.0
 """By when a tail must have ended; its reader pauses for less than half a second."""
 EXPIRY_SECONDS: Final = 4.0
+UPLOAD_TIMEOUT: Final = Duration(3000 * MILLISECOND)
 RUNS_MAX: Final = 40
 TRESPASSES_MAX: Final = 48
 
@@ -52,9 +52,8 @@ class Long(ClientSide):
     """The client's side."""
 
     async def expire(self, asked: Asked) -> None:
-        """Show a token that ends in a second or two, at once or later, and send runs until it has ended."""
-        token, is_newer = self._token(seconds=self._random.randrange(1, 3)), self._random.random() < 0.5
-        connection = await self._dial(self._token() if is_newer else token)
+        """Show a token that ends in a second or two, and send runs until it has ended."""
+        connection = await self._dial(self._token(seconds=self._random.randrange(1, 3)))
         if connection is None:
             return
         slow = msgspec.structs.replace(asked, pause_ms=100)
@@ -66,8 +65,7 @@ class Long(ClientSide):
         except BroadsheetError:
             connection.abort("it was refused")
             return
-        if is_newer and connection.is_usable:
-            connection.refresh_token(token)
+        upload = asyncio.ensure_future(self._never_whole(connection, f"{asked.id}.sum"))
         answers: Answers = []
         time = self._run.world
         until = time.now + int(EXPIRY_SECONDS * 1e9)
@@ -75,9 +73,23 @@ class Long(ClientSide):
             await self._submit(run, asked.id, answers)
             await asyncio.sleep(0.15)
         await self._settle(run, answers)
+        await upload
         if reader is not None:
             reader.cancel()
         connection.abort("its token has expired")
+
+    async def _never_whole(self, connection: ClientConnection, name: str) -> None:
+        """Upload, and never say that it is all: whatever ends it, messages that wait are not the whole."""
+        try:
+            stream = await connection.open("sim.sum", Asked(name, 500), timeout=UPLOAD_TIMEOUT)
+            async with asyncio.timeout(EXPIRY_SECONDS):
+                while not stream.replied.done():
+                    await stream.send(None, (b"more",))
+                    await asyncio.sleep(0.02)
+        except (BroadsheetError, TimeoutError):
+            return
+        if stream.replied.exception() is None:
+            raise Violation(f"{name} was answered, and its client had not sent all of it")
 
     async def stall(self, asked: Asked) -> None:
         """Send more than is worked on at once, whose answers take long: whoever is not read is not silent."""
@@ -95,31 +107,6 @@ class Long(ClientSide):
         check_run(run)
         await run.close()
         connection.abort("it has stalled enough")
-
-    async def narrow_run(self, asked: Asked) -> None:
-        """Show a narrower token with runs on their way."""
-        connection = await self._dial()
-        if connection is None:
-            return
-        slow = msgspec.structs.replace(asked, pause_ms=self._random.randrange(1, 60))
-        try:
-            _, run = await connection.open_run("sim.log", slow, reply=Empty, timeout=OPEN_TIMEOUT)
-        except BroadsheetError:
-            connection.abort("it was refused")
-            return
-        answers: Answers = []
-        for _ in range(self._random.randrange(1, 8)):
-            await self._submit(run, asked.id, answers)
-        await asyncio.sleep(self._random.randrange(0, 60) / 1000)
-        if connection.is_usable:
-            connection.refresh_token(self._token(Capability.READ))
-            late = asyncio.ensure_future(run.submit([b"behind the token"]))
-            self._deeds.given_up[f"{asked.id}/{len(answers)}"] = True
-            await asyncio.wait([late], timeout=1.0)
-            late.cancel()
-            await asyncio.gather(late, return_exceptions=True)
-        await self._settle(run, answers)
-        connection.abort("it was narrowed")
 
     async def _submit(self, run: ClientRunStream, name: str, answers: Answers) -> None:
         """One run more; what is not sent is not done."""

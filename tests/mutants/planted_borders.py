@@ -119,12 +119,6 @@ PLANTED = [
         ),
     ),
     (
-        "wire_newer_token_unarmed",
-        "No timer is set for a token that comes later.",
-        f"{WIRE}.server_connection:_ON[TokenReceived]",
-        ("self._judge_again()\n    self.arm(now)", "self._judge_again()"),
-    ),
-    (
         "wire_large_reply_is_a_no",
         "A reply that the caller does not take makes a no of what was done (C2).",
         f"{WIRE}.server_connection:_too_large",

@@ -95,7 +95,7 @@ PLANTED = [
         "wire_expired_token_goes_on",
         "Streams that are open when their token expires go on.",
         f"{WIRE}.server_connection:ServerConnection.on_deadline",
-        ("self._judge_again()", "pass"),
+        ("self._expel()", "pass"),
         "wire",
     ),
     (

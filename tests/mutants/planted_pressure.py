@@ -73,12 +73,6 @@ PLANTED = [
         ("not (self.streams or self.runs)", "not self.streams"),
     ),
     (
-        "wire_newer_token_not_judged",
-        "Open streams go on whatever a newer token allows (access.5).",
-        f"{WIRE}.server_connection:_ON[TokenReceived]",
-        ("self._judge_again()", "pass"),
-    ),
-    (
         "wire_late_task_frees_its_slot",
         "A call whose time is up frees its slot while its handler still runs (wire.9).",
         f"{WIRE}.server_connection:RequestTasks._late",

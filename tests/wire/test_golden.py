@@ -31,7 +31,6 @@ FRAMES = {
     "GOAWAY": f.frame(f.GOAWAY, 0, f.encode(f.GoAway(20, "leaving", 7))),
     "PING": f.frame(f.PING, 0),
     "PONG": f.frame(f.PONG, 0),
-    "TOKEN": f.frame(f.TOKEN, 0, f.encode(f.NewToken("tok2"))),
     "CALL": with_payload(f.CALL, 1, f.CALL_HEAD.pack(8, 30_000) + f.encode(EMPTY), b"payload"),
     "OPEN": f.frame(f.OPEN, 3, f.CALL_HEAD.pack(56, 0) + f.encode(EMPTY)),
     "OPEN_RUN": f.frame(f.OPEN_RUN, 5, f.CALL_HEAD.pack(55, 0) + f.encode(EMPTY)),

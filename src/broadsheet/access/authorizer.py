@@ -15,6 +15,8 @@ from broadsheet.ports import Time
 
 CLUSTER_WIDE: Final = Capability.ADMIN | Capability.REPLICATE
 """These capabilities concern every name, so a grant of some names is not enough."""
+EXPIRED: Final = "the token has expired: connect again with a newer one"
+"""The refusal of a caller whose connection outlived its token."""
 
 
 class Authorizer:
@@ -50,7 +52,7 @@ class Authorizer:
         if principal is ANYONE:
             return
         if principal.expires is not None and self._time.wall() >= principal.expires:
-            raise Unauthenticated("the token has expired: send a newer one")
+            raise Unauthenticated(EXPIRED)
         if capability & ~principal.capabilities:
             raise NotAllowed(f"the token lacks {capability.name}")
         if name is None and capability & CLUSTER_WIDE and not principal.covers_everything:

@@ -20,7 +20,7 @@ class Principal(msgspec.Struct, frozen=True, gc=False):
     prefixes: tuple[str, ...]
     """The prefixes of names that the capabilities are for; the empty prefix covers all."""
     expires: WallTime | None
-    """The time by which the caller must send a newer token; None for never."""
+    """When its connections end their streams and refuse its calls; None for never."""
     excluded_names: tuple[str, ...] = ()
     """Exact names that are excluded again."""
     excluded_prefixes: tuple[str, ...] = ()

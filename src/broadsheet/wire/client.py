@@ -538,12 +538,6 @@ class ClientConnection(ConnectionProtocol):
             timer.cancel()
         return decode(body, reply, method), run
 
-    def refresh_token(self, token: str) -> None:
-        """Send a newer token, before the old one expires. One that is not text is an `InvalidArgument`."""
-        argument_checks.text("the token", token)
-        self.machine.say_token(token)
-        self.mark_dirty()
-
     async def close(self) -> None:
         """Close; requests that are not answered become `Unknown`. Idempotent."""
         if not self.is_lost:

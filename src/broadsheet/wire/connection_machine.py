@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from broadsheet.access.capability import Capability
 from broadsheet.base.machine import Event
 from broadsheet.base.time import Duration, Instant, after
 from broadsheet.base.types import Buffer
@@ -56,7 +55,7 @@ class StreamState:
     """One open stream."""
 
     __slots__ = (
-        "grant", "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
+        "granted", "has_peer_finished", "is_accepted", "kind", "received_count",
         "send_credit", "unanswered_bytes",
     )  # fmt: skip
 
@@ -73,8 +72,6 @@ class StreamState:
         """Records received; the next one's sequence (RUN)."""
         self.unanswered_bytes = 0
         """Record bytes received and not yet answered (RUN)."""
-        self.grant: tuple[Capability, str | None] | None = None
-        """Capability and name that the caller's token must allow as long as the stream is open."""
 
 
 UNARY: Final = StreamState(Kind.UNARY)

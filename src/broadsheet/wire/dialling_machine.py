@@ -56,10 +56,6 @@ class DiallerConnection(WireConnection):
             cluster,
         ))  # fmt: skip
 
-    def say_token(self, token: str) -> None:
-        """Send a newer token."""
-        self.send_body(f.TOKEN, 0, f.NewToken(token))
-
     def may_open(self) -> bool:
         """Whether one more stream is allowed now."""
         return (

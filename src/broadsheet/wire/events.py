@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from broadsheet.base.machine import Event
 from broadsheet.errors import Status
-from broadsheet.wire.frame import Hello, NewToken, Welcome
+from broadsheet.wire.frame import Hello, Welcome
 
 
 class HelloReceived(Event, frozen=True):
@@ -20,12 +20,6 @@ class WelcomeReceived(Event, frozen=True):
     """The listener has accepted our greeting."""
 
     welcome: Welcome
-
-
-class TokenReceived(Event, frozen=True):
-    """The dialler has a newer token."""
-
-    token: NewToken
 
 
 class GoAwayReceived(Event, frozen=True):

@@ -37,8 +37,6 @@ PING: Final = 3
 """The peer answers at once with PONG. Body empty."""
 PONG: Final = 4
 """The answer to a PING."""
-TOKEN: Final = 5
-"""`NewToken`: the dialler's bearer token from now on."""
 CALL: Final = 6
 """Unary request: u32 method, u32 timeout in ms (0: none), MessagePack request; payload."""
 OPEN: Final = 7
@@ -71,10 +69,10 @@ payload is the records back to back.
 RUN_ACK: Final = 19
 """Answers a RUN: u64 sequence of its first record, u64 count, u64 begin, u64 end."""
 RUN_REFUSE: Final = 20
-"""Refuses records: `RunRefusal`. Kinds 16 and 18 were of version 1, and are not used again."""
+"""Refuses records: `RunRefusal`. Kinds 5, 16 and 18 were in use once, and are not used again."""
 
 FRAME_NAMES: Final = {
-    HELLO: "HELLO", GOAWAY: "GOAWAY", PING: "PING", PONG: "PONG", TOKEN: "TOKEN", CALL: "CALL", OPEN: "OPEN",
+    HELLO: "HELLO", GOAWAY: "GOAWAY", PING: "PING", PONG: "PONG", CALL: "CALL", OPEN: "OPEN",
     OPEN_RUN: "OPEN_RUN", OPENED: "OPENED", REPLY: "REPLY", REFUSE: "REFUSE", CANCEL: "CANCEL",
     MESSAGE: "MESSAGE",
     WINDOW: "WINDOW", FINISH: "FINISH", RUN: "RUN", RUN_ACK: "RUN_ACK",
@@ -135,12 +133,6 @@ class GoAway(msgspec.Struct, frozen=True, array_like=True):
     status: int
     message: str
     last_stream: int
-
-
-class NewToken(msgspec.Struct, frozen=True, array_like=True):
-    """A newer token."""
-
-    token: str
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -23,12 +23,10 @@ from broadsheet.wire.events import (
     HelloReceived,
     OpenReceived,
     RunReceived,
-    TokenReceived,
 )
 from broadsheet.wire.limits import WireLimits
 
 _HELLO: Final = msgspec.msgpack.Decoder(f.Hello)
-_TOKEN: Final = msgspec.msgpack.Decoder(f.NewToken)
 ROW_BYTES_MAX: Final = 4096
 """Equal calls up to this size are taken together; for larger ones it does not pay."""
 ROW_COUNT_MAX: Final = 1024
@@ -57,9 +55,8 @@ class ListenerConnection(WireConnection):
         Late CANCELs add to it too, so it is emptied when all received events are processed.
         """
         self.table.update({
-            f.HELLO: self._on_hello, f.TOKEN: self._on_token, f.OPEN: self._on_open,
-            f.OPEN_RUN: self._on_open_run, f.CANCEL: self._on_cancel, f.RUN: self._on_run,
-            f.GOAWAY: self._on_only_goaway,
+            f.HELLO: self._on_hello, f.OPEN: self._on_open, f.OPEN_RUN: self._on_open_run,
+            f.CANCEL: self._on_cancel, f.RUN: self._on_run, f.GOAWAY: self._on_only_goaway,
         })  # fmt: skip
 
     def greeting_patience(self) -> Duration:
@@ -130,9 +127,6 @@ class ListenerConnection(WireConnection):
         self.has_hello = True
         self.peer_frame_bytes_max, self.peer_window_bytes = hello.frame_bytes_max, hello.window_bytes
         self.events.append(HelloReceived(hello=hello))
-
-    def _on_token(self, _stream: int, body: memoryview, _payload: memoryview) -> None:
-        self.events.append(TokenReceived(token=f.decode_with(_TOKEN, body, "TOKEN")))
 
     def _on_only_goaway(self, stream: int, body: memoryview, payload: memoryview) -> None:
         if self.has_goaway:

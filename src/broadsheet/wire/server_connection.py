@@ -19,8 +19,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
+from broadsheet.access.authorizer import EXPIRED
 from broadsheet.access.capability import Capability
-from broadsheet.access.principal import ANYONE, Principal
+from broadsheet.access.principal import ANYONE
 from broadsheet.base.machine import Event
 from broadsheet.base.marks import hit
 from broadsheet.base.time import SECOND, Duration, Instant, after, since
@@ -44,7 +45,7 @@ from broadsheet.wire import frame as f
 from broadsheet.wire.account import Accounts, Holding, Owned
 from broadsheet.wire.admission import Admitting, Asked, Refusal, admit
 from broadsheet.wire.columns import ROWS_MIN, has_one_body, one_form, render_rows
-from broadsheet.wire.connection_machine import Phase
+from broadsheet.wire.connection_machine import Kind, Phase
 from broadsheet.wire.connection_protocol import JOINED_BUFFER_BYTES_MAX, ConnectionProtocol, WirePorts
 from broadsheet.wire.events import (
     Broken,
@@ -57,7 +58,6 @@ from broadsheet.wire.events import (
     MessageReceived,
     OpenReceived,
     RunReceived,
-    TokenReceived,
 )
 from broadsheet.wire.first_steps import FirstSteps
 from broadsheet.wire.inbound import LARGE_FRAME_BYTES
@@ -67,7 +67,7 @@ from broadsheet.wire.run import Run, ServedRunStream, joining
 from broadsheet.wire.send_shares import SendShares
 from broadsheet.wire.slab import SlabPool
 from broadsheet.wire.stream import StreamEnd
-from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, TOKEN_UNITS, Share, TurnShares
+from broadsheet.wire.turn_shares import REPLY_SHIFT, START_UNITS, Share, TurnShares
 
 
 class Counts:
@@ -455,7 +455,7 @@ class ServedStream(StreamEnd):
 
     def __init__(self, connection: "ServerConnection", stream: int, method: Method) -> None:
         super().__init__(connection, stream, window_bytes=f.INITIAL_WINDOW_BYTES)
-        self.connection, self._method = connection, method
+        self.connection, self.method = connection, method
 
     async def room(self, wanted: int) -> int:
         """Wait until a message may be sent in this turn, and return how many bytes it may have.
@@ -484,8 +484,8 @@ class ServedStream(StreamEnd):
 
     def on_message(self, event: MessageReceived) -> None:
         """Queue a received message; end the stream if its method takes none."""
-        if not self._method.is_receiving:
-            error = InvalidArgument(f"{self._method.name} takes no messages")
+        if not self.method.is_receiving:
+            error = InvalidArgument(f"{self.method.name} takes no messages")
             self.connection.end_stream(self.stream, error)
             return
         before = self.queued_bytes
@@ -816,8 +816,8 @@ class ServerConnection(ConnectionProtocol):
         self.asked_at = self.machine.heard_at
         """The time of the last request."""
         self.principal = ANYONE
-        self._expelled: Principal | None = None
-        """The principal whose streams were ended when its token expired."""
+        self._has_expired = False
+        """Whether the streams were ended because the token expired."""
         self.flow = f"#{connection}"
         """The caller for turns and bytes: the bearer of the token, or a peer, or the remote host."""
         self.is_waiting = False
@@ -968,7 +968,7 @@ class ServerConnection(ConnectionProtocol):
         while number < len(events):
             event, number = events[number], number + 1
             if self.machine.phase is Phase.BROKEN and type(event) is not Broken:
-                continue  # No answer could be sent, and after a bad token the caller is no longer known.
+                continue  # No answer could be sent.
             if type(event) is CallsReceived:
                 left = serve_calls(self, event, now)
                 if left is not None:
@@ -1033,7 +1033,7 @@ class ServerConnection(ConnectionProtocol):
     def next_deadline(self) -> Instant | None:
         """When the token of an open stream expires, or a wait for room becomes too long."""
         presses, expires = self.backpressure.presses_at(), self.principal.expires
-        if expires is None or self._expelled is self.principal or not (self.streams or self.runs):
+        if expires is None or self._has_expired or not (self.streams or self.runs):
             return presses
         time = self.ports.time
         due = after(time.now(), Duration(max(0, expires - time.wall())))
@@ -1055,8 +1055,8 @@ class ServerConnection(ConnectionProtocol):
         expires = self.principal.expires
         if expires is None or self.ports.time.wall() < expires:
             return
-        self._expelled = self.principal
-        self._judge_again()
+        self._has_expired = True
+        self._expel()
 
     def leave(self) -> None:
         """Accept no more streams, and close when the last has ended."""
@@ -1097,17 +1097,6 @@ class ServerConnection(ConnectionProtocol):
                     self.machine.say_welcome(server.numbers, node=server.node, cluster=server.cluster)
         self._take_failure(now)
 
-    def _on_token(self, event: TokenReceived, now: Instant) -> None:
-        try:
-            self.principal = self.server.authorizer.authenticate(event.token.token)
-        except Unauthenticated as error:
-            self.server.counts.unauthenticated += 1
-            self.machine.fail(Status.UNAUTHENTICATED, str(error))
-            self._take_failure(now)
-            return
-        self._judge_again()
-        self.arm(now)
-
     def _take_failure(self, now: Instant) -> None:
         for event in self.machine.events:
             if isinstance(event, Broken):
@@ -1128,7 +1117,6 @@ class ServerConnection(ConnectionProtocol):
         start = self.tasks.open_run if event.is_run else self.tasks.answer
         try:
             method, call, request = self.admit(event.method, shape, event.request, event.timeout_ms, now)
-            self.machine.streams[stream].grant = method.capability, method.name_of and method.name_of(request)
             if event.is_run:
                 result = method.handler(call, request)
                 if type(result) is RunOpened:
@@ -1275,52 +1263,27 @@ class ServerConnection(ConnectionProtocol):
             end.on_end(error)
         self.tasks.cancel(stream)
 
-    def _judge_again(self) -> None:
-        """End the streams that the present token would not be allowed to open.
-
-        Each name is judged once, however many streams are about it, because a caller may send tokens without
-        end.
-        """
-        refusals: dict[tuple[Capability, str | None], Refused | None] = {}
-        for stream, state in list(self.machine.streams.items()):
-            grant = state.grant
-            if grant is None:
-                continue
-            if grant not in refusals:
-                refusals[grant] = self._refusal_of(grant)
-            if (error := refusals[grant]) is not None:
-                self._expel(stream, error)
-        if self.share is not None:
-            self.share.units -= JUDGE_UNITS * len(refusals)
-
-    def _refusal_of(self, grant: tuple[Capability, str | None]) -> Refused | None:
-        try:
-            self.server.authorizer.authorize(self.principal, *grant)
-        except Refused as error:
-            return error
-        return None
-
-    def _expel(self, stream: int, error: BroadsheetError) -> None:
-        """End a stream that its caller's token no longer covers.
+    def _expel(self) -> None:
+        """End the long streams: the caller's token has expired.
 
         The stream of a method that changes something is not refused, because a refusal says that nothing was
         executed, and the handler may already have applied the request. It gets the error when it next
         receives or sends.
         """
         hit("wire.expelled")
-        end, state = self.streams.get(stream), self.machine.streams.get(stream)
-        if end is not None and state is not None and state.grant is not None and state.grant[0] & ~LOOKS:
-            end.on_end(error)
-        else:
-            self.end_stream(stream, error)
+        error = Unauthenticated(EXPIRED)
+        for stream, state in list(self.machine.streams.items()):
+            end = self.streams.get(stream)
+            if end is not None and end.method.capability & ~LOOKS:
+                end.on_end(error)
+            elif state.kind is not Kind.UNARY:
+                self.end_stream(stream, error)
 
 
 SLICE_UNITS: Final = 256
 """Frames are decoded in slices of so many units, so that few decoded events wait."""
-JUDGE_UNITS: Final = 4
-"""Units that it costs to judge the streams about one name again, after a newer token."""
 _UNITS: Final[dict[type[Event], int]] = {
-    OpenReceived: 2, RunReceived: 4, TokenReceived: TOKEN_UNITS, CallsReceived: 0,
+    OpenReceived: 2, RunReceived: 4, CallsReceived: 0,
 }  # fmt: skip
 """The units that processing an event costs, besides its frame and the task that it starts."""
 _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] = {
@@ -1332,5 +1295,4 @@ _ON: Final[dict[type[Event], Callable[[ServerConnection, Any, Instant], None]]] 
     HelloReceived: ServerConnection._on_hello,  # noqa: SLF001
     MessageReceived: ServerConnection._on_message,  # noqa: SLF001
     OpenReceived: ServerConnection._on_open,  # noqa: SLF001
-    TokenReceived: ServerConnection._on_token,  # noqa: SLF001
 }

@@ -1,7 +1,7 @@
 """Turn shares: how much of each connection's received bytes is processed in one turn of the loop.
 
-Work is counted in units of about a microsecond: a frame costs one, starting a task costs `START_UNITS`, and
-verifying a token costs `TOKEN_UNITS`. In one turn a connection has `turn_units_max` units. All connections of
+Work is counted in units of about a microsecond: a frame costs one, and starting a task costs
+`START_UNITS`. In one turn a connection has `turn_units_max` units. All connections of
 a server together have four times as many, and `turn_time_max` of real time. The rest waits for the next turn,
 and its connection is not read meanwhile. Started tasks also cost time in later turns. So if a whole turn
 takes longer than twice `turn_time_max`, the next turn has half the units, down to the share of one
@@ -27,8 +27,6 @@ from broadsheet.wire.limits import WireLimits
 
 START_UNITS: Final = 32
 """Units for starting a task: decode, authorize, and the first step of its handler."""
-TOKEN_UNITS: Final = 64
-"""Units for verifying a token."""
 REPLY_SHIFT: Final = 10
 """A KiB of queued answers counts as one unit, so that small requests with large answers are bounded too."""
 SERVE_UNITS: Final = 32

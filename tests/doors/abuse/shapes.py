@@ -172,13 +172,6 @@ def ping_flood(target: Target, seconds: float) -> None:
 
 
 @shape
-def token_flood(target: Target, seconds: float) -> None:
-    """TOKEN frames with a good token."""
-    blob = f.frame(f.TOKEN, 0, encode([target.token])) * 1000
-    again(target, seconds, lambda caller, left: pump(caller, left, lambda: blob))
-
-
-@shape
 def late_frames(target: Target, seconds: float) -> None:
     """Frames for a stream that has ended."""
 
