@@ -23,6 +23,7 @@ WORKLOADS: Final[dict[tuple[str, Tier], str]] = {
     ("metastore", Tier.SERVICES): "simulator.workloads.metastore_service:MetastoreServiceWorkload",
     ("metastore-file", Tier.SERVICES): "simulator.workloads.metastore_file:MetastoreFileWorkload",
     ("pipeline", Tier.MACHINES): "simulator.workloads.pipeline:PipelineWorkload",
+    ("publish", Tier.SERVICES): "simulator.workloads.publish:PublishWorkload",
     ("register", Tier.MACHINES): "simulator.workloads.register:RegisterWorkload",
     ("register", Tier.SERVICES): "simulator.workloads.register_service:RegisterServiceWorkload",
     ("wire", Tier.SERVICES): "simulator.workloads.wire:WireWorkload",

@@ -132,8 +132,8 @@ class _BrokeOff(Exception):  # noqa: N818 - what a client does.
     """A client's source failed in the middle."""
 
 
-class _Client:
-    """One client and what it knows of the journals."""
+class NodeClient:
+    """A client of the one node."""
 
     def __init__(self, context: ServiceContext, run: Episode) -> None:
         self.context, self.run, self.knobs = context, run, run.plan.knobs
@@ -143,6 +143,29 @@ class _Client:
         inline_bytes_max = self.knobs["inline_bytes"]
         self.journals = Journals(routed, random=context.random("attempts"), inline_bytes_max=inline_bytes_max)
         self.serial = 0
+
+    async def create(self, name: str) -> None:
+        """Create a framed journal, however long that takes."""
+        while not self.context.is_stopping:
+            try:
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    await self.journals.create(
+                        name,
+                        fragment_length=self.knobs["fragment_bytes"],
+                        labels={FRAMING_LABEL: "json-lines"},
+                        if_absent=True,
+                    )
+            except (BroadsheetError, TimeoutError):
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+class _Client(NodeClient):
+    """One client and what it knows of the journals."""
+
+    def __init__(self, context: ServiceContext, run: Episode) -> None:
+        super().__init__(context, run)
         self.ends: dict[str, int] = {}
         self.register: dict[str, str] = {}
         self.publisher = Publisher(
@@ -153,7 +176,7 @@ class _Client:
         """Until the run is over, then read everything once more."""
         names = [f"sim/j{number}" for number in range(self.knobs["journals"])]
         for name in names:
-            await self._create(name)
+            await self.create(name)
         while not self.context.is_stopping:
             name = names[self.random.randrange(0, len(names))]
             chance = self.random.random()
@@ -169,21 +192,6 @@ class _Client:
             await self._registers(name)
             await self._indexes(name)
         await self.pool.close()
-
-    async def _create(self, name: str) -> None:
-        while not self.context.is_stopping:
-            try:
-                async with asyncio.timeout(TIMEOUT_SECONDS):
-                    await self.journals.create(
-                        name,
-                        fragment_length=self.knobs["fragment_bytes"],
-                        labels={FRAMING_LABEL: "json-lines"},
-                        if_absent=True,
-                    )
-            except (BroadsheetError, TimeoutError):
-                await asyncio.sleep(0.05)
-            else:
-                return
 
     async def _append(self, name: str) -> None:
         if self.random.random() < 0.05:

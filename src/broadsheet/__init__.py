@@ -23,6 +23,9 @@ from broadsheet.errors import (
 if TYPE_CHECKING:
     from broadsheet.client import connect as connect
     from broadsheet.client_sync import connect_sync as connect_sync
+    from broadsheet.message.position import Position as Position
+    from broadsheet.message.position import positions_from_text as positions_from_text
+    from broadsheet.message.position import positions_to_text as positions_to_text
 
 __version__: Final = "0.1.0"
 
@@ -31,15 +34,24 @@ __all__ = [
     "ConfigError",
     "Corrupt",
     "DeadlineExceeded",
+    "Position",
     "Refused",
     "Unknown",
     "__version__",
     "connect",
     "connect_sync",
     "errors",
+    "positions_from_text",
+    "positions_to_text",
 ]
 
-_LAZY: Final = {"connect": "broadsheet.client", "connect_sync": "broadsheet.client_sync"}
+_LAZY: Final = {
+    "connect": "broadsheet.client",
+    "connect_sync": "broadsheet.client_sync",
+    "Position": "broadsheet.message.position",
+    "positions_from_text": "broadsheet.message.position",
+    "positions_to_text": "broadsheet.message.position",
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the types stand above, for type checkers.

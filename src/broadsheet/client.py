@@ -11,15 +11,21 @@ request that was certainly not executed is sent again. A request whose answer wa
 it is known to be idempotent; otherwise the call raises `Unknown`.
 """
 
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from broadsheet.journal.client import Journals
+from broadsheet.publish.publisher import PATIENCE_SECONDS, MessagePublisher
 from broadsheet.runtime.caller import CallerPorts
 from broadsheet.runtime.scope import Scope
 from broadsheet.wire.limits import WireLimits
 from broadsheet.wire.pool import Pool
 from broadsheet.wire.routed import RetryPolicy, Routed
+
+if TYPE_CHECKING:
+    from broadsheet.consume.reader import MessageReader
+    from broadsheet.message.position import Position
 
 PATIENT: Final = RetryPolicy(attempts_max=1_000)
 """A request is bounded by its time and not by a number of attempts, so that it outlasts a node's restart."""
@@ -39,12 +45,62 @@ class Client:
         self._pool: Pool | None = None
         self._scope: Scope | None = None
         self._journals: Journals | None = None
+        self._ports: CallerPorts | None = None
 
     @property
     def journals(self) -> Journals:
         """The journals of the node."""
         assert self._journals is not None, "enter the client with `async with` first"
         return self._journals
+
+    def publisher(self, commit_journal: str = "", *, patience: float = PATIENCE_SECONDS) -> MessagePublisher:
+        """A publisher of messages, each once for readers of committed messages: enter it with `async with`.
+
+        Args:
+            commit_journal: where its transactions are decided; created if absent, and used by nothing else.
+                Whoever enters a publisher with the same one takes over from the one before. Without it there
+                are no transactions.
+            patience: seconds for which a message may be on its way while the node is away.
+        """
+        journals, scope, ports = self.journals, self._scope, self._ports
+        assert scope is not None, "a client that was entered has a scope"
+        assert ports is not None, "and ports"
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> None:
+            scope.spawn(work, name=name)
+
+        return MessagePublisher(
+            journals,
+            commit_journal,
+            patience=patience,
+            time=ports.time,
+            random=ports.random("publisher"),
+            spawn=spawn,
+        )
+
+    def messages(
+        self,
+        journal: str,
+        start: "Position | int | str" = "earliest",
+        *,
+        is_committed: bool = True,
+        block: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> "MessageReader":
+        """The messages of a journal from `start` on, each once: iterate it with `async for`.
+
+        Args:
+            start: `earliest`, `latest`, an offset, or the position of a message: then the one after it is the
+                first. With an offset it is the first message that is committed above it.
+            is_committed: False: also what is pending or rolled back, and repetitions, in journal order.
+            block: wait at the end for more, instead of ending there.
+            patience: seconds for which the node may be away.
+        """
+        from broadsheet.consume.reader import MessageReader  # noqa: PLC0415 - it loads numpy (node.8).
+
+        return MessageReader(
+            self.journals, journal, start, is_committed=is_committed, block=block, patience=patience
+        )
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -53,7 +109,7 @@ class Client:
             Unreachable: the node does not answer. Unauthenticated: it does not accept the token.
         """
         self._scope = Scope("client", crash=_raise)
-        ports = CallerPorts(crash=_raise)
+        ports = self._ports = CallerPorts(crash=_raise)
         self._pool = Pool(ports, self._scope, limits=WireLimits(), token=lambda: self._token)
         try:
             await self._pool.connection(self._address)

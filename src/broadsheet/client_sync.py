@@ -10,6 +10,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Callable,
     Coroutine,
@@ -21,9 +22,9 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from broadsheet.base.types import Buffer
 from broadsheet.client import Client
@@ -35,10 +36,19 @@ from broadsheet.journal.messages import (
     Chunk,
     Commit,
 )
+from broadsheet.message.position import Position
+from broadsheet.publish.publisher import PATIENCE_SECONDS, MessagePublisher
+from broadsheet.publish.transaction import Transaction
 from broadsheet.runtime.loop import loop_factory
+
+if TYPE_CHECKING:
+    from broadsheet.consume.message import Message
+    from broadsheet.consume.reader import MessageReader
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Inner = TypeVar("Inner")
+"""An object of the asynchronous client."""
 
 CHUNKS_AHEAD: Final = 8
 """How many chunks a read fetches at a time."""
@@ -60,34 +70,38 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def blocking(
-    method: Callable[Concatenate[Journals, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["SyncJournals", P], T]:
-    """The blocking form of a coroutine method of `Journals`."""
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Blocking[Inner]", P], T]:
+    """The blocking form of a coroutine method."""
 
     @wraps(method)
-    def blocked(self: "SyncJournals", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = self._wait(method(self._journals, *args, **kwargs))
+    def blocked(self: "Blocking[Inner]", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._wait(method(self._inner, *args, **kwargs))
         return result
 
     return blocked
 
 
-class SyncJournals:
-    """The methods of `Journals`, blocking."""
+class Blocking(Generic[Inner]):
+    """An object of the asynchronous client, to be called from any thread."""
 
     def __init__(
         self,
-        journals: Journals,
+        inner: Inner,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         begin: Callable[[Coroutine[Any, Any, Any]], object],
     ) -> None:
-        """Call `journals`.
+        """Call `inner`.
 
         Args:
             wait: the result of a coroutine on the client's loop.
             begin: starts a coroutine on the client's loop, and does not wait for it.
         """
-        self._journals, self._wait, self._begin = journals, wait, begin
+        self._inner, self._wait, self._begin = inner, wait, begin
+
+
+class SyncJournals(Blocking[Journals]):
+    """The methods of `Journals`, blocking."""
 
     create = blocking(Journals.create)
     delete = blocking(Journals.delete)
@@ -128,14 +142,14 @@ class SyncJournals:
         }
         commit: Commit
         if (pieces := pieces_of(content)) is not None:
-            commit = self._wait(self._journals.append(name, pieces, timeout=timeout, **condition))
+            commit = self._wait(self._inner.append(name, pieces, timeout=timeout, **condition))
             return commit
         if not isinstance(content, Iterable):
             raise InvalidArgument(
                 f"content is of type {type(content).__name__}, and this client takes bytes or an iterable of "
                 "bytes: use the asynchronous client for an asynchronous iterable"
             )
-        writer: AppendWriter = self._wait(self._journals.begin_append(name, timeout=timeout, **condition))
+        writer: AppendWriter = self._wait(self._inner.begin_append(name, timeout=timeout, **condition))
         try:
             for piece in content:
                 if writer.gather(piece):
@@ -154,9 +168,18 @@ class SyncJournals:
         block: bool = False,
         is_whole: bool = False,
         patience: float = TIMEOUT_SECONDS,
+        create_revision: int | None = None,
     ) -> Generator[Chunk]:
         """Read like `Journals.read`. Exhaust or close the iterator to release its stream."""
-        chunks = self._journals.read(name, offset, end=end, block=block, is_whole=is_whole, patience=patience)
+        chunks = self._inner.read(
+            name,
+            offset,
+            end=end,
+            block=block,
+            is_whole=is_whole,
+            patience=patience,
+            create_revision=create_revision,
+        )
         most = 1 if block else CHUNKS_AHEAD  # With `block`, the next chunk may come much later: give each.
         try:
             while some := self._wait(_some(chunks, most)):
@@ -188,6 +211,102 @@ async def _some(chunks: AsyncIterator[Chunk], most: int) -> Sequence[Chunk]:
     return found
 
 
+class SyncTransaction(Blocking[Transaction]):
+    """The methods of `Transaction`, blocking: `with` it."""
+
+    publish = blocking(Transaction.publish)
+    publish_many = blocking(Transaction.publish_many)
+    commit = blocking(Transaction.commit)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """See `Transaction.positions`."""
+        return self._inner.positions
+
+    def roll_back(self) -> None:
+        """See `Transaction.roll_back`."""
+        self._wait(_call(self._inner.roll_back))
+
+    def __enter__(self) -> Self:
+        """See `Transaction`."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit; after an error of the block roll back."""
+        self._wait(self._inner.__aexit__(kind, error, traceback))
+
+
+class SyncPublisher(Blocking[MessagePublisher]):
+    """The methods of `MessagePublisher`, blocking: `with` it."""
+
+    publish = blocking(MessagePublisher.publish)
+    publish_many = blocking(MessagePublisher.publish_many)
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """See `MessagePublisher.positions`."""
+        return self._inner.positions
+
+    def transaction(self) -> SyncTransaction:
+        """See `MessagePublisher.transaction`."""
+        return SyncTransaction(self._wait(_call(self._inner.transaction)), self._wait, self._begin)
+
+    def close(self) -> None:
+        """See `MessagePublisher.close`."""
+        self._wait(_call(self._inner.close))
+
+    def __enter__(self) -> Self:
+        """See `MessagePublisher.__aenter__`."""
+        self._wait(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+class SyncMessages:
+    """The messages of a journal; iterate it with `for`."""
+
+    def __init__(
+        self,
+        reader: "MessageReader",
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        begin: Callable[[Coroutine[Any, Any, Any]], object],
+    ) -> None:
+        """Give the messages of `reader`; arguments as `Blocking`."""
+        self._reader, self._wait, self._begin = reader, wait, begin
+
+    @property
+    def position(self) -> Position | None:
+        """See `MessageReader.position`."""
+        return self._reader.position
+
+    def __iter__(self) -> Generator["Message"]:
+        """As `MessageReader.__aiter__`. Exhaust or close the iterator to release its stream."""
+        batches = self._reader.batches()
+        try:
+            while (batch := self._wait(_next_of(batches))) is not None:
+                for message in batch:
+                    self._reader.position = message.position
+                    yield message
+        finally:
+            self._begin(batches.aclose())  # Not waited for, as in `SyncJournals.read`.
+
+
+async def _call(method: Callable[[], T]) -> T:
+    """Call `method` on the loop to which its object belongs."""
+    return method()
+
+
+async def _next_of(batches: AsyncGenerator[T]) -> T | None:
+    return await anext(batches, None)
+
+
 class SyncClient:
     """A blocking client of a node."""
 
@@ -213,6 +332,26 @@ class SyncClient:
             raise
         self.journals = SyncJournals(self._client.journals, self._wait, self._begin)
         """The journals of the node."""
+
+    def publisher(self, commit_journal: str = "", *, patience: float = PATIENCE_SECONDS) -> SyncPublisher:
+        """A publisher of messages: enter it with `with`. See `Client.publisher`."""
+        made = self._wait(_call(partial(self._client.publisher, commit_journal, patience=patience)))
+        return SyncPublisher(made, self._wait, self._begin)
+
+    def messages(
+        self,
+        journal: str,
+        start: Position | int | str = "earliest",
+        *,
+        is_committed: bool = True,
+        block: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> SyncMessages:
+        """The messages of a journal: iterate it with `for`. See `Client.messages`."""
+        made = self._client.messages(
+            journal, start, is_committed=is_committed, block=block, patience=patience
+        )
+        return SyncMessages(made, self._wait, self._begin)
 
     def close(self) -> None:
         """Close the connection and end the loop's thread. Idempotent.

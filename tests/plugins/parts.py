@@ -25,6 +25,7 @@ PART_OF: Final = {
     "spark": "pipelines",
     "demo": "pipelines",
     "consume": "pipelines",
+    "publish": "pipelines",
     "files": "files",
 }
 """Folders of `tests` by part; every other one belongs to the ground."""

@@ -331,6 +331,7 @@ class Journals:
         block: bool = False,
         is_whole: bool = False,
         patience: float = TIMEOUT_SECONDS,
+        create_revision: int | None = None,
     ) -> AsyncGenerator[Chunk]:
         """Read committed bytes of `[offset, end)` in order.
 
@@ -344,6 +345,7 @@ class Journals:
                 below `end`, or which cannot serve it now, is asked again within `patience`.
             patience: seconds without a byte for which the node may be unreachable or owe an answer. Time
                 that the caller spends between two chunks does not count.
+            create_revision: of the journal that is meant (`get`); a later one of that name is `NotFound`.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end, and `block` is false; with `is_whole`,
@@ -353,7 +355,14 @@ class Journals:
             DeadlineExceeded: nothing came for `patience` seconds.
         """
         reader = Reader(
-            self._caller, name, offset=offset, end=end, block=block, is_whole=is_whole, patience=patience
+            self._caller,
+            name,
+            offset=offset,
+            end=end,
+            block=block,
+            is_whole=is_whole,
+            patience=patience,
+            create_revision=revision_of(create_revision),
         )
         return reader.chunks()
 

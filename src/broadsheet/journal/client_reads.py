@@ -60,6 +60,7 @@ class Reader:
         block: bool,
         is_whole: bool,
         patience: float,
+        create_revision: Revision | None = None,
     ) -> None:
         """Read through `caller`, which reconnects when it must.
 
@@ -67,13 +68,14 @@ class Reader:
             offset: None: from the committed end on, as the first answer tells it.
             is_whole: `[offset, end)` is known to be committed, so a node that cannot give it yet is awaited.
             patience: seconds for which the node may be unreachable, or owe an answer.
+            create_revision: None: of whichever journal the first answer is about.
         """
         self._caller, self._name, self._block, self._patience = caller, name, block, patience
         self._at = None if offset is None else ByteOffset(offset)
         self._end = None if end is None else ByteOffset(end)
         self._passing = (*AWAY, *LACKING) if is_whole else AWAY
         self._is_whole = is_whole
-        self._create_revision: Revision | None = None
+        self._create_revision = create_revision
         self._is_connected = False
 
     async def chunks(self) -> AsyncGenerator[Chunk]:

@@ -103,6 +103,26 @@ def behind_hole(index: ProducerIndex, offset: ByteOffset) -> ProducerIndex:
     )
 
 
+def thinned(index: ProducerIndex, stored: ProducerIndex) -> ProducerIndex:
+    """`index` without the producers that the owner of the journal has dropped up to `stored.offset`.
+
+    Without this, whoever follows a journal for months remembers every producer that ever wrote to it.
+
+    Args:
+        stored: the owner's index at an index point at or below `index.offset`.
+    """
+    assert stored.offset <= index.offset, "a later index knows what this one has not seen"
+    states = {
+        producer: state
+        for producer, state in index.states.items()
+        if producer in stored.states or state.seen > stored.offset
+    }
+    forgotten = {producer: mark for producer, mark in stored.forgotten.items() if producer not in states}
+    return ProducerIndex(
+        framing=index.framing, offset=index.offset, newest=index.newest, states=states, forgotten=forgotten
+    )
+
+
 def ticks(duration: Duration) -> int:
     """`duration` in units of a `Clock`."""
     return duration // 100 << 4

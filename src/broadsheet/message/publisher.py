@@ -41,18 +41,36 @@ class Publisher:
         self.producer = producer
         self.clock = ProducerClock(start)
         self.open: dict[JournalName, tuple[Framing, Clock, Revision]] = {}
+        self._floor = start
+        """A clock below that of every pending message, and at or above those of all earlier intents."""
 
     def committed(self, framing: Framing, body: bytes, wall: WallTime) -> bytes:
-        """One message that commits by itself."""
+        """One message that commits by itself.
+
+        Raises:
+            InvalidArgument: `body` cannot be framed. Nothing changed but the clock.
+        """
         self.clock.update(wall)
         return framed(framing, pack(self.producer, self.clock.tick(), Flag.OUTSIDE), body)
 
-    def pending(self, journal: JournalName, framing: Framing, body: bytes, wall: WallTime) -> bytes:
-        """One message of `journal` that commits with the next intents."""
-        self.clock.update(wall)
+    def pending(
+        self,
+        journal: JournalName,
+        framing: Framing,
+        body: bytes,
+        wall: WallTime,
+        *,
+        create_revision: Revision = Revision(0),
+    ) -> bytes:
+        """One message of `journal` that commits with the next intents; arguments as `reserve`.
+
+        Raises:
+            InvalidArgument: `body` cannot be framed. Nothing changed but the clock.
+        """
+        self._begin(wall)
         clock = self.clock.tick()
         content = framed(framing, pack(self.producer, clock, Flag.CONTINUE), body)
-        self.open[journal] = (framing, clock, Revision(0))
+        self.open[journal] = (framing, clock, create_revision)
         return content
 
     def reserve(
@@ -69,7 +87,7 @@ class Publisher:
         Args:
             create_revision: that of the journal that gets the messages; 0 for any journal of that name.
         """
-        self.clock.update(wall)
+        self._begin(wall)
         first = self.clock.tick(count)
         self.open[journal] = (framing, Clock(first + (count - 1) * TICK), create_revision)
         return first
@@ -91,3 +109,26 @@ class Publisher:
         ]
         self.open.clear()
         return intents
+
+    def rollbacks(self) -> list[Intent]:
+        """One acknowledgement for each journal that rolls back what it got since the last intents.
+
+        Nothing may be stamped afterwards: a message that is still on its way would join the next span.
+        """
+        intents = [
+            Intent(
+                journal=journal,
+                framing=framing,
+                producer=self.producer,
+                clock=self._floor,
+                create_revision=revision,
+            )
+            for journal, (framing, _, revision) in self.open.items()
+        ]
+        self.open.clear()
+        return intents
+
+    def _begin(self, wall: WallTime) -> None:
+        self.clock.update(wall)
+        if not self.open:
+            self._floor = self.clock.last

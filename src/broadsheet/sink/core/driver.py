@@ -116,6 +116,8 @@ class Driver:
         self.state = State.IDLE
         self.is_decided = False
         """Whether the commit record of this operation is known to be in the journal."""
+        self.is_in_doubt = False
+        """Whether the answer to an append of it was lost: it may be in the journal, or come there later."""
         self.is_retired = False
         """Whether it is known that no task uses the record's producers any more."""
         self.asked: Call | None = None
@@ -159,7 +161,7 @@ class Driver:
                 assert self.is_retired, "producers are retired before they are acknowledged again"
 
     def _course_of(self, event: Asked) -> Steps[Outcome]:
-        self.is_decided = self.is_retired = False
+        self.is_decided = self.is_in_doubt = self.is_retired = False
         match event:
             case StartAsked():
                 self.state = State.FENCING
@@ -262,7 +264,13 @@ class Driver:
         records = yield from self._records(now)
         older = yield from self._older(now)
         reusable = reusable_of([*older, *records], self.fence)
-        return BatchPlan(fence=self.fence, committed=now.batch, query=now.query, reusable=reusable)
+        return BatchPlan(
+            fence=self.fence,
+            committed=now.batch,
+            query=now.query,
+            reusable=reusable,
+            positions=records[0].positions,
+        )
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
         """COMMIT: record the batch as the newest one, exactly once, then acknowledge its messages.
@@ -279,6 +287,7 @@ class Driver:
             query=asked.query,
             digest=asked.digest,
             intents=list(asked.intents),
+            positions=asked.positions,
         )
         line = record.line()
         if len(line) > RECORD_BYTES_MAX:
@@ -332,6 +341,7 @@ class Driver:
             return False
         if isinstance(answer, CallLost):
             hit("sink.commit.in_doubt")
+            self.is_in_doubt = True
             yield from self._pause(PAUSE_MIN)
             return False
         self._effects.append(Pass("sink.commit.decided"))

@@ -28,6 +28,8 @@ class CommitAsked(Event, frozen=True, gc=True):
     digest: str
     """SHA-256 of the offsets that the checkpoint holds for this batch; a replay must have the same."""
     intents: Sequence[Intent]
+    positions: str = ""
+    """Where the batch's input ends, as its caller encodes that. The record keeps it, and PLAN gives it."""
 
 
 class AbortAsked(Event, frozen=True, gc=True):

@@ -37,6 +37,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str = ""
     intents: list[Intent] = []
     producers: list[ProducerId] = []
+    positions: str = ""
+    """Of a commit: where its input ends, as the caller encodes that; empty if it keeps that elsewhere."""
 
     def line(self) -> bytes:
         """The record as one JSON line."""
@@ -87,6 +89,8 @@ class BatchPlan(msgspec.Struct, frozen=True):
     query: str
     reusable: tuple[tuple[ProducerId, Clock], ...] = ()
     """The producers that may be used again, each with its last acknowledged clock."""
+    positions: str = ""
+    """What the newest commit says about where its input ends."""
 
     def may_use(self, producer: ProducerId, acknowledged: Clock) -> bool:
         """Whether a worker may use `producer` again if `acknowledged` is the last clock of its intents."""

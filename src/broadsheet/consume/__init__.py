@@ -1,0 +1,1 @@
+"""Consume: committed messages of journals for a program, from a position that it can keep."""

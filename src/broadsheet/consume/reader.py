@@ -1,0 +1,273 @@
+"""Reader: `client.messages()`, the committed messages of a journal, each once, from a position on.
+
+    async for message in client.messages("events/clicks", start=kept):
+        handle(message.json())
+        kept = message.position
+
+The journal is read in blocks. A block's messages have one order, that of `message.position`, which does not
+depend on where blocks are cut: so a reader that starts from a kept position gives exactly what follows it. A
+message whose acknowledgement lies in a block, and which lies far before it, is fetched from its own offset.
+Units: byte offsets, seconds. Source: pipelines.2, 5, 19; journals.29.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+import numpy as np
+
+from broadsheet.base.types import ByteOffset
+from broadsheet.consume.message import Message
+from broadsheet.errors import Corrupt, InvalidArgument, NotFound
+from broadsheet.journal.client import Journals
+from broadsheet.journal.client_requests import name_of
+from broadsheet.journal.core.spec import framing_of
+from broadsheet.journal.messages import Chunk
+from broadsheet.message.columns import Frames, frames_of
+from broadsheet.message.framing import FRAME_BYTES_MAX, HEADER, JSON_LINES, MAGIC, Framing, Kind
+from broadsheet.message.position import Position
+from broadsheet.message.producer_state import ProducerIndex, begun, thinned
+from broadsheet.message.replay import Read, Rows, committed
+from broadsheet.message.spans import replays
+from broadsheet.message.stored_index import decode
+from broadsheet.message.uuid import UUID_BYTES, Clock, Flag, MessageId, ProducerId
+
+PATIENCE_SECONDS: Final = 120.0
+BLOCK_BYTES: Final = 1 << 20
+"""How much of a journal is sequenced at a time, while the reader is behind: some 3 ms of the loop."""
+AHEAD_BYTES_MAX: Final = 16 << 20
+"""Up to here the bytes before a block are fetched at once; above, a thread reads them piece by piece."""
+REPLAY_BYTES_MAX: Final = 64 << 20
+"""How many bytes of messages from before a block are in memory at once."""
+THIN_BYTES: Final = 64 << 20
+"""After so many bytes producers that the node has dropped are dropped here as well."""
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+class MessageReader:
+    """Gives the messages of one journal. Made by `Client.messages`; iterate it."""
+
+    def __init__(
+        self,
+        journals: Journals,
+        journal: str,
+        start: Position | int | str = EARLIEST,
+        *,
+        is_committed: bool = True,
+        block: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Read `journal`; arguments as `Client.messages`."""
+        if isinstance(start, str) and start not in (EARLIEST, LATEST):
+            raise InvalidArgument(f"start {start!r}: 'earliest', 'latest', an offset, or a kept position")
+        if isinstance(start, int) and start < 0:
+            raise InvalidArgument(f"start {start}: an offset is 0 or more")
+        self.journal = name_of(journal)
+        self._journals, self._start = journals, start
+        self._is_committed, self._block, self._patience = is_committed, block, patience
+        self.position: Position | None = start if isinstance(start, Position) else None
+        """Behind the last message that was given; None before the reader knows where it starts."""
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """The messages one by one; errors as `batches`. Iterated again, it goes on behind the last one."""
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    self.position = message.position
+                    yield message
+
+    async def batches(self) -> AsyncGenerator[Sequence[Message]]:
+        """The messages as they become known together. The whole batch is behind `position` once it is given.
+
+        Raises:
+            NotFound: the journal was deleted, or made again since the position was kept.
+            Corrupt, Trimmed: bytes that are needed are damaged or gone. SpanForgotten: an acknowledgement
+                came for messages that had been given up.
+            DeadlineExceeded: the node was away for longer than the patience.
+        """
+        info = await self._journals.get(self.journal)
+        here = self.position = await self._begin(info.create_revision)
+        span = _Span(here)
+        index = await self._index_at(framing_of(info.spec) or JSON_LINES, here.offset)
+        thin_at, rest, looked = index.offset + THIN_BYTES, bytearray(), 0
+        head = await self._journals.end(self.journal, timeout=self._patience)
+        reading = self._journals.read(
+            self.journal,
+            index.offset,
+            block=self._block,
+            patience=self._patience,
+            create_revision=here.create_revision,
+        )
+        async with aclosing(reading) as chunks:
+            async for chunk in chunks:
+                rest += chunk.data
+                if len(rest) < BLOCK_BYTES and chunk.end < head:
+                    continue
+                if not _may_have_frame(index.framing, rest, looked):
+                    looked = len(rest)
+                    continue
+                content = bytes(rest)
+                frames = frames_of(index.framing, content, index.offset)
+                if not len(frames.begin):
+                    continue
+                rest, looked = rest[int(frames.end[-1]) - index.offset :], 0
+                async with aclosing(self._rows(index, frames, content, span.here.offset)) as found:
+                    async for rows in found:
+                        if isinstance(rows, ProducerIndex):
+                            index = rows
+                        elif messages := span.messages(self.journal, index.framing, rows):
+                            self.position = messages[-1].position
+                            yield messages
+                self.position = span.passed(index.offset)
+                if index.offset >= thin_at:
+                    stored = await self._index_at(index.framing, index.offset)
+                    index, thin_at = thinned(index, stored), index.offset + THIN_BYTES
+
+    async def _begin(self, create_revision: int) -> Position:
+        """Where to start.
+
+        Raises:
+            NotFound: the kept position is of another journal of the name.
+        """
+        start = self._start if self.position is None else self.position
+        if isinstance(start, Position):
+            if start.create_revision != create_revision:
+                raise NotFound(
+                    f"journal {self.journal} was deleted and made again since the position was kept (create "
+                    f"revision {start.create_revision}, now {create_revision}): start at 'earliest'"
+                )
+            return start
+        if start == LATEST:
+            return Position(await self._journals.end(self.journal, timeout=self._patience), create_revision)
+        if isinstance(start, int):
+            return Position(start, create_revision)
+        return Position((await self._journals.status(self.journal)).begin or 0, create_revision)
+
+    async def _index_at(self, framing: Framing, offset: int) -> ProducerIndex:
+        """The newest producer index at or below `offset`."""
+        found = await self._journals.producer_index(self.journal, offset)
+        if not found.encoded:
+            return begun(framing, ByteOffset(found.offset))
+        index = decode(found.encoded)
+        if index.offset != found.offset or index.offset > offset:
+            raise Corrupt(
+                f"the producer index of {self.journal} at offset {found.offset} holds offset {index.offset}, "
+                f"and offset {offset} was asked for"
+            )
+        return index
+
+    async def _rows(
+        self, index: ProducerIndex, frames: Frames, content: bytes, start: int
+    ) -> AsyncGenerator[Rows | ProducerIndex]:
+        """The rows that a block gives, piece by piece, then the index behind it."""
+        if not self._is_committed:
+            chosen = frames.take((frames.end > start) & frames.has_data & (frames.flags != Flag.ACK))
+            shift = np.full(len(chosen.begin), -int(index.offset), np.int64)
+            yield Rows(chosen, shift, np.frombuffer(content, np.uint8))
+            yield begun(index.framing, ByteOffset(int(frames.end[-1])))
+            return
+        wanted = replays(index, frames, max(start, index.offset))
+        low = min((replay.begin for replay in wanted.values()), default=index.offset)
+        is_near = index.offset - low <= AHEAD_BYTES_MAX
+        ahead = await self._bytes(low, index.offset) if wanted and is_near else b""
+
+        def near(begin: int, end: int) -> Iterator[bytes]:
+            yield ahead[begin - low : end - low]
+
+        read: Read = near if is_near else self._far(asyncio.get_running_loop())
+        found = committed(index, frames, content, read, start, bytes_max=REPLAY_BYTES_MAX)
+        while True:
+            rows = _following(found) if is_near else await asyncio.to_thread(_following, found)
+            yield rows
+            if isinstance(rows, ProducerIndex):
+                return
+
+    async def _bytes(self, begin: int, end: int) -> bytes:
+        return b"".join([chunk.data async for chunk in self._read(begin, end)])
+
+    def _read(self, begin: int, end: int) -> AsyncGenerator[Chunk]:
+        """Bytes that are known to be committed."""
+        return self._journals.read(self.journal, begin, end=end, is_whole=True, patience=self._patience)
+
+    def _far(self, loop: asyncio.AbstractEventLoop) -> Read:
+        """Reads bytes from another thread than the loop's."""
+
+        def read(begin: int, end: int) -> Iterator[bytes]:
+            chunks = self._read(begin, end)
+            try:
+                while True:
+                    chunk = asyncio.run_coroutine_threadsafe(anext(chunks, None), loop).result()
+                    if chunk is None:
+                        return
+                    yield chunk.data
+            finally:
+                asyncio.run_coroutine_threadsafe(chunks.aclose(), loop)
+
+        return read
+
+
+class _Span:
+    """Counts what was given since an offset up to which everything was."""
+
+    def __init__(self, here: Position) -> None:
+        self.here = Position(here.offset, here.create_revision)
+        self._skip = here.delivered
+        """Messages that the reader of the kept position has had already."""
+        self._count = 0
+
+    def messages(self, journal: str, framing: Framing, rows: Rows) -> list[Message]:
+        """The messages of `rows` that were not given before."""
+        skipped = min(self._skip, len(rows.frames.begin))
+        self._skip -= skipped
+        first, self._count = self._count + skipped, self._count + len(rows.frames.begin)
+        frames, shift = rows.frames.take(np.arange(skipped, len(rows.frames.begin))), rows.shift[skipped:]
+        is_json, raw = framing.kind is Kind.JSON_LINES, rows.raw.data
+        head = 0 if is_json else HEADER.size + np.where(frames.clock != 0, UUID_BYTES, 0)
+        begins, ends = frames.begin + shift + head, frames.end + shift - (1 if is_json else 0)
+        offset, create_revision, _ = self.here
+        columns = (*(frames[:5]), begins, ends)
+        return [
+            Message(
+                journal=journal,
+                value=bytes(raw[low:high]),
+                offset=begin,
+                end=end,
+                id=MessageId(ProducerId(producer), Clock(clock), flags),
+                position=Position(offset, create_revision, number),
+                framing=framing,
+            )
+            for number, (begin, end, producer, clock, flags, low, high) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True), first + 1
+            )
+        ]
+
+    def passed(self, offset: int) -> Position:
+        """Everything that is committed at or below `offset` was given; returns the position there."""
+        if offset > self.here.offset:
+            self.here, self._count = Position(offset, self.here.create_revision), 0
+        return Position(*self.here[:2], self._count + self._skip)
+
+
+def _following(found: Generator[Rows, None, ProducerIndex]) -> Rows | ProducerIndex:
+    """The next rows, or the index at the end."""
+    try:
+        return next(found)
+    except StopIteration as ended:
+        index: ProducerIndex = ended.value
+        return index
+
+
+def _may_have_frame(framing: Framing, content: bytearray, looked: int) -> bool:
+    """Whether a frame may end in `content`; a long message comes in hundreds of pieces.
+
+    Args:
+        looked: in so many first bytes no line ends.
+    """
+    if len(content) > FRAME_BYTES_MAX:
+        return True  # The search for its end refuses it.
+    if framing.kind is Kind.JSON_LINES:
+        return content.find(b"\n", looked) >= 0
+    is_known = len(content) >= HEADER.size and content.startswith(MAGIC)
+    return not is_known or len(content) >= HEADER.size + int(HEADER.unpack_from(content)[1])

@@ -1,0 +1,1 @@
+"""Publish: messages from a program into journals, each once for readers of committed messages."""

@@ -1,0 +1,221 @@
+"""Lanes: the messages of one publisher on their way, in each journal in order, one append at a time.
+
+IDLE --put--> SENDING --the last append is answered--> IDLE. What is ready leaves as one append. If its
+outcome is not known, the same bytes are appended again until they are acknowledged or `patience` is over: a
+reader drops the second copy by its clocks. The next append waits for that. If it overtook a lost one, readers
+would drop the messages of the lost one, whose clocks are smaller, as duplicates. Units: bytes, seconds.
+Source: pipelines.18; docs/adr/0201.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+from broadsheet.base.backoff import Backoff
+from broadsheet.base.time import MILLISECOND, SECOND, Duration, in_seconds
+from broadsheet.errors import BroadsheetError, NotFound, ShuttingDown, Unknown, is_passing
+from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
+from broadsheet.journal.core.spec import framing_of
+from broadsheet.journal.messages import JournalInfo
+from broadsheet.message.framing import JSON_LINES
+from broadsheet.message.publisher import Intent
+from broadsheet.runtime.waiting_line import WaitingLine
+
+APPEND_BYTES: Final = 1 << 20
+"""An append takes messages up to this size together; a larger message is an append by itself."""
+PAUSE_MIN: Final = Duration(20 * MILLISECOND)
+PAUSE_MAX: Final = Duration(SECOND)
+
+
+WAITING_BYTES_MAX: Final = 16 << 20
+"""Bytes of messages that may wait for their journals; above them callers wait."""
+LANES_MAX: Final = 10_000
+"""Journals that are remembered; of the idle ones, those that were looked up first are looked up again."""
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
+"""Runs a task that ends with the client."""
+
+
+class Waiting(NamedTuple):
+    """A message that is not acknowledged yet."""
+
+    content: bytes
+    give_up: float
+    """When its time is over, by the loop's clock."""
+    done: "asyncio.Future[None]"
+
+
+class Lane:
+    """The way to one journal."""
+
+    def __init__(
+        self,
+        journals: Journals,
+        info: JournalInfo,
+        *,
+        patience: float,
+        spawn: Spawn,
+        freed: Callable[[int], None],
+    ) -> None:
+        """Append to the journal of `info`, and to no later one of its name; arguments as `Lanes`.
+
+        Args:
+            freed: is told how many bytes do not wait any more.
+        """
+        self.name, self.revision = info.name, info.create_revision
+        self.framing = framing_of(info.spec) or JSON_LINES
+        self.is_gone = False
+        """Whether the journal was deleted."""
+        self._journals, self._patience, self._spawn, self._freed = journals, patience, spawn, freed
+        self._waiting: deque[Waiting] = deque()
+        self._is_sending = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._is_sending
+
+    def put(self, content: bytes) -> "asyncio.Future[None]":
+        """Append `content` behind everything that was put before; must be called as it was stamped.
+
+        Returns:
+            A future that ends when the content is durable, or with the error that ended its way: a `Refused`
+            if it is certainly not in the journal, `Unknown` if it may be.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = Waiting(content, loop.time() + self._patience, loop.create_future())
+        self._waiting.append(waiting)
+        if not self._is_sending:
+            self._is_sending = True
+            self._spawn(self._send(), f"lane.{self.name}")
+        return waiting.done
+
+    async def _send(self) -> None:
+        """Append what waits until nothing does."""
+        batch: list[Waiting] = []
+        try:
+            await asyncio.sleep(0)  # What is put in this turn of the loop leaves together.
+            while self._waiting:
+                batch = self._take()
+                try:
+                    await self._append(b"".join([each.content for each in batch]), batch[0].give_up)
+                except (BroadsheetError, OSError) as error:
+                    self.is_gone |= isinstance(error, NotFound)
+                    self._answer(batch, error)
+                else:
+                    self._answer(batch, None)
+        except asyncio.CancelledError:
+            self._answer(batch, Unknown(f"the client was closed while it appended to {self.name}"))
+            unsent = ShuttingDown(f"the client was closed before this was sent to {self.name}")
+            self._answer(list(self._waiting), unsent)
+            self._waiting.clear()
+            raise
+        finally:
+            self._is_sending = False
+
+    def _take(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        size = 0
+        while self._waiting and (not batch or size + len(self._waiting[0].content) <= APPEND_BYTES):
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].content)
+        return batch
+
+    def _answer(self, batch: list[Waiting], error: Exception | None) -> None:
+        self._freed(sum(len(each.content) for each in batch))
+        for each in batch:
+            if each.done.done():
+                continue  # Its caller was cancelled.
+            if error is None:
+                each.done.set_result(None)
+            else:
+                each.done.set_exception(error)
+                each.done.exception()  # A transaction looks at it when it ends, or not at all.
+        batch.clear()
+
+    async def _append(self, content: bytes, give_up: float) -> None:
+        """Append `content` once, or several times if the outcome of the earlier tries is not known.
+
+        Raises:
+            Refused: none of the tries appended it. Unknown: one may have.
+        """
+        loop, backoff = asyncio.get_running_loop(), Backoff(PAUSE_MIN, PAUSE_MAX)
+        lost: Exception | None = None
+        while True:
+            left = max(give_up - loop.time(), in_seconds(PAUSE_MIN))
+            try:
+                await self._journals.append(
+                    self.name, content, create_revision=self.revision, timeout=min(TIMEOUT_SECONDS, left)
+                )
+            except (BroadsheetError, OSError) as error:
+                if isinstance(error, Unknown | OSError):
+                    lost = error
+                if not is_passing(error) or loop.time() + in_seconds(backoff.pause) >= give_up:
+                    if lost is None or lost is error:
+                        raise
+                    raise Unknown(
+                        f"{len(content)} bytes of messages may be in {self.name}: {lost}; then: {error}"
+                    ) from error
+            else:
+                return
+            await asyncio.sleep(in_seconds(backoff.next()))
+
+
+class Lanes:
+    """The ways to all journals of one publisher, and the room that they share."""
+
+    def __init__(self, journals: Journals, *, patience: float, spawn: Spawn) -> None:
+        """Append to `journals`.
+
+        Args:
+            patience: how many seconds a message may take, restarts of the node included.
+        """
+        self._journals, self._patience, self._spawn = journals, patience, spawn
+        self._lanes: dict[str, Lane] = {}
+        self._finding = asyncio.Lock()
+        """Held while a journal is looked up: two lanes to one journal would break its order."""
+        self._bytes = 0
+        self._room = WaitingLine()
+
+    async def lane(self, name: str) -> Lane:
+        """The way to a journal; the journal is looked up if it is new or was deleted.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        async with self._finding:
+            lane = self._lanes.get(name)
+            if lane is None or lane.is_gone:
+                info = await self._journals.get(name)
+                lane = self._lanes[name] = Lane(
+                    self._journals, info, patience=self._patience, spawn=self._spawn, freed=self._freed
+                )
+                self._thin(but=lane)
+            return lane
+
+    async def room(self) -> None:
+        """Return when another message may be put."""
+        while self._bytes > WAITING_BYTES_MAX:
+            await self._room.wait()
+
+    def put(self, lane: Lane, content: bytes) -> "asyncio.Future[None]":
+        """Append `content` as `Lane.put` does."""
+        self._bytes += len(content)
+        return lane.put(content)
+
+    def put_again(self, intent: Intent) -> None:
+        """Append an acknowledgement where its messages went, if that journal is still there."""
+        lane = self._lanes.get(intent.journal)
+        if lane is not None and lane.revision == intent.create_revision and not lane.is_gone:
+            self.put(lane, intent.content())
+
+    def _thin(self, *, but: Lane) -> None:
+        if len(self._lanes) > LANES_MAX:
+            idle = (name for name, lane in self._lanes.items() if lane.is_idle and lane is not but)
+            if (oldest := next(idle, None)) is not None:
+                del self._lanes[oldest]
+
+    def _freed(self, length: int) -> None:
+        self._bytes -= length
+        self._room.wake()

@@ -1,0 +1,268 @@
+"""A reader gives each committed message once, in one order, from any position that it ever gave.
+
+Source: pipelines.19.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import broadsheet
+from broadsheet.base.types import ByteOffset, JournalName, Revision
+from broadsheet.consume import reader as module
+from broadsheet.consume.message import Message
+from broadsheet.consume.reader import MessageReader
+from broadsheet.errors import InvalidArgument, NotFound
+from broadsheet.journal.client import ProducerIndex
+from broadsheet.journal.core.spec import FRAMING_LABEL, JournalSpec
+from broadsheet.journal.messages import Chunk, JournalInfo, JournalStatus
+from broadsheet.message import columns, producer_state
+from broadsheet.message.framing import FIXED, JSON_LINES, Framing, framed, scan
+from broadsheet.message.position import Position, positions_from_text, positions_to_text
+from broadsheet.message.producer_state import begun
+from broadsheet.message.spans import update
+from broadsheet.message.stored_index import encode
+from broadsheet.message.uuid import Clock, Flag, ProducerId, pack
+from simulator.checkers.sequencer import Sequencer
+from tests.journal.node_process import NodeProcess
+
+NAME, REVISION = JournalName("read/messages"), Revision(7)
+message = st.tuples(st.integers(1, 3), st.integers(1, 20), st.sampled_from([0, 1, 1, 1, 2]))
+
+
+def content_of(framing: Framing, messages: list[tuple[int, int, int]]) -> bytes:
+    return b"".join(
+        framed(
+            framing,
+            pack(ProducerId(producer), Clock(clock), flags),
+            b"" if flags == Flag.ACK else b'{"n":%d}' % n,
+        )
+        for n, (producer, clock, flags) in enumerate(messages)
+    )
+
+
+class NaiveJournals:
+    """One journal in memory, read in steps of some bytes; its index points are at `points`."""
+
+    def __init__(self, framing: Framing, content: bytes, *, step: int = 1 << 20, point: int = 0) -> None:
+        self.framing, self.content, self.step, self.point = framing, content, step, point
+        self.read_bytes = 0
+
+    async def get(self, _name: str) -> JournalInfo:
+        spec = JournalSpec(name=NAME, labels={FRAMING_LABEL: self.framing.kind.value})
+        return JournalInfo(spec, REVISION, REVISION)
+
+    async def end(self, _name: str, *, timeout: float) -> int:
+        assert timeout > 0
+        return len(self.content)
+
+    async def status(self, _name: str) -> JournalStatus:
+        return JournalStatus(name=NAME, state="open", create_revision=REVISION, begin=ByteOffset(0))
+
+    async def producer_index(self, _name: str, offset: int) -> ProducerIndex:
+        index = update(begun(self.framing), self.content[: min(self.point, offset)])
+        return ProducerIndex(offset=index.offset, encoded=encode(index, previous=0)[0])
+
+    async def read(
+        self, _name: str, offset: int, *, end: int | None = None, **options: Any
+    ) -> AsyncGenerator[Chunk]:
+        assert options.get("create_revision", REVISION) == REVISION
+        stop = len(self.content) if end is None else end
+        for at in range(offset, stop, self.step):
+            data = self.content[at : min(stop, at + self.step)]
+            self.read_bytes += len(data)
+            yield Chunk(offset=ByteOffset(at), data=data)
+
+
+async def read(journals: NaiveJournals, start: Any = "earliest", **options: Any) -> list[Message]:
+    reader = MessageReader(journals, NAME, start, **options)  # type: ignore[arg-type]
+    return [each async for each in reader]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([JSON_LINES, FIXED]), st.lists(message, max_size=30), st.booleans(), st.data())
+async def test_from_any_position_it_gives_what_the_naive_sequencer_commits(
+    framing: Framing, messages: list[tuple[int, int, int]], is_rising: bool, data: st.DataObject
+) -> None:
+    """Any index point, any size of reads and blocks, any memory, and a second reader from any position."""
+    if is_rising:  # As producers do: many transactions, few duplicates.
+        messages = [(producer, n + 1, flags) for n, (producer, _, flags) in enumerate(messages)]
+    content = content_of(framing, messages)
+    sequencer, expected = Sequencer(begun(framing)), []
+    for frame in scan(framing, content, ByteOffset(0)):
+        expected += [each.begin for each in sequencer.step(frame)[1] if each.has_data]
+    drawn = st.sampled_from([1, 100, 300, 1 << 20])
+    with pytest.MonkeyPatch.context() as patch:
+
+        def journals() -> NaiveJournals:
+            for limit in ("BLOCK_BYTES", "AHEAD_BYTES_MAX", "REPLAY_BYTES_MAX", "THIN_BYTES"):
+                patch.setattr(module, limit, data.draw(drawn))
+            step = data.draw(st.sampled_from([1, 37, 5000]))
+            return NaiveJournals(framing, content, step=step, point=data.draw(st.integers(0, len(content))))
+
+        found = await read(journals())
+        assert [each.offset for each in found] == expected
+        at = data.draw(st.integers(0, len(found)))
+        if at:
+            rest = await read(journals(), found[at - 1].position)
+            assert [each.offset for each in rest] == expected[at:]
+            again = data.draw(st.integers(0, len(rest)))
+            if again:
+                last = await read(journals(), rest[again - 1].position)
+                assert [each.offset for each in last] == expected[at + again :]
+    for each in found:
+        producer, clock, flags = messages[json.loads(each.value)["n"]]
+        assert each.id == (producer, clock, flags)
+        body = b'{"n":%d}' % each.json()["n"]
+        assert content[each.offset : each.end] == framed(framing, pack(*each.id), body)
+
+
+async def test_a_reader_that_stopped_goes_on_where_it_was() -> None:
+    """A program catches an error of its own, and iterates again."""
+    journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 0) for n in range(10)]))
+    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+    found = []
+    for _ in range(4):
+        async for each in reader:
+            found.append(each.json()["n"])
+            if len(found) % 3 == 0:
+                break
+
+    assert found == list(range(10))
+    assert reader.position == Position(len(journals.content), REVISION)
+
+
+async def test_a_position_passes_what_gives_no_message() -> None:
+    """A journal that only has pending messages for hours is not read from its begin after each restart."""
+    journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, n + 1, 1) for n in range(1000)]))
+    reader = MessageReader(journals, NAME)  # type: ignore[arg-type]
+
+    assert [each async for each in reader] == []
+    assert reader.position == Position(len(journals.content), REVISION)
+
+
+@pytest.mark.parametrize("framing", [JSON_LINES, FIXED])
+async def test_a_long_message_is_not_searched_again_with_each_piece(
+    framing: Framing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 MiB in pieces of 16 KiB, 512 pieces, each search would look at everything that has come."""
+    body = b'{"n":"%s"}' % (b"x" * (8 << 20))
+    content = framed(framing, pack(ProducerId(1), Clock(160), Flag.OUTSIDE), body)
+    looks: list[int] = []
+    frames_of = columns.frames_of
+
+    def counted(framing: Framing, content: bytes, base: int) -> Any:
+        looks.append(len(content))
+        return frames_of(framing, content, base)
+
+    monkeypatch.setattr(module, "frames_of", counted)
+    (found,) = await read(NaiveJournals(framing, content, step=16 << 10))
+
+    assert len(found.json()["n"]) == 8 << 20
+    assert sum(looks) < 4 * len(content)
+
+
+async def test_uncommitted_reading_gives_everything_in_journal_order() -> None:
+    """Repetitions and what is pending or rolled back, but no acknowledgement."""
+    messages = [(1, 1, 1), (2, 1, 0), (2, 1, 0), (1, 2, 2), (3, 5, 1)]
+    journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, messages))
+
+    found = await read(journals, is_committed=False)
+    assert [each.json()["n"] for each in found] == [0, 1, 2, 4]
+    rest = await read(journals, found[1].position, is_committed=False)
+    assert [each.json()["n"] for each in rest] == [2, 4]
+
+
+async def test_a_start_that_means_nothing_is_refused() -> None:
+    """A position of a deleted journal would skip or repeat messages of the one that has its name now."""
+    journals = NaiveJournals(JSON_LINES, content_of(JSON_LINES, [(1, 1, 0)]))
+
+    with pytest.raises(NotFound, match="deleted and made again"):
+        await read(journals, Position(0, REVISION - 1))
+    with pytest.raises(InvalidArgument, match="'newest': 'earliest', 'latest'"):
+        await read(journals, "newest")
+    with pytest.raises(InvalidArgument, match="0 or more"):
+        await read(journals, -1)
+
+
+def test_positions_are_kept_as_text() -> None:
+    """In a register, a file or a database."""
+    positions = {"b/two": Position(12, 3, 1), "a/one": Position(0, 1)}
+
+    assert positions_from_text(positions_to_text(positions)) == positions
+    assert positions_to_text(positions) == positions_to_text(dict(reversed(positions.items())))
+    assert positions_from_text("") == {}
+    for wrong in ("12", '{"a/one": 12}', "[]", "{"):
+        with pytest.raises(InvalidArgument, match="positions are JSON"):
+            positions_from_text(wrong)
+
+
+async def test_what_a_node_has_dropped_is_dropped_by_its_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower of months would otherwise remember every producer that ever wrote (journals.30)."""
+    content = content_of(JSON_LINES, [(producer, 1, 0) for producer in range(1, 2000)])
+    kept: list[int] = []
+    thinned = producer_state.thinned
+
+    def seen(*given: Any) -> Any:
+        index = thinned(*given)
+        kept.append(len(index.states))
+        return index
+
+    class Pruning(NaiveJournals):
+        async def producer_index(self, _name: str, offset: int) -> ProducerIndex:
+            cut = content.rfind(b"\n", 0, offset) + 1
+            return ProducerIndex(
+                offset=cut, encoded=encode(begun(JSON_LINES, ByteOffset(cut)), previous=0)[0]
+            )
+
+    monkeypatch.setattr(module, "thinned", seen)
+    monkeypatch.setattr(module, "THIN_BYTES", 10_000)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 5_000)
+    found = await read(Pruning(JSON_LINES, content, step=1_000))
+
+    assert len(found) == 1999
+    assert len(kept) > 5
+    assert max(kept) == 0
+
+
+async def test_it_follows_a_journal_through_a_kill_of_the_node(tmp_path: Path) -> None:
+    """A follower waits at the end, sees what comes, each once, and survives the node's restart."""
+    node = NodeProcess(tmp_path)
+    assert await node.start()
+    labels = {FRAMING_LABEL: "json-lines"}
+    async with broadsheet.connect(node.address) as client, client.publisher() as publisher:
+        await client.journals.create("follow/one", labels=labels)
+        await publisher.publish_many("follow/one", [{"n": n} for n in range(3)])
+        reader = client.messages("follow/one", block=True)
+        found = []
+        async for each in reader:
+            found.append(each.json()["n"])
+            if found[-1] == 2:
+                break
+        late = client.messages("follow/one", "latest", block=True)
+        batches = late.batches()
+        first = asyncio.ensure_future(anext(batches))
+        async with asyncio.timeout(10):
+            while late.position is None:  # noqa: ASYNC110 - its own event would be one for this test.
+                await asyncio.sleep(0.001)
+        await publisher.publish("follow/one", {"n": 3})
+        async for each in reader:
+            found.append(each.json()["n"])
+            break
+        assert found == [0, 1, 2, 3]
+        assert [each.json()["n"] for each in await first] == [3]
+        await batches.aclose()
+    node.kill()
+    assert await node.start()
+    async with broadsheet.connect(node.address) as client, client.publisher() as publisher:
+        await publisher.publish("follow/one", {"n": 4})
+        assert reader.position is not None
+        rest = [each.json()["n"] async for each in client.messages("follow/one", reader.position)]
+        assert rest == [4]
+    node.kill()

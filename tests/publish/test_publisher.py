@@ -1,0 +1,448 @@
+"""What is published is seen once, transactions whole or not at all, whoever dies and whatever is lost.
+
+Source: pipelines.18.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import broadsheet
+from broadsheet.client import Client
+from broadsheet.errors import (
+    BroadsheetError,
+    ConfigError,
+    Fenced,
+    InvalidArgument,
+    LocalProtocolError,
+    NotFound,
+    Throttled,
+    Unknown,
+)
+from broadsheet.journal.client import Journals
+from broadsheet.journal.core.spec import FRAMING_LABEL
+from broadsheet.message.mapping import fnv1a32
+from broadsheet.message.position import Position
+from broadsheet.ports import Random
+from broadsheet.publish import lanes
+from broadsheet.publish.publisher import MessagePublisher
+from broadsheet.runtime.entropy import Entropy
+from broadsheet.runtime.time import SystemTime
+from tests.journal.node_process import NodeProcess
+
+JSON = {FRAMING_LABEL: "json-lines"}
+LINES, OTHER, FIXED, COMMITS = "out/lines", "out/other", "out/fixed", "out/commits"
+
+
+@asynccontextmanager
+async def served(root: Path) -> AsyncIterator[tuple[NodeProcess, Client]]:
+    """A node with three output journals, and a client of it."""
+    node = NodeProcess(root)
+    assert await node.start()
+    try:
+        async with broadsheet.connect(node.address) as client:
+            for name, labels in ((LINES, JSON), (OTHER, JSON), (FIXED, {FRAMING_LABEL: "fixed"})):
+                await client.journals.create(name, labels=labels)
+            yield node, client
+    finally:
+        node.kill()
+
+
+async def seen(client: Client, journal: str = LINES) -> list[Any]:
+    return [each.json() for each in await messages(client, journal)]
+
+
+async def messages(client: Client, journal: str) -> list[Any]:
+    return [each async for each in client.messages(journal)]
+
+
+async def transact(publisher: MessagePublisher, *published: tuple[str, object]) -> None:
+    """One transaction of messages `{"n": ...}`."""
+    async with publisher.transaction() as transaction:
+        for journal, n in published:
+            await transaction.publish(journal, {"n": n})
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+async def test_what_is_published_is_seen_once_and_in_order(tmp_path: Path) -> None:
+    """Every kind of message, to one journal and by key to several, alone and many at once."""
+    async with served(tmp_path) as (_, client):
+        async with client.publisher() as publisher:
+            await publisher.publish(LINES, {"n": 0})
+            await publisher.publish(LINES, '{"n": 1}')
+            await publisher.publish(LINES, memoryview(b'{"n": 2}'))
+            await publisher.publish(LINES, Point(3))
+            await publisher.publish_many(LINES, [{"n": n} for n in range(4, 2000)])
+            await asyncio.gather(*(publisher.publish(OTHER, {"n": n}) for n in range(500)))
+            await publisher.publish(FIXED, b"\x00any bytes")
+            for n in range(40):
+                await publisher.publish([OTHER, LINES], {"key": n}, key=str(n))
+
+        found = await seen(client)
+        assert found[:4] == [{"n": 0}, {"n": 1}, {"n": 2}, {"x": 3}]
+        assert found[4:2000] == [{"n": n} for n in range(4, 2000)]
+        assert (await seen(client, OTHER))[:500] == [{"n": n} for n in range(500)]
+        assert [each.value for each in await messages(client, FIXED)] == [b"\x00any bytes"]
+        by_key = [n for n in range(40) if fnv1a32(b"%d" % n) % 2 == 0]
+        assert [each["key"] for each in found[2000:]] == by_key
+        uuids = [each.uuid for each in await messages(client, LINES)]
+        assert len(dict.fromkeys(uuids)) == len(uuids)
+        await client.journals.create("out/copy", labels=JSON)
+        await client.journals.append("out/copy", (await messages(client, LINES))[0].value + b"\n")
+        (copied,) = await messages(client, "out/copy")
+        assert copied.uuid == uuids[0], "a line that is copied as it is keeps its UUID"
+
+
+async def test_a_transaction_is_seen_whole_or_never(tmp_path: Path) -> None:
+    """Nothing before its end, all of it behind it, and nothing of one that was rolled back."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS) as publisher:
+        for number in range(3):
+            async with publisher.transaction() as transaction:
+                await transaction.publish(LINES, {"n": number})
+                await transaction.publish_many(OTHER, [{"n": number}, {"n": number}])
+                assert len(await seen(client)) == number
+        with pytest.raises(NotFound):
+            await transact(publisher, (LINES, "rolled back"), ("out/nothing", "not there"))
+        async with publisher.transaction() as transaction:
+            await transaction.publish(LINES, {"n": "rolled back by hand"})
+            transaction.roll_back()
+            with pytest.raises(LocalProtocolError, match="has ended"):
+                await transaction.publish(LINES, {"n": "late"})
+        with pytest.raises(LocalProtocolError, match="has ended"):
+            await transaction.commit()
+        async with publisher.transaction() as transaction:
+            await transaction.publish(LINES, {"n": 3})
+            await transaction.commit()
+
+        assert await seen(client) == [{"n": n} for n in range(4)]
+        assert await seen(client, OTHER) == [{"n": n} for n in range(3) for _ in range(2)]
+        index = await client.journals.producer_index(LINES, 0)
+        assert index.offset == 0
+
+
+async def test_a_newer_publisher_fences_the_one_before(tmp_path: Path) -> None:
+    """Two programs run by mistake: what the older one has open is never committed."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS) as old:
+        async with old.transaction() as transaction:
+            await transaction.publish(LINES, {"n": 0})
+            transaction.positions["in/raw"] = Position(77, 1, 2)
+        open_one = old.transaction()
+        await open_one.publish(LINES, {"n": "zombie"})
+        async with client.publisher(COMMITS) as new:
+            assert new.positions == {"in/raw": Position(77, 1, 2)}
+            with pytest.raises(Fenced) as raised:
+                await open_one.commit()
+            assert "is not committed" in raised.value.__notes__[0]
+            with pytest.raises(LocalProtocolError, match="is not committed"):
+                old.transaction()
+            async with new.transaction() as transaction:
+                transaction.positions["in/other"] = Position(5, 2)  # Nothing but what was consumed.
+        async with client.publisher(COMMITS) as last:
+            assert last.positions == {"in/raw": Position(77, 1, 2), "in/other": Position(5, 2)}
+
+        assert await seen(client) == [{"n": 0}]
+
+
+CRASHING = """
+import asyncio, sys
+import broadsheet
+async def main(address):
+    async with broadsheet.connect(address) as client, client.publisher("out/commits") as publisher:
+        for number in range(100):
+            async with publisher.transaction() as transaction:
+                await transaction.publish("out/lines", {"n": number})
+                await transaction.publish("out/other", {"n": number})
+            print(number, flush=True)
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("label", ["sink.commit.deciding", "sink.commit.decided", "sink.commit.acknowledged"])
+async def test_the_next_publisher_finishes_what_one_that_died_had_committed(
+    tmp_path: Path, label: str
+) -> None:
+    """Kill -9 before the decision, after it, and between the acknowledgements of two journals."""
+    async with served(tmp_path) as (node, client):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            CRASHING,
+            node.address,
+            stdout=subprocess.PIPE,
+            env={"BROADSHEET_FAILPOINT": f"{label}:3", "PATH": ""},
+        )
+        told = (await process.communicate())[0].split()
+        assert process.returncode == -9
+        async with client.publisher(COMMITS):
+            pass
+
+        lines, others = await seen(client), await seen(client, OTHER)
+        assert lines == others, "whole, or not at all"
+        assert len(told) <= len(lines) <= len(told) + 1
+        assert lines == [{"n": n} for n in range(len(lines))]
+
+
+async def test_what_was_acknowledged_stands_after_kills_of_the_node(tmp_path: Path) -> None:
+    """Five kills of the node under publishes and transactions of one publisher that goes on."""
+    done: dict[str, list[int]] = {LINES: [], OTHER: []}
+    async with served(tmp_path) as (node, client):
+        publishing = asyncio.Event()
+
+        async def outside(publisher: MessagePublisher) -> None:
+            while len(done[LINES]) < 400 or not publishing.is_set():
+                await publisher.publish(LINES, {"n": len(done[LINES])})
+                done[LINES].append(len(done[LINES]))
+
+        async def inside(publisher: MessagePublisher) -> None:
+            while not publishing.is_set():
+                async with publisher.transaction() as transaction:
+                    await transaction.publish(OTHER, {"n": len(done[OTHER])})
+                done[OTHER].append(len(done[OTHER]))
+
+        (tmp_path / "node.toml").write_text(
+            (tmp_path / "node.toml").read_text().replace('127.0.0.1:0"\n[http]', f'{node.address}"\n[http]')
+        )
+        async with client.publisher(COMMITS) as publisher, asyncio.TaskGroup() as group:
+            group.create_task(outside(publisher))
+            group.create_task(inside(publisher))
+            for _ in range(5):
+                await asyncio.sleep(0.3)
+                node.kill()
+                assert await node.start()
+            publishing.set()
+
+        assert await seen(client) == [{"n": n} for n in done[LINES]]
+        assert await seen(client, OTHER) == [{"n": n} for n in done[OTHER]]
+        assert len(done[OTHER]) > 5
+
+
+class Lossy:
+    """Journals some of whose appends lose their answers, before or after they took effect."""
+
+    def __init__(self, journals: Journals, fate: Callable[[bytes], bool | None]) -> None:
+        self._journals, self._fate = journals, fate
+
+    async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+        fate = self._fate(content)
+        if fate is None:
+            return await self._journals.append(name, content, **options)
+        if fate:
+            await self._journals.append(name, content, **options)
+        raise Unknown("the answer was lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journals, name)
+
+
+def publisher_over(journals: Any, commits: str = "", *, patience: float = 5.0) -> MessagePublisher:
+    random: Random = Entropy()("publisher")
+    tasks: dict[asyncio.Task[None], None] = {}
+
+    def spawn(work: Any, _name: str) -> None:
+        tasks[asyncio.get_running_loop().create_task(work)] = None
+
+    return MessagePublisher(
+        journals, commits, patience=patience, time=SystemTime(), random=random, spawn=spawn
+    )
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_a_message_whose_answer_is_lost_is_seen_once(tmp_path: Path, *, took_effect: bool) -> None:
+    """Every third answer is lost, of messages, of decisions and of acknowledgements."""
+    counts = {"all": 0}
+
+    def fate(_content: bytes) -> bool | None:
+        counts["all"] += 1
+        return took_effect if counts["all"] % 3 == 0 else None
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Lossy(client.journals, fate), COMMITS) as publisher:
+            for number in range(30):
+                await publisher.publish(LINES, {"n": number})
+                async with publisher.transaction() as transaction:
+                    await transaction.publish(OTHER, {"n": number})
+
+        assert await seen(client) == [{"n": n} for n in range(30)]
+        assert await seen(client, OTHER) == [{"n": n} for n in range(30)]
+        assert counts["all"] > 150
+
+
+async def test_a_lost_append_does_not_come_back_behind_a_later_one(tmp_path: Path) -> None:
+    """The patience ends, the caller is told that it may be there, and goes on: a late copy is a duplicate."""
+    kept: list[bytes] = []
+
+    def fate(content: bytes) -> bool | None:
+        if b'"late"' in content:
+            kept.append(content)
+            return False
+        return None
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Lossy(client.journals, fate), COMMITS, patience=0.3) as publisher:
+            with pytest.raises(Unknown):
+                await publisher.publish(LINES, {"n": "late"})
+            await publisher.publish(LINES, {"n": 1})
+            with pytest.raises(Unknown):
+                await transact(publisher, (OTHER, 1), (LINES, "late"))
+            await transact(publisher, (OTHER, 2))
+        assert len(dict.fromkeys(kept)) == 2
+        for content in dict.fromkeys(kept):
+            await client.journals.append(LINES, content)
+
+        assert await seen(client) == [{"n": 1}]
+        assert await seen(client, OTHER) == [{"n": 2}]
+
+
+async def test_a_journal_that_was_made_again_gets_nothing_of_an_older_transaction(tmp_path: Path) -> None:
+    """Its first messages are gone: the rest alone must not be committed."""
+    async with served(tmp_path) as (_, client), client.publisher(COMMITS) as publisher:
+        transaction = publisher.transaction()
+        await transaction.publish(LINES, {"n": "gone"})
+        await asyncio.wait(list(transaction._on_way))
+        await client.journals.delete(LINES)
+        await client.journals.create(LINES, labels=JSON)
+        await transaction.publish(LINES, {"n": "alone"})
+        with pytest.raises(NotFound):
+            await transaction.commit()
+        await publisher.publish(LINES, {"n": 1})
+
+        assert await seen(client) == [{"n": 1}]
+
+
+async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a fast program holds all that it has published in memory while the node is slow."""
+    monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 100_000)
+    gate = asyncio.Event()
+
+    class Slow:
+        def __init__(self, journals: Journals) -> None:
+            self._journals = journals
+
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            await gate.wait()
+            return await self._journals.append(name, content, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._journals, name)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Slow(client.journals)) as publisher:
+            many = [{"n": n, "padding": "x" * 1000} for n in range(500)]
+            task = asyncio.ensure_future(publisher.publish_many(LINES, many))
+            await asyncio.sleep(0.1)
+            assert 100_000 < publisher._lanes._bytes < 110_000
+            gate.set()
+            await task
+            assert publisher._lanes._bytes == 0
+
+        assert [each["n"] for each in await seen(client)] == list(range(500))
+
+
+async def test_a_refusal_that_passes_is_waited_for(tmp_path: Path) -> None:
+    """A node that is full for a second must not fail a transaction of an hour."""
+    refusals = iter(range(5))
+
+    class Full:
+        def __init__(self, journals: Journals) -> None:
+            self._journals = journals
+
+        async def append(self, name: str, content: bytes = b"", **options: Any) -> Any:
+            if name == LINES and next(refusals, None) is not None:
+                raise Throttled("the log is full")
+            return await self._journals.append(name, content, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._journals, name)
+
+    async with served(tmp_path) as (_, client):
+        async with publisher_over(Full(client.journals)) as publisher:
+            await publisher.publish(LINES, {"n": 1})
+
+        assert await seen(client) == [{"n": 1}]
+        with pytest.raises(StopIteration):
+            next(refusals)
+
+
+async def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    """Each with its values and what to do, before anything is stamped or sent."""
+    async with served(tmp_path) as (_, client):
+        unentered = client.publisher()
+        with pytest.raises(LocalProtocolError, match="enter it with"):
+            await unentered.publish(LINES, {"n": 1})
+        async with client.publisher() as publisher:
+            for wrong, text in ((["a"], "one object"), ("[1]", "one object"), (b"{\n}", "one line")):
+                with pytest.raises(InvalidArgument, match=text):
+                    await publisher.publish(LINES, wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match="not JSON"):
+                await publisher.publish(LINES, {"n": object()})
+            with pytest.raises(InvalidArgument, match="reserved for the UUID"):
+                await publisher.publish(LINES, {"_meta": {"uuid": "mine"}})
+            with pytest.raises(InvalidArgument, match="fixed frames takes bytes"):
+                await publisher.publish(FIXED, {"n": 1})
+            with pytest.raises(InvalidArgument, match="name one, or several with a key"):
+                await publisher.publish([LINES, OTHER], {"n": 1})
+            with pytest.raises(InvalidArgument, match="name one, or several with a key"):
+                await publisher.publish([], {"n": 1}, key="k")
+            with pytest.raises(InvalidArgument, match="leave the key out"):
+                await publisher.publish(LINES, {"n": 1}, key="k")
+            with pytest.raises(NotFound):
+                await publisher.publish("out/nothing", {"n": 1})
+            with pytest.raises(InvalidArgument, match=r"name one, client\.publisher"):
+                publisher.transaction()
+        with pytest.raises(LocalProtocolError, match="was closed"):
+            await publisher.publish(LINES, {"n": 1})
+        with pytest.raises(LocalProtocolError, match="entered before"):
+            await publisher.__aenter__()
+        async with client.publisher(COMMITS) as publisher:
+            with pytest.raises(InvalidArgument, match="the publisher's commit journal"):
+                await publisher.publish(COMMITS, {"n": 1})
+            async with publisher.transaction() as transaction:
+                with pytest.raises(LocalProtocolError, match="end it first"):
+                    publisher.transaction()
+                with pytest.raises(InvalidArgument):
+                    await transaction.publish_many(LINES, [{"n": 1}, {"n": object()}])
+        await publisher_is_refused(client)
+
+        assert [await seen(client, name) for name in (LINES, OTHER, FIXED)] == [[], [], []]
+
+
+async def publisher_is_refused(client: Client) -> None:
+    """Commit journals of a Spark query, and journals that hold data, stay as they are."""
+    await client.journals.create("out/spark")
+    union = {"author": "f", "batch": "3", "query": "a-query", "at": "0"}
+    await client.journals.append("out/spark", b"{}\n", union=union)
+    await client.journals.create("out/data")
+    await client.journals.append("out/data", b"data\n")
+    for name, text in (("out/spark", "Spark query a-query"), ("out/data", "no query's registers")):
+        with pytest.raises(ConfigError, match=text):
+            async with client.publisher(name):
+                pass
+    assert (await client.journals.registers("out/spark")).values == union
+
+
+async def test_a_client_that_closes_ends_what_is_on_its_way(tmp_path: Path) -> None:
+    """Nobody waits for ever, and what was not sent is told as not sent."""
+    async with served(tmp_path) as (node, _):
+        client = broadsheet.connect(node.address)
+        await client.__aenter__()
+        publisher = await client.publisher().__aenter__()
+        await publisher.publish(LINES, {"n": 0})
+        node.kill()
+        first = asyncio.ensure_future(publisher.publish(LINES, {"n": 1}))
+        await asyncio.sleep(0.05)
+        second = asyncio.ensure_future(publisher.publish(LINES, {"n": 2}))
+        await asyncio.sleep(0.05)
+        await client.__aexit__(None, None, None)
+        for each in (first, second):
+            with pytest.raises(BroadsheetError, match="closed"):
+                await asyncio.wait_for(each, 5)
