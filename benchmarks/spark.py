@@ -30,8 +30,8 @@ from broadsheet.client_sync import connect_sync
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import FIXED, JSON_LINES, Framing
 from broadsheet.message.producer_state import begun
-from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import sequence
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import session, start
 from broadsheet.spark.encode import frames
@@ -60,15 +60,15 @@ def fill(journals: Any, name: str, framing: Framing, rows: range, file: Path | N
     """Append pending rows and their acknowledgements, one for each few MiB; returns all bytes."""
     journal = JournalName(name)
     journals.create(name, labels={"broadsheet.dev/framing": framing.kind.value})
-    publisher, everything = Publisher(ProducerId(rows.start + 1)), []
+    stamper, everything = Stamper(ProducerId(rows.start + 1)), []
     column = bodies(rows, framing)
     if file is not None:
         file.write_bytes(b"\n".join(column.to_pylist()) + b"\n")
     for at in range(0, len(column), ROWS_PER_APPEND):
         part = column.slice(at, ROWS_PER_APPEND)
-        first = publisher.reserve(journal, framing, len(part), WALL)
-        framed = frames(framing, part, publisher.producer, first, Flag.CONTINUE)
-        everything.append(framed + publisher.intents()[0].content())
+        first = stamper.reserve(journal, framing, len(part), WALL)
+        framed = frames(framing, part, stamper.producer, first, Flag.CONTINUE)
+        everything.append(framed + stamper.intents()[0].content())
         journals.append(name, everything[-1])
     return b"".join(everything)
 

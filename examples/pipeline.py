@@ -11,7 +11,7 @@ import time
 from broadsheet.base.time import WallTime
 from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import producer_from
 from broadsheet.spark import session, start
 
@@ -24,9 +24,9 @@ def main(address: str, checkpoint: str = CHECKPOINT) -> None:
         labels = {"broadsheet.dev/framing": "json-lines"}  # so that a batch reads only its own bytes
         client.journals.create(SOURCE, labels=labels, if_absent=True)
         client.journals.create(SQUARES, if_absent=True)
-        publisher = Publisher(producer_from(os.urandom(6)))
+        stamper = Stamper(producer_from(os.urandom(6)))
         wall = WallTime(time.time_ns())
-        content = b"".join(publisher.committed(JSON_LINES, b'{"n":%d}' % n, wall) for n in range(1000))
+        content = b"".join(stamper.committed(JSON_LINES, b'{"n":%d}' % n, wall) for n in range(1000))
         client.journals.append(SOURCE, content)
 
     spark = session("squares", master="local[2]")

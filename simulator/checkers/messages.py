@@ -1,9 +1,9 @@
 """Messages: what publishers sent, against what readers of committed messages were shown.
 
-C1: a message that was acknowledged, or whose transaction was, is shown once to everybody who reads later. One
-that was rolled back, or refused, is never shown; one whose outcome is unknown once or never. Messages of one
-publish or transaction stand in a journal in their order. A transaction is shown in all of its journals or in
-none, once a later publisher of its commit journal has taken over.
+P10: a message that was acknowledged, or whose transaction was, is shown once to everybody who reads later.
+One that was rolled back, or refused, is never shown; one whose outcome is unknown once or never. Messages of
+one publish or transaction stand in a journal in their order. A transaction is shown in all of its journals or
+in none, once a later publisher of its commit journal has taken over.
 """
 
 from collections.abc import Sequence
@@ -44,22 +44,22 @@ def _check_read(read: Operation, sent: Sequence[Operation]) -> None:
     places = {message: at for at, message in enumerate(shown)}
     if len(places) != len(shown):
         twice = next(message for at, message in enumerate(shown) if places[message] != at)
-        raise Violation(f"C1 {read.key}: message {twice} was shown twice to {read.client}")
+        raise Violation(f"P10 {read.key}: message {twice} was shown twice to {read.client}")
     for operation in sent:
         ids = _ids(operation).get(read.key, ())
         found = [places[message] for message in ids if message in places]
         if found != sorted(found):
-            raise Violation(f"C1 {read.key}: messages {ids} were shown in another order to {read.client}")
+            raise Violation(f"P10 {read.key}: messages {ids} were shown in another order to {read.client}")
         if operation.outcome is Outcome.REJECTED and found:
-            raise Violation(f"C1 {read.key}: of {ids}, which was rolled back, {read.client} was shown some")
+            raise Violation(f"P10 {read.key}: of {ids}, which was rolled back, {read.client} was shown some")
         was_before = operation.returned_at is not None and operation.returned_at < read.invoked_at
         if operation.outcome is Outcome.OK and was_before and len(found) != len(ids):
-            raise Violation(f"C1 {read.key}: of {ids}, which was acknowledged, {read.client} missed some")
+            raise Violation(f"P10 {read.key}: of {ids}, which was acknowledged, {read.client} missed some")
         if operation.name == "transact" and found and len(found) != len(ids):
-            raise Violation(f"C1 {read.key}: of transaction {ids} {read.client} was shown a part")
+            raise Violation(f"P10 {read.key}: of transaction {ids} {read.client} was shown a part")
     known = {message for operation in sent for message in _ids(operation).get(read.key, ())}
     if strange := [message for message in shown if message not in known]:
-        raise Violation(f"C1 {read.key}: nobody published {strange[0]}")
+        raise Violation(f"P10 {read.key}: nobody published {strange[0]}")
 
 
 def _check_prefixes(reads: Sequence[Operation]) -> None:
@@ -70,7 +70,7 @@ def _check_prefixes(reads: Sequence[Operation]) -> None:
     for read in reads:
         shown = _shown(read)
         if longest[read.key][: len(shown)] != shown:
-            raise Violation(f"C1 {read.key}: two readers were shown messages in two orders")
+            raise Violation(f"P10 {read.key}: two readers were shown messages in two orders")
 
 
 def _check_whole(
@@ -89,7 +89,7 @@ def _check_whole(
         seen = {journal for journal in ids if journal in last and set(ids[journal]) <= last[journal]}
         unseen = {journal for journal in ids if journal in last} - seen
         if seen and unseen:
-            raise Violation(f"C1: a transaction is shown in {sorted(seen)} and not in {sorted(unseen)}")
+            raise Violation(f"P10: a transaction is shown in {sorted(seen)} and not in {sorted(unseen)}")
 
 
 def _ids(operation: Operation) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 Clients append (small ones, in runs, streamed ones, at explicit offsets, with a register checked and set),
 read from the begin and from within, ask for registers, and compare. Half of the contents are messages of a
-publisher, in a journal that is framed: its stored producer indexes are compared with what its bytes say. R=1
+stamper, in a journal that is framed: its stored producer indexes are compared with what its bytes say. R=1
 with `fsynced`: the budget has crashes, power cuts and every refusal of the disk, no damage. Source:
 simulation.5; J1-J11.
 """
@@ -24,7 +24,7 @@ from broadsheet.keyspace.core.transaction import Limits
 from broadsheet.keyspace.local.keyspace import KeyspaceConfig
 from broadsheet.keyspace.local.role import KeyspaceRole
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import producer_from
 from broadsheet.ports import Random
 from broadsheet.runtime.identity import Identity
@@ -168,9 +168,7 @@ class _Client(NodeClient):
         super().__init__(context, run)
         self.ends: dict[str, int] = {}
         self.register: dict[str, str] = {}
-        self.publisher = Publisher(
-            producer_from(context.random("producer").getrandbits(48).to_bytes(6, "big"))
-        )
+        self.stamper = Stamper(producer_from(context.random("producer").getrandbits(48).to_bytes(6, "big")))
 
     async def work(self) -> None:
         """Until the run is over, then read everything once more."""
@@ -288,11 +286,11 @@ class _Client(NodeClient):
         body = b""
         while len(body) < length:
             if self.random.random() < 0.5:
-                body += self.publisher.committed(JSON_LINES, b'{"a": 1}', wall)
+                body += self.stamper.committed(JSON_LINES, b'{"a": 1}', wall)
             else:
-                body += self.publisher.pending(journal, JSON_LINES, b'{"b": 2}', wall)
+                body += self.stamper.pending(journal, JSON_LINES, b'{"b": 2}', wall)
             if self.random.random() < 0.3:
-                body += b"".join(intent.content() for intent in self.publisher.intents())
+                body += b"".join(intent.content() for intent in self.stamper.intents())
         return body + (body if self.random.random() < 0.1 else b"")  # Somebody sent it twice.
 
     async def _look(self, name: str) -> None:

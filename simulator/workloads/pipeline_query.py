@@ -1,7 +1,7 @@
 """Pipeline query: a query without Spark, with its lasting state, its workers and its drivers.
 
 `Query` holds what all processes share: the source's rows, and Spark's checkpoint as files that are written
-once. A worker runs one task after the other and holds one publisher, like a Python process of an executor. A
+once. A worker runs one task after the other and holds one stamper, like a Python process of an executor. A
 driver STARTs, plans, lets its tasks run (sometimes twice at once), commits, and goes on. It may die, sleep,
 be fenced or fail, and then a driver STARTs again. `sink.core` decides what is committed.
 Source: pipelines.6-10; docs/concepts/exactly-once.md.
@@ -19,7 +19,7 @@ from broadsheet.base.time import MILLISECOND, Duration
 from broadsheet.base.types import JournalName, NodeId
 from broadsheet.errors import LocalProtocolError, NotFound, Refused, Retry
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
 from broadsheet.runtime.host import Host
@@ -46,7 +46,7 @@ from broadsheet.sink.core.driver_events import (
     Report,
     StartAsked,
 )
-from broadsheet.sink.core.producers import HeldPublisher
+from broadsheet.sink.core.producers import HeldStamper
 from broadsheet.sink.core.records import BatchPlan, Fence
 from simulator.node_context import NodeContext
 from simulator.workload import Violation
@@ -155,7 +155,7 @@ class Worker:
         self.context, self.query = context, query
         self.caller = Caller(context, journals, Duration(query.knobs["timeout_ms"] * MILLISECOND))
         self.random = context.random("worker")
-        self.held = HeldPublisher()
+        self.held = HeldStamper()
         self.waiting: list[tuple[NodeId, RunTask]] = []
         self.known: dict[tuple[str, int, int], None] = {}
         """Orders that came: one that comes twice is one."""
@@ -192,7 +192,7 @@ class _Task:
 
     def __init__(self, worker: Worker, driver: NodeId, order: RunTask) -> None:
         self.worker, self.driver, self.order = worker, driver, order
-        self.publisher: Publisher | None = None
+        self.stamper: Stamper | None = None
         self.left: dict[str, list[bytes]] = {}
         self.attempts_left = worker.random.randrange(1, 10)
         if order.plan.is_committed(order.batch):
@@ -200,11 +200,11 @@ class _Task:
             worker.ended(driver, Ran(order.key))
             return
         context = worker.context
-        self.publisher = worker.held.take(order.plan, process=context.boot, new_producer=worker.new_producer)
+        self.stamper = worker.held.take(order.plan, process=context.boot, new_producer=worker.new_producer)
         for row in order.rows:
             journal = output_of(row)
             body = b'{"row":%d,"batch":%d,"fence":"%s"}' % (row, order.batch, order.plan.fence.encode())
-            content = self.publisher.pending(journal, JSON_LINES, body, context.time.wall())
+            content = self.stamper.pending(journal, JSON_LINES, body, context.time.wall())
             parts = self.left.setdefault(journal, [])
             if parts and worker.random.random() < 0.7:
                 parts[-1] += content
@@ -220,7 +220,7 @@ class _Task:
         self.worker.caller.ask("append", journal, partial(self._appended, journal), content=content)
 
     def _appended(self, journal: str, reply: Reply) -> None:
-        if self.publisher is None:
+        if self.stamper is None:
             return  # The task has failed meanwhile.
         if isinstance(reply.error, NotFound):
             self.worker.caller.ask("create", journal, lambda _: self._again(journal))
@@ -237,25 +237,25 @@ class _Task:
     def _again(self, journal: str) -> None:
         """A repetition is a duplicate by its clocks, wherever the first one lands."""
         self.attempts_left -= 1
-        if self.publisher is None:
+        if self.stamper is None:
             return
         if not self.attempts_left:
-            self.publisher = None
+            self.stamper = None
             self.worker.ended(self.driver, Ran(self.order.key, is_failed=True))
             return
         self.worker.context.timers.call_after(Duration(10 * MILLISECOND), partial(self._retry, journal))
 
     def _retry(self, journal: str) -> None:
-        if self.publisher is not None:
+        if self.stamper is not None:
             self._append(journal)
 
     def _finish_if_done(self) -> None:
-        if self.left or self.publisher is None:
+        if self.left or self.stamper is None:
             return
         passed("sink.task.appended")
-        publisher, self.publisher = self.publisher, None
-        intents = publisher.intents()
-        self.worker.held.keep(self.order.plan, publisher, intents, process=self.worker.context.boot)
+        stamper, self.stamper = self.stamper, None
+        intents = stamper.intents()
+        self.worker.held.keep(self.order.plan, stamper, intents, process=self.worker.context.boot)
         self.worker.ended(self.driver, Ran(self.order.key, tuple(intents)))
 
 

@@ -4,7 +4,7 @@ Each client publishes messages that commit by themselves, and transactions over 
 share one commit journal, so that they fence each other, again and again; some leave in the middle of a
 transaction or of its commit. Readers keep positions, and go on from them. Checked (`checkers/messages.py`):
 what was published is seen once, what was rolled back never, a transaction in all of its journals or in none,
-and a reader that goes on sees what one that began anew sees. Source: pipelines.6-10; C1; docs/adr/0201.
+and a reader that goes on sees what one that began anew sees. Source: pipelines.6-10; P10; docs/adr/0201.
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from broadsheet.consume import reader as module
 from broadsheet.consume.message import Message
 from broadsheet.consume.reader import MessageReader
 from broadsheet.errors import InvalidArgument, NotFound
-from broadsheet.journal.client import ProducerIndex
+from broadsheet.journal.client import EncodedIndex
 from broadsheet.journal.core.spec import FRAMING_LABEL, JournalSpec
 from broadsheet.journal.messages import Chunk, JournalInfo, JournalStatus
 from broadsheet.message import columns, producer_state
@@ -65,9 +65,9 @@ class NaiveJournals:
     async def status(self, _name: str) -> JournalStatus:
         return JournalStatus(name=NAME, state="open", create_revision=REVISION, begin=ByteOffset(0))
 
-    async def producer_index(self, _name: str, offset: int) -> ProducerIndex:
+    async def producer_index(self, _name: str, offset: int) -> EncodedIndex:
         index = update(begun(self.framing), self.content[: min(self.point, offset)])
-        return ProducerIndex(offset=index.offset, encoded=encode(index, previous=0)[0])
+        return EncodedIndex(offset=index.offset, encoded=encode(index, previous=0)[0])
 
     async def read(
         self, _name: str, offset: int, *, end: int | None = None, **options: Any
@@ -215,11 +215,9 @@ async def test_what_a_node_has_dropped_is_dropped_by_its_followers(monkeypatch: 
         return index
 
     class Pruning(NaiveJournals):
-        async def producer_index(self, _name: str, offset: int) -> ProducerIndex:
+        async def producer_index(self, _name: str, offset: int) -> EncodedIndex:
             cut = content.rfind(b"\n", 0, offset) + 1
-            return ProducerIndex(
-                offset=cut, encoded=encode(begun(JSON_LINES, ByteOffset(cut)), previous=0)[0]
-            )
+            return EncodedIndex(offset=cut, encoded=encode(begun(JSON_LINES, ByteOffset(cut)), previous=0)[0])
 
     monkeypatch.setattr(module, "thinned", seen)
     monkeypatch.setattr(module, "THIN_BYTES", 10_000)

@@ -29,8 +29,8 @@ from broadsheet.journal.set_aside import LOST_CLAIMS_MAX
 from broadsheet.keyspace.core.transaction import Delete
 from broadsheet.message.columns import frames_of
 from broadsheet.message.framing import JSON_LINES, Kind
-from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import sequence
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.stored_index import decode
 from broadsheet.message.uuid import MULTICAST, ProducerId
 from simulator.disk import SimDisk
@@ -298,7 +298,7 @@ async def test_committed_messages_behind_an_accepted_loss_can_be_read() -> None:
     spec = JournalSpec(
         name=NAME, fragment=FragmentSpec(length=1 << 10), labels={FRAMING_LABEL: Kind.JSON_LINES.value}
     )
-    done, opened = (Publisher(ProducerId(MULTICAST | number)) for number in (1, 2))
+    done, opened = (Stamper(ProducerId(MULTICAST | number)) for number in (1, 2))
     name, wall = JournalName(NAME), WallTime(10**18)
     async with running(disk, shelf, seed=1, crashes=crashes, is_last=False) as node:
         await node.broker.create(spec)

@@ -7,12 +7,12 @@ from tests.mutants.registry import Mutant, edited
 
 DRIVER = "broadsheet.sink.core.driver:Driver"
 RECORDS = "broadsheet.sink.core.records"
-HELD = "broadsheet.sink.core.producers:HeldPublisher"
+HELD = "broadsheet.sink.core.producers:HeldStamper"
 
 
-def _always_the_old_publisher(take: Callable[..., Any]) -> Callable[..., Any]:
+def _always_the_old_stamper(take: Callable[..., Any]) -> Callable[..., Any]:
     def reuse(self: Any, plan: Any, **options: Any) -> Any:
-        return self.publisher if self.publisher is not None else take(self, plan, **options)
+        return self.stamper if self.stamper is not None else take(self, plan, **options)
 
     return reuse
 
@@ -43,7 +43,7 @@ MUTANTS = [
         "producer_across_fences",
         "A producer id is used again whatever PLAN says, also under another fence.",
         f"{HELD}.take",
-        _always_the_old_publisher,
+        _always_the_old_stamper,
     ),
     planted(
         "no_retire",
@@ -136,7 +136,7 @@ MUTANTS = [
         "failed_task_keeps_its_producer",
         "The producer of a task that failed is used by its repetition.",
         f"{HELD}.take",
-        edited("old, self.publisher = self.publisher, None", "old = self.publisher"),
+        edited("old, self.stamper = self.stamper, None", "old = self.stamper"),
     ),
     planted(
         "deleted_journal_fails_everybody",

@@ -25,6 +25,8 @@ from broadsheet.cli import append, cluster
 from broadsheet.cli.main import app
 from broadsheet.client import Client
 from broadsheet.config import Loaded
+from broadsheet.consume.message import Message
+from broadsheet.consume.reader import MessageReader
 from broadsheet.control.core import value
 from broadsheet.doors.http import door, exchange
 from broadsheet.errors import BY_STATUS, Refused, Status
@@ -33,6 +35,8 @@ from broadsheet.journal.client import Journals
 from broadsheet.journal.core import attempts, registers, spec
 from broadsheet.message import framing
 from broadsheet.node import Settings
+from broadsheet.publish.publisher import MessagePublisher
+from broadsheet.publish.transaction import Transaction
 from broadsheet.sink.core import records
 from broadsheet.spark import sink, source
 from broadsheet.spark.read import META, META_IS
@@ -90,7 +94,9 @@ it would do with `--yes`.
 
 PYTHON_INTRODUCTION: Final = """# Python
 
-Made from the docstrings of `broadsheet.client` and `broadsheet.journal.client` by `make docs`; do not edit.
+Made from the docstrings of `broadsheet.client`, `broadsheet.journal.client`, `broadsheet.publish` and
+`broadsheet.consume` by `make docs`; do not edit.
+[Publishers and readers](../concepts/publishers-and-readers.md) says what the latter are for.
 
 `broadsheet.connect(address, token)` opens a `Client` on the running asyncio loop.
 `broadsheet.connect_sync(address, token)` opens one
@@ -221,10 +227,17 @@ def commands_page() -> str:
 def python_page() -> str:
     """The methods of the client, and what they return."""
     parts = [PYTHON_INTRODUCTION, "\n## `Client`\n\n", _paragraphs(Client.__doc__), "\n"]
-    parts += ["\n## `client.journals`\n", *_methods(Journals, "journals")]
-    for kind in _returned():
-        parts.append(f"\n## `{kind.__name__}`\n\n{_paragraphs(kind.__doc__)}\n")
-        parts += _fields(kind) if issubclass(kind, msgspec.Struct) else _methods(kind, "writer")
+    for title, subject, kind in (
+        ("client.journals", "journals", Journals),
+        ("client", "client", Client),
+        ("client.publisher()", "publisher", MessagePublisher),
+        ("publisher.transaction()", "transaction", Transaction),
+        ("client.messages()", "reader", MessageReader),
+    ):
+        parts += [f"\n## `{title}`\n", *_methods(kind, subject)]
+    for found in (*_returned(), Message):
+        parts.append(f"\n## `{found.__name__}`\n\n{_paragraphs(found.__doc__)}\n")
+        parts += _fields(found) if issubclass(found, msgspec.Struct) else _methods(found, "writer")
     return "".join(parts)
 
 

@@ -9,8 +9,8 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.producer_state import begun
-from broadsheet.message.publisher import Publisher
 from broadsheet.message.spans import update
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.stored_index import encode
 from broadsheet.message.uuid import producer_from
 from simulator.checkers.appends import Seen, Wanted, check_appends, content_of
@@ -44,9 +44,9 @@ def test_a_register_that_nothing_set_is_seen() -> None:
 
 def test_an_index_that_its_bytes_do_not_say_is_seen() -> None:
     """journals.29: an index is a pure function of the bytes below it, however often its node restarted."""
-    publisher = Publisher(producer_from(b"abcdef"))
+    stamper = Stamper(producer_from(b"abcdef"))
     wall = WallTime(1_750_000_000_000_000_000)
-    frames = [publisher.pending(JournalName("j"), JSON_LINES, b'{"n": %d}' % n, wall) for n in range(4)]
+    frames = [stamper.pending(JournalName("j"), JSON_LINES, b'{"n": %d}' % n, wall) for n in range(4)]
     content, middle = b"".join(frames), len(frames[0]) + len(frames[1])
     whole = update(begun(JSON_LINES), content)
     right = encode(update(begun(JSON_LINES), content[:middle]), previous=0)[0]

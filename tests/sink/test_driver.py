@@ -17,7 +17,7 @@ from broadsheet.errors import (
     WrongAppendOffset,
 )
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Intent
+from broadsheet.message.stamper import Intent
 from broadsheet.message.uuid import Clock, ProducerId
 from broadsheet.sink.core.driver import OLDER_BYTES, PAUSE_MIN, Driver, State
 from broadsheet.sink.core.driver_events import (

@@ -13,9 +13,9 @@ from broadsheet.client_sync import SyncJournals, connect_sync
 from broadsheet.errors import ConfigError, Corrupt, Fenced, LocalProtocolError, NotFound, Unknown
 from broadsheet.message.framing import JSON_LINES, framed, scan
 from broadsheet.message.producer_state import begun
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import Flag, pack, producer_from
-from broadsheet.sink.core.producers import HeldPublisher
+from broadsheet.sink.core.producers import HeldStamper
 from broadsheet.sink.core.records import (
     BatchPlan,
     Fence,
@@ -65,13 +65,13 @@ class Bench:
         lossy: Any = Lossy(self.journals, lose)
         return CommitJournal(Target("unused", patience_s=5), self.name, lossy)
 
-    def task(self, number: int, publisher: Publisher | None = None) -> list[Intent]:
+    def task(self, number: int, stamper: Stamper | None = None) -> list[Intent]:
         """Append a pending message."""
-        publisher = publisher or Publisher(producer_from(os.urandom(6)))
+        stamper = stamper or Stamper(producer_from(os.urandom(6)))
         self.journals.append(
-            self.output, publisher.pending(self.output, JSON_LINES, b'{"n":%d}' % number, WALL)
+            self.output, stamper.pending(self.output, JSON_LINES, b'{"n":%d}' % number, WALL)
         )
-        return publisher.intents()
+        return stamper.intents()
 
     def standing(self) -> SinkRegisters:
         """The commit journal's registers."""
@@ -104,21 +104,21 @@ def bench(node: Any) -> Iterator[Bench]:
         yield Bench(client.journals)
 
 
-def take(held: HeldPublisher, plan: BatchPlan) -> Publisher:
+def take(held: HeldStamper, plan: BatchPlan) -> Stamper:
     return held.take(plan, process=os.getpid(), new_producer=new_producer)
 
 
-def keep(held: HeldPublisher, plan: BatchPlan, publisher: Publisher, intents: list[Intent]) -> None:
-    held.keep(plan, publisher, intents, process=os.getpid())
+def keep(held: HeldStamper, plan: BatchPlan, stamper: Stamper, intents: list[Intent]) -> None:
+    held.keep(plan, stamper, intents, process=os.getpid())
 
 
 def commit(journal: CommitJournal, fence: str, batch: int, intents: list[Intent], digest: str = "d") -> None:
     journal.commit(Fence(fence), batch=batch, query="q", digest=f"{digest}{batch}", intents=intents)
 
 
-def committed_once(bench: Bench) -> tuple[CommitJournal, HeldPublisher, Publisher]:
+def committed_once(bench: Bench) -> tuple[CommitJournal, HeldStamper, Stamper]:
     """A worker's first batch is committed: the journal, what the worker holds, and its producer."""
-    journal, held = bench.commit_journal(), HeldPublisher()
+    journal, held = bench.commit_journal(), HeldStamper()
     journal.begin(Fence("f1"))
     first = take(held, journal.plan(Fence("f1")))
     keep(held, journal.plan(Fence("f1")), first, intents := bench.task(0, first))
@@ -295,9 +295,9 @@ def test_a_start_that_slept_publishes_nothing_of_a_newer_driver(bench: Bench) ->
         if label != "sink.start.fenced":
             return
         new.begin(Fence("f2"))
-        publisher = Publisher(producer_from(os.urandom(6)))
-        commit(new, "f2", 0, bench.task(0, publisher))
-        batch_1.extend(bench.task(1, publisher))
+        stamper = Stamper(producer_from(os.urandom(6)))
+        commit(new, "f2", 0, bench.task(0, stamper))
+        batch_1.extend(bench.task(1, stamper))
 
     old.pass_by = sleep
     with pytest.raises(Fenced):
@@ -332,10 +332,10 @@ def test_a_deleted_output_journal_keeps_no_other_from_its_acknowledgement(
     bench: Bench, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One deleted journal failed each COMMIT and each START, for good, and hid the rows of all others."""
-    gone, publisher = JournalName(f"gone/{next(names)}"), Publisher(new_producer())
+    gone, stamper = JournalName(f"gone/{next(names)}"), Stamper(new_producer())
     bench.journals.create(gone)
-    bench.journals.append(gone, publisher.pending(gone, JSON_LINES, b'{"n":9}', WALL))
-    intents = bench.task(0, publisher)
+    bench.journals.append(gone, stamper.pending(gone, JSON_LINES, b'{"n":9}', WALL))
+    intents = bench.task(0, stamper)
     assert [intent.journal for intent in intents] == [gone, bench.output]
     journal = bench.commit_journal()
     journal.begin(Fence("f1"))
@@ -354,11 +354,11 @@ def test_messages_that_were_in_a_journal_that_was_made_again_are_told_to_be_lost
     """Their acknowledgement was taken by the other journal of that name, and nobody heard of the loss."""
     again = JournalName(f"again/{next(names)}")
     made = bench.journals.create(again)
-    publisher = Publisher(new_producer())
-    first = publisher.reserve(again, JSON_LINES, 1, WALL, create_revision=made.create_revision)
-    message = framed(JSON_LINES, pack(publisher.producer, first, Flag.CONTINUE), b'{"n":9}')
+    stamper = Stamper(new_producer())
+    first = stamper.reserve(again, JSON_LINES, 1, WALL, create_revision=made.create_revision)
+    message = framed(JSON_LINES, pack(stamper.producer, first, Flag.CONTINUE), b'{"n":9}')
     bench.journals.append(again, message, create_revision=made.create_revision)
-    intents = bench.task(0, publisher)
+    intents = bench.task(0, stamper)
     bench.journals.delete(again)
     bench.journals.create(again)
     with pytest.raises(NotFound, match="was deleted and made again"):

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from broadsheet.client_sync import connect_sync
 from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
 from broadsheet.message.mapping import modulo
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import Flag, ProducerId
 from broadsheet.spark import sink
 from broadsheet.spark.checkpoint import digest_of
@@ -104,7 +104,7 @@ def test_rows_for_the_commit_journal_are_refused(node: Any) -> None:
         writer = SinkWriter(GOOD | {"address": node.address, "journal": "com/c"}, ROWS)
 
         with pytest.raises(LocalProtocolError, match="com/c is the query's commit journal"):
-            writer._append(iter([pa.record_batch({"x": [1]})]), Publisher(ProducerId(1)), Flag.CONTINUE)
+            writer._append(iter([pa.record_batch({"x": [1]})]), Stamper(ProducerId(1)), Flag.CONTINUE)
         assert client.journals.status("com/c").end == 0
 
 
@@ -115,7 +115,7 @@ def test_the_rows_of_a_task_are_in_the_journals_when_it_tells_what_to_commit(nod
         writer = SinkWriter(GOOD | {"address": node.address, "journal": "o/rows"}, ROWS)
         batches = [pa.record_batch({"x": [1, 2]}), pa.record_batch({"x": [3]})]
 
-        intents, row_count = writer._append(iter(batches), Publisher(ProducerId(1)), Flag.CONTINUE)
+        intents, row_count = writer._append(iter(batches), Stamper(ProducerId(1)), Flag.CONTINUE)
         stored = b"".join(chunk.data for chunk in client.journals.read("o/rows"))
         assert (len(intents), row_count, stored.count(b"\n")) == (1, 3, 3)
 
@@ -128,7 +128,7 @@ def test_what_waits_for_many_journals_is_bounded(node: Any, monkeypatch: pytest.
     with connect_sync(node.address) as client:
         for name in names:
             client.journals.create(name)
-        appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+        appender = Appender(Target(node.address), Stamper(ProducerId(1)), Flag.CONTINUE, creates=False)
         for _ in range(40):
             for name in names:
                 appender.add(name, row)
@@ -146,7 +146,7 @@ def test_a_batch_of_long_rows_is_appended_in_parts(tmp_path: Path, monkeypatch: 
     try:
         with connect_sync(node.address) as client:
             client.journals.create("long/rows")
-            appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+            appender = Appender(Target(node.address), Stamper(ProducerId(1)), Flag.CONTINUE, creates=False)
             appender.add("long/rows", pa.array(rows, pa.large_binary()))
             appender.flush()
             appender.close()
@@ -163,7 +163,7 @@ def test_a_task_whose_journal_is_made_again_fails_and_writes_no_half_of_its_rows
     row = pa.array([b'{"x":1}'], pa.large_binary())
     with connect_sync(node.address) as client:
         client.journals.create("again/a")
-        appender = Appender(Target(node.address), Publisher(ProducerId(1)), Flag.CONTINUE, creates=False)
+        appender = Appender(Target(node.address), Stamper(ProducerId(1)), Flag.CONTINUE, creates=False)
         appender.add("again/a", row)
         appender.flush()
         client.journals.delete("again/a")

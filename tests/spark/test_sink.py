@@ -11,7 +11,7 @@ from broadsheet.base.time import WallTime
 from broadsheet.base.types import JournalName
 from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import FIXED
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import read_stream_options, start
 from tests.spark.driver import finish, start_query
@@ -51,18 +51,14 @@ def test_the_sink_must_be_fenced_first(node: Any, spark: Any, tmp_path: Path) ->
 
 def test_fixed_frames_are_read_by_column_and_routed_by_key(node: Any, spark: Any, tmp_path: Path) -> None:
     """Batch and stream read the same rows; a key always goes to the same journal."""
-    publisher, wall = Publisher(ProducerId(9)), WallTime(1_700_000_000_000_000_000)
+    stamper, wall = Stamper(ProducerId(9)), WallTime(1_700_000_000_000_000_000)
     bodies = [np.array([(n, n / 2)], [("n", "<i8"), ("half", "<f8")]).tobytes() for n in range(100)]
     with connect_sync(node.address) as client:
         source = JournalName("fixed/source")
         client.journals.create(source, labels={"broadsheet.dev/framing": "fixed"})
-        client.journals.append(
-            source, b"".join(publisher.pending(source, FIXED, b, wall) for b in bodies[:60])
-        )
-        client.journals.append(source, publisher.intents()[0].content())
-        client.journals.append(
-            source, b"".join(publisher.pending(source, FIXED, b, wall) for b in bodies[60:])
-        )
+        client.journals.append(source, b"".join(stamper.pending(source, FIXED, b, wall) for b in bodies[:60]))
+        client.journals.append(source, stamper.intents()[0].content())
+        client.journals.append(source, b"".join(stamper.pending(source, FIXED, b, wall) for b in bodies[60:]))
         client.journals.create("fixed/even")
         client.journals.create("fixed/odds")
     options = read_stream_options(address=node.address, journals=["fixed/source"])

@@ -34,7 +34,7 @@ from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import JSON_LINES
 from broadsheet.message.position import Position
 from broadsheet.message.producer_state import begun
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
 from broadsheet.spark import source
 from broadsheet.spark.offsets import Span
@@ -138,8 +138,8 @@ def test_an_explicit_offset_inside_a_frame_fails_or_moves_on(
     node: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Else the query would begin with a message that the user meant to leave out, and nobody would know."""
-    publisher, wall = Publisher(ProducerId(5)), WallTime(1_700_000_000_000_000_000)
-    messages = [publisher.committed(JSON_LINES, b'{"x":%d}' % x, wall) for x in range(3)]
+    stamper, wall = Stamper(ProducerId(5)), WallTime(1_700_000_000_000_000_000)
+    messages = [stamper.committed(JSON_LINES, b'{"x":%d}' % x, wall) for x in range(3)]
     with connect_sync(node.address) as client:
         client.journals.create("start/j")
         client.journals.append("start/j", b"".join(messages) + messages[0][:9])

@@ -11,7 +11,7 @@ from broadsheet.base.types import ByteOffset
 from broadsheet.client_sync import connect_sync
 from broadsheet.message.framing import JSON_LINES, scan
 from broadsheet.message.producer_state import begun
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import ProducerId
 from simulator.checkers.sequencer import Sequencer
 
@@ -118,11 +118,11 @@ class Case:
 
 
 def numbers(values: range, *, producer: int) -> bytes:
-    publisher = Publisher(ProducerId(producer))
+    stamper = Stamper(ProducerId(producer))
     from broadsheet.base.time import WallTime
 
     return b"".join(
-        publisher.committed(JSON_LINES, b'{"x":%d}' % value, WallTime(1_700_000_000_000_000_000))
+        stamper.committed(JSON_LINES, b'{"x":%d}' % value, WallTime(1_700_000_000_000_000_000))
         for value in values
     )
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from broadsheet.base.types import ByteOffset
 from broadsheet.consume.message import Message
-from broadsheet.errors import Corrupt, InvalidArgument, NotFound
+from broadsheet.errors import InvalidArgument, NotFound
 from broadsheet.journal.client import Journals
 from broadsheet.journal.client_requests import name_of
 from broadsheet.journal.core.spec import framing_of
@@ -30,7 +30,7 @@ from broadsheet.message.position import Position
 from broadsheet.message.producer_state import ProducerIndex, begun, thinned
 from broadsheet.message.replay import Read, Rows, committed
 from broadsheet.message.spans import replays
-from broadsheet.message.stored_index import decode
+from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Clock, Flag, MessageId, ProducerId
 
 PATIENCE_SECONDS: Final = 120.0
@@ -148,15 +148,7 @@ class MessageReader:
     async def _index_at(self, framing: Framing, offset: int) -> ProducerIndex:
         """The newest producer index at or below `offset`."""
         found = await self._journals.producer_index(self.journal, offset)
-        if not found.encoded:
-            return begun(framing, ByteOffset(found.offset))
-        index = decode(found.encoded)
-        if index.offset != found.offset or index.offset > offset:
-            raise Corrupt(
-                f"the producer index of {self.journal} at offset {found.offset} holds offset {index.offset}, "
-                f"and offset {offset} was asked for"
-            )
-        return index
+        return index_from(found.encoded, found.offset, framing=framing, journal=self.journal, asked=offset)
 
     async def _rows(
         self, index: ProducerIndex, frames: Frames, content: bytes, start: int

@@ -24,7 +24,7 @@ from broadsheet.client_sync import connect_sync
 from broadsheet.demo.flights import flights
 from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Publisher
+from broadsheet.message.stamper import Stamper
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, pack, producer_from, to_text
 from broadsheet.spark.connection import patiently
 
@@ -70,12 +70,12 @@ def produce(encoded: bytes, counts: Any) -> None:  # noqa: ANN401 - a shared arr
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # On Ctrl-C the demo's own process ends this one.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     part = msgspec.json.decode(encoded, type=Part)
-    publisher = Publisher(producer_from(os.urandom(PRODUCER_BYTES)))
+    stamper = Stamper(producer_from(os.urandom(PRODUCER_BYTES)))
     client = patiently(lambda: connect_sync(part.address))
     labels = {FRAMING_LABEL: JSON_LINES.kind.value}
     patiently(lambda: client.journals.create(part.journal, labels=labels, if_absent=True))
     at = 0
-    for row_count, content in batches(part, publisher):
+    for row_count, content in batches(part, stamper):
         patiently(partial(client.journals.append, part.journal, content, offset=at))
         at += len(content)
         counts[part.number] += row_count
@@ -88,13 +88,13 @@ def _end_with_parent() -> None:
         os._exit(1)  # Otherwise this process would wait for a node that has ended, too.
 
 
-def batches(part: Part, publisher: Publisher) -> Iterator[tuple[int, bytes]]:
+def batches(part: Part, stamper: Stamper) -> Iterator[tuple[int, bytes]]:
     """Framed messages in pieces of about `APPEND_BYTES`, each with the number of flights in it."""
-    waiting, waiting_bytes, row_count = [broken(publisher, number) for number in range(BROKEN_EACH)], 0, 0
+    waiting, waiting_bytes, row_count = [broken(stamper, number) for number in range(BROKEN_EACH)], 0, 0
     for number, row in enumerate(flights(part.row_count)):
         if number % PRODUCERS != part.number:
             continue
-        message = publisher.committed(JSON_LINES, msgspec.json.encode(row), WallTime(time.time_ns()))
+        message = stamper.committed(JSON_LINES, msgspec.json.encode(row), WallTime(time.time_ns()))
         waiting.append(message)
         waiting_bytes += len(message)
         row_count += 1
@@ -104,9 +104,9 @@ def batches(part: Part, publisher: Publisher) -> Iterator[tuple[int, bytes]]:
     yield row_count, b"".join(waiting)
 
 
-def broken(publisher: Publisher, number: int) -> bytes:
+def broken(stamper: Stamper, number: int) -> bytes:
     """A message that is cut off in the middle, as a faulty sender might produce."""
-    uuid = to_text(pack(publisher.producer, publisher.clock.tick(), Flag.OUTSIDE)).encode()
+    uuid = to_text(pack(stamper.producer, stamper.clock.tick(), Flag.OUTSIDE)).encode()
     return (
         JSON_LINES.prefix() + uuid + JSON_LINES.closing() + b',"carrier":"UA","flight":"%d","dist\n' % number
     )

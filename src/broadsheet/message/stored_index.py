@@ -16,7 +16,7 @@ from crc32c import crc32c
 from broadsheet.base.types import ByteOffset
 from broadsheet.errors import Corrupt
 from broadsheet.message.framing import Framing, Kind
-from broadsheet.message.producer_state import ProducerIndex, ProducerState
+from broadsheet.message.producer_state import ProducerIndex, ProducerState, begun
 from broadsheet.message.uuid import Clock, ProducerId
 
 T = TypeVar("T")
@@ -113,6 +113,27 @@ def _layout(begin: bytes, size: int, total: int) -> _Layout:
     if middle + forgotten_count * _TOMBSTONE.size + _SUM.size != size:
         raise Corrupt(f"the producer index at offset {offset} has another length than its counts require")
     return _Layout(kind, chain, offset, newest, at, middle)
+
+
+def index_from(stored: bytes, offset: int, *, framing: Framing, journal: str, asked: int) -> ProducerIndex:
+    """The producer index that a node gave at an index point.
+
+    Args:
+        stored: empty at the journal's begin, and where the journal has no index.
+        asked: the offset at or below which the newest one was wanted.
+
+    Raises:
+        Corrupt: it is damaged, or another one than was asked for.
+    """
+    if not stored:
+        return begun(framing, ByteOffset(offset))
+    index = decode(stored)
+    if index.offset != offset or index.offset > asked:
+        raise Corrupt(
+            f"the producer index of {journal} at offset {offset} holds offset {index.offset}, and "
+            f"offset {asked} was asked for"
+        )
+    return index
 
 
 def decode(stored: bytes, *, previous: int | None = None) -> ProducerIndex:

@@ -19,7 +19,7 @@ from broadsheet.journal.client import TIMEOUT_SECONDS, Journals
 from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.messages import JournalInfo
 from broadsheet.message.framing import JSON_LINES
-from broadsheet.message.publisher import Intent
+from broadsheet.message.stamper import Intent
 from broadsheet.runtime.waiting_line import WaitingLine
 
 APPEND_BYTES: Final = 1 << 20

@@ -24,7 +24,7 @@ from broadsheet.errors import ConfigError, InvalidArgument, LocalProtocolError, 
 from broadsheet.journal.client import Journals
 from broadsheet.journal.client_requests import name_of
 from broadsheet.message.position import Position, positions_from_text, positions_to_text
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import PRODUCER_BYTES, producer_from
 from broadsheet.ports import Random, Time
 from broadsheet.publish.arguments import Body, body_of, chosen
@@ -204,8 +204,8 @@ class MessagePublisher:
         if self._over:
             raise LocalProtocolError(f"this publisher cannot publish: {self._over}")
 
-    def _new_producer(self) -> Publisher:
-        return Publisher(producer_from(self._random.randbytes(PRODUCER_BYTES)))
+    def _new_producer(self) -> Stamper:
+        return Stamper(producer_from(self._random.randbytes(PRODUCER_BYTES)))
 
     async def _decide(self, intents: Sequence[Intent], consumed: Mapping[str, Position]) -> None:
         """Commit messages that are durable, and what was consumed to make them."""
@@ -232,7 +232,7 @@ class MessagePublisher:
             raise
         self._batch, self._positions = batch, positions
 
-    def _ended(self, stamper: Publisher | None) -> None:
+    def _ended(self, stamper: Stamper | None) -> None:
         """A transaction ended. Its producer is used again if nothing of it is on its way (pipelines.8)."""
         self._transaction = None
         if stamper is None or (self._commits is not None and self._commits.is_retired):

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from broadsheet.errors import LocalProtocolError
 from broadsheet.message.position import Position
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.ports import Time
 from broadsheet.publish.arguments import Body, body_of
 from broadsheet.publish.lanes import Lanes
@@ -27,12 +27,12 @@ class Transaction:
     def __init__(
         self,
         lanes: Lanes,
-        stamper: Publisher,
+        stamper: Stamper,
         *,
         time: Time,
         output: Callable[[str | Sequence[str], bytes | str | None], str],
         decide: Decide,
-        ended: Callable[[Publisher | None], None],
+        ended: Callable[[Stamper | None], None],
     ) -> None:
         """Append through `lanes` what `stamper` stamps.
 

@@ -14,7 +14,7 @@ from broadsheet.base.machine import Tick
 from broadsheet.base.time import SECOND, Duration, Instant, in_seconds
 from broadsheet.client_sync import SyncJournals, within
 from broadsheet.errors import BroadsheetError, is_passing
-from broadsheet.message.publisher import Intent
+from broadsheet.message.stamper import Intent
 from broadsheet.runtime.checking import checker
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.driver import Driver

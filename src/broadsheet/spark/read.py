@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from broadsheet.base.types import ByteOffset
-from broadsheet.errors import ConfigError, Corrupt, LocalProtocolError
+from broadsheet.errors import ConfigError, LocalProtocolError
 from broadsheet.message.columns import Bool, Frames, Int, frames_of, texts_of, uuids_of
 from broadsheet.message.framing import HEADER, Framing, Kind
 from broadsheet.message.producer_state import ProducerIndex, begun
 from broadsheet.message.replay import Read, Rows, committed
-from broadsheet.message.stored_index import decode
+from broadsheet.message.stored_index import index_from
 from broadsheet.message.uuid import UUID_BYTES, Flag
 from broadsheet.spark.connection import Target, chunks, patiently
 from broadsheet.spark.offsets import Span
@@ -153,15 +153,7 @@ def read_span(target: Target, framing: Framing, span: Span, shape: Shape) -> Ite
 def index_at(target: Target, framing: Framing, journal: str, offset: int) -> ProducerIndex:
     """The newest producer index of a journal at or below `offset`."""
     found = patiently(lambda: target.journals().producer_index(journal, offset), target.patience_s)
-    if not found.encoded:
-        return begun(framing, ByteOffset(found.offset))
-    index = decode(bytes(found.encoded))
-    if index.offset != found.offset or index.offset > offset:
-        raise Corrupt(
-            f"the producer index of {journal} at offset {found.offset} holds offset {index.offset}, and "
-            f"offset {offset} was asked for"
-        )
-    return index
+    return index_from(bytes(found.encoded), found.offset, framing=framing, journal=journal, asked=offset)
 
 
 def rows_of(index: ProducerIndex, read: Read, span: Span, shape: Shape) -> Iterator[pa.RecordBatch]:

@@ -31,11 +31,11 @@ from broadsheet.errors import ConfigError, LocalProtocolError, NotFound
 from broadsheet.journal.core.spec import FRAMING_LABEL, framing_of
 from broadsheet.message.framing import JSON_LINES, Framing, Kind
 from broadsheet.message.mapping import modulo_each
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import PRODUCER_BYTES, Flag, ProducerId, producer_from
 from broadsheet.runtime.failpoints import passed
 from broadsheet.sink.core.history import refuse_other_query
-from broadsheet.sink.core.producers import HeldPublisher, OutsidePublisher
+from broadsheet.sink.core.producers import HeldStamper, OutsideStamper
 from broadsheet.sink.core.records import BatchPlan, Fence
 from broadsheet.spark.checkpoint import Commits, digest_of, keep_to
 from broadsheet.spark.column_types import refuse_types
@@ -142,20 +142,20 @@ def _key(value: object) -> bytes:
     return b"" if value is None else str(value).encode()
 
 
-_held: dict[Fence, HeldPublisher] = {}
+_held: dict[Fence, HeldStamper] = {}
 """By query, the one used longest ago first: the queries of a session take turns in this process."""
-_outside = OutsidePublisher()
+_outside = OutsideStamper()
 
 
-def _held_of(fence: Fence) -> HeldPublisher:
-    held = _held[fence] = _held.pop(fence) if fence in _held else HeldPublisher()
+def _held_of(fence: Fence) -> HeldStamper:
+    held = _held[fence] = _held.pop(fence) if fence in _held else HeldStamper()
     if len(_held) > QUERIES_MAX:
         del _held[next(iter(_held))]
     return held
 
 
 def new_producer() -> ProducerId:
-    """A random producer id, so that no other publisher has it."""
+    """A random producer id, so that no other stamper has it."""
     return producer_from(os.urandom(PRODUCER_BYTES))
 
 
@@ -166,8 +166,8 @@ class Appender:
     an append could overtake an older one, whose messages would then be dropped as duplicates.
     """
 
-    def __init__(self, target: Target, publisher: Publisher, flags: Flag, *, creates: bool) -> None:
-        self.target, self.publisher, self.flags, self.creates = target, publisher, flags, creates
+    def __init__(self, target: Target, stamper: Stamper, flags: Flag, *, creates: bool) -> None:
+        self.target, self.stamper, self.flags, self.creates = target, stamper, flags, creates
         self.found: dict[str, tuple[Framing, Revision]] = {}
         self.waiting: dict[str, list[bytes]] = {}
         self.waiting_bytes: dict[str, int] = {}
@@ -189,10 +189,10 @@ class Appender:
             return
         framing, revision = self._find(journal)
         wall = WallTime(time.time_ns())
-        first = self.publisher.reserve(
+        first = self.stamper.reserve(
             JournalName(journal), framing, len(column), wall, create_revision=revision
         )
-        content = frames(framing, column, self.publisher.producer, first, self.flags)
+        content = frames(framing, column, self.stamper.producer, first, self.flags)
         self.waiting.setdefault(journal, []).append(content)
         self.waiting_bytes[journal] = self.waiting_bytes.get(journal, 0) + len(content)
         self.total_bytes += len(content)
@@ -308,9 +308,9 @@ class SinkWriter(DataSourceStreamArrowWriter):
         assert context is not None, "a task has a context"
         batch, query = task_of(context.getLocalProperty)
         if not self.is_exact:
-            publisher = _outside.take(process=os.getpid(), new_producer=new_producer)
-            _, row_count = self._append(iterator, publisher, Flag.OUTSIDE)
-            _outside.keep(publisher, process=os.getpid())
+            stamper = _outside.take(process=os.getpid(), new_producer=new_producer)
+            _, row_count = self._append(iterator, stamper, Flag.OUTSIDE)
+            _outside.keep(stamper, process=os.getpid())
             return Done(query, batch, [], row_count)
         assert self.plan is not None, "PLAN ran"
         refuse_other_query(self.plan.query, query, journal=self.commit_journal)
@@ -320,9 +320,9 @@ class SinkWriter(DataSourceStreamArrowWriter):
             row_count = sum(rows.num_rows for rows in iterator)
             return Done(query, batch, [], row_count)
         held = _held_of(self.fence)
-        publisher = held.take(self.plan, process=os.getpid(), new_producer=new_producer)
-        intents, row_count = self._append(iterator, publisher, Flag.CONTINUE)
-        held.keep(self.plan, publisher, intents, process=os.getpid())
+        stamper = held.take(self.plan, process=os.getpid(), new_producer=new_producer)
+        intents, row_count = self._append(iterator, stamper, Flag.CONTINUE)
+        held.keep(self.plan, stamper, intents, process=os.getpid())
         return Done(query, batch, intents, row_count)
 
     def commit(
@@ -364,9 +364,9 @@ class SinkWriter(DataSourceStreamArrowWriter):
             self._journal().abort(self.fence, batch=batchId, intents=intents)
 
     def _append(
-        self, iterator: Iterator[pa.RecordBatch], publisher: Publisher, flags: Flag
+        self, iterator: Iterator[pa.RecordBatch], stamper: Stamper, flags: Flag
     ) -> tuple[list[Intent], int]:
-        with closing(Appender(self.target, publisher, flags, creates=self.creates)) as appender:
+        with closing(Appender(self.target, stamper, flags, creates=self.creates)) as appender:
             for batch in iterator:
                 for journal, rows in self.routing.split(batch):
                     if journal == self.commit_journal:
@@ -377,7 +377,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
             passed("sink.task.framed")
             appender.flush()
         passed("sink.task.appended")
-        return publisher.intents(), appender.row_count
+        return stamper.intents(), appender.row_count
 
     def _journal(self) -> CommitJournal:
         return CommitJournal(self.target, self.commit_journal)

@@ -259,18 +259,13 @@ class Driver:
     def _plan(self) -> Steps[Outcome]:
         """PLAN: the newest committed batch, and the producers that may be used again."""
         now = yield from self._ours()
+        plan = BatchPlan(fence=self.fence, committed=now.batch, query=now.query)
         if now.at < 0:
-            return BatchPlan(fence=self.fence, committed=now.batch, query=now.query)
+            return plan
         records = yield from self._records(now)
         older = yield from self._older(now)
         reusable = reusable_of([*older, *records], self.fence)
-        return BatchPlan(
-            fence=self.fence,
-            committed=now.batch,
-            query=now.query,
-            reusable=reusable,
-            positions=records[0].positions,
-        )
+        return replace(plan, reusable=reusable, positions=records[0].positions)
 
     def _commit(self, asked: CommitAsked) -> Steps[Outcome]:
         """COMMIT: record the batch as the newest one, exactly once, then acknowledge its messages.

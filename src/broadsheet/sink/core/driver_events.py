@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from broadsheet.base.machine import Effect, Event, Tick
 from broadsheet.base.time import Duration
 from broadsheet.base.types import Revision
-from broadsheet.message.publisher import Intent
+from broadsheet.message.stamper import Intent
 from broadsheet.sink.core.records import BatchPlan, SinkRegisters
 
 

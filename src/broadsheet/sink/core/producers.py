@@ -5,38 +5,38 @@ clock of this process's last intents. If PLAN does not, then those intents were 
 acknowledgement may still arrive and would roll back what the producer sends next.
     held --take--> in a task, held by nobody --keep--> held
 A task that fails does not call `keep`, so its producer is never used again. Messages that commit by
-themselves have no intents, so `OutsidePublisher` asks no PLAN. This module draws no entropy: the caller gives
+themselves have no intents, so `OutsideStamper` asks no PLAN. This module draws no entropy: the caller gives
 new ids. Source: pipelines.8.
 """
 
 from collections.abc import Callable, Sequence
 
 from broadsheet.base.marks import hit
-from broadsheet.message.publisher import Intent, Publisher
+from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import NO_CLOCK, ProducerId
 from broadsheet.sink.core.records import BatchPlan
 
 
-class HeldPublisher:
-    """Holds the publisher of a worker process between two tasks."""
+class HeldStamper:
+    """Holds the stamper of a worker process between two tasks."""
 
     def __init__(self) -> None:
         self.process = 0
         self.fence = ""
-        self.publisher: Publisher | None = None
+        self.stamper: Stamper | None = None
         self.acknowledged = NO_CLOCK
         """The greatest clock of the last intents. PLAN lists this clock if they were committed."""
 
-    def take(self, plan: BatchPlan, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
-        """The publisher for the next task: the held one if PLAN allows it, otherwise a new one.
+    def take(self, plan: BatchPlan, *, process: int, new_producer: Callable[[], ProducerId]) -> Stamper:
+        """The stamper for the next task: the held one if PLAN allows it, otherwise a new one.
 
         Afterwards none is held, so that a task that fails leaves nothing behind.
 
         Args:
-            process: the caller's process id. A forked child has a copy of its parent's publisher; if both
+            process: the caller's process id. A forked child has a copy of its parent's stamper; if both
                 used it, readers would drop messages of one as duplicates of the other's.
         """
-        old, self.publisher = self.publisher, None
+        old, self.stamper = self.stamper, None
         if (
             old is not None
             and (self.process, self.fence) == (process, plan.fence)
@@ -44,17 +44,17 @@ class HeldPublisher:
         ):
             hit("sink.producer_used_again")
             return old
-        return Publisher(new_producer())
+        return Stamper(new_producer())
 
-    def keep(self, plan: BatchPlan, publisher: Publisher, intents: Sequence[Intent], *, process: int) -> None:
-        """Hold `publisher` until the next task, whose PLAN tells whether these intents were committed."""
-        self.process, self.fence, self.publisher = process, plan.fence, publisher
+    def keep(self, plan: BatchPlan, stamper: Stamper, intents: Sequence[Intent], *, process: int) -> None:
+        """Hold `stamper` until the next task, whose PLAN tells whether these intents were committed."""
+        self.process, self.fence, self.stamper = process, plan.fence, stamper
         if intents:  # A task without rows changes nothing of what was committed.
             self.acknowledged = max(intent.clock for intent in intents)
 
 
-class OutsidePublisher:
-    """Holds, between two tasks of a worker process, the publisher of messages that commit by themselves.
+class OutsideStamper:
+    """Holds, between two tasks of a worker process, the stamper of messages that commit by themselves.
 
     A node remembers each producer of a journal for a day and a GiB at least. A new one for each task would
     be more than a producer index holds.
@@ -62,13 +62,13 @@ class OutsidePublisher:
 
     def __init__(self) -> None:
         self.process = 0
-        self.publisher: Publisher | None = None
+        self.stamper: Stamper | None = None
 
-    def take(self, *, process: int, new_producer: Callable[[], ProducerId]) -> Publisher:
-        """The held publisher, or a new one. Afterwards none is held, so a task that fails leaves none."""
-        old, self.publisher = self.publisher, None
-        return old if old is not None and self.process == process else Publisher(new_producer())
+    def take(self, *, process: int, new_producer: Callable[[], ProducerId]) -> Stamper:
+        """The held stamper, or a new one. Afterwards none is held, so a task that fails leaves none."""
+        old, self.stamper = self.stamper, None
+        return old if old is not None and self.process == process else Stamper(new_producer())
 
-    def keep(self, publisher: Publisher, *, process: int) -> None:
-        """Hold `publisher`, all of whose messages were acknowledged by their journals."""
-        self.process, self.publisher = process, publisher
+    def keep(self, stamper: Stamper, *, process: int) -> None:
+        """Hold `stamper`, all of whose messages were acknowledged by their journals."""
+        self.process, self.stamper = process, stamper

@@ -13,7 +13,7 @@ import msgspec
 
 from broadsheet.base.types import Revision
 from broadsheet.errors import Corrupt
-from broadsheet.message.publisher import Intent
+from broadsheet.message.stamper import Intent
 from broadsheet.message.uuid import NO_CLOCK, Clock, ProducerId
 
 Fence = NewType("Fence", str)

@@ -1,8 +1,8 @@
-"""Publisher: stamps the messages of one producer, and makes the acknowledgements that commit them.
+"""Stamper: stamps the messages of one producer, and makes the acknowledgements that commit them.
 
 No open span --`pending`--> journals with an open span --`intents`--> no open span. The caller stores the
-intents before it appends them, and appends them again after a fault. A publisher has a producer id of its
-own, which no other publisher may ever use.
+intents before it appends them, and appends them again after a fault. A stamper has a producer id of its
+own, which no other may ever use.
 
 The messages of one journal must be appended in the order in which they were stamped: stamp a message only
 when the place of its append in the journal's queue is fixed. Otherwise a later append may overtake an
@@ -34,7 +34,7 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True):
         return framed(self.framing, pack(self.producer, self.clock, Flag.ACK), b"")
 
 
-class Publisher:
+class Stamper:
     """Stamps and frames the messages of one producer."""
 
     def __init__(self, producer: ProducerId, start: Clock = NO_CLOCK) -> None:
