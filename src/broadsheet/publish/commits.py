@@ -30,7 +30,6 @@ from broadsheet.sink.core.driver_events import (
     ContentRead,
     Create,
     Created,
-    DriverEffect,
     DriverEvent,
     Fail,
     Finish,
@@ -128,7 +127,7 @@ class Commits:
     def _now(self) -> Instant:
         return self._time.now()
 
-    async def _perform(self, effect: DriverEffect) -> DriverEvent | None:
+    async def _perform(self, effect: Call | Pass | Report) -> DriverEvent | None:
         """Perform `effect`, and return the answer if the effect is a call."""
         match effect:
             case Pass():
@@ -137,8 +136,6 @@ class Commits:
             case Report():
                 self._report(effect.text)
                 return None
-            case Finish() | Fail():
-                raise AssertionError("Finish and Fail end an operation, and are not performed")
         within = TIMEOUT_SECONDS if effect.timeout is None else in_seconds(effect.timeout)
         try:
             async with asyncio.timeout(within):

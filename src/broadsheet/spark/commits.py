@@ -30,7 +30,6 @@ from broadsheet.sink.core.driver_events import (
     ContentRead,
     Create,
     Created,
-    DriverEffect,
     DriverEvent,
     Fail,
     Finish,
@@ -122,7 +121,7 @@ class CommitJournal:
                 answer = Tick()
             event = answer
 
-    def _perform(self, effect: DriverEffect) -> DriverEvent | None:
+    def _perform(self, effect: Call | Pass | Report) -> DriverEvent | None:
         """Perform `effect`, and return the answer if the effect is a call."""
         match effect:
             case Pass():
@@ -131,8 +130,6 @@ class CommitJournal:
             case Report():
                 sys.stderr.write(f"broadsheet: {effect.text}\n")
                 return None
-            case Finish() | Fail():
-                raise AssertionError("Finish and Fail end an operation, and are not performed")
         try:
             with nullcontext() if effect.timeout is None else within(in_seconds(effect.timeout)):
                 return self._answer(effect)
