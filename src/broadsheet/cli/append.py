@@ -9,22 +9,20 @@ and until when.
 """
 
 import asyncio
-import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from threading import Thread
+from contextlib import contextmanager
 from typing import Final
 
 import typer
 
+from broadsheet.cli.streams import PIECE_BYTES, Input
 from broadsheet.client import Client
 from broadsheet.errors import BroadsheetError, Unknown, WrongAppendOffset
 from broadsheet.journal.client import INLINE_BYTES_MAX
 
-PIECE_BYTES: Final = 1 << 20
 LINES_MAX: Final = 10_000
 """How many lines are sent together. Each of them is still an append of its own."""
 LINE_BYTES_MAX: Final = 16 << 20
@@ -43,38 +41,6 @@ EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 """The exit status that a shell shows for a process ended by SIGTERM."""
 
 Advance = Callable[[int], None]
-
-
-class Input:
-    """A file descriptor that is read in a thread beside the loop."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._reading: asyncio.Future[bytes] | None = None
-
-    async def read(self, *, within: float | None = None) -> bytes | None:
-        """The next bytes, up to a piece; empty at the end of the input; None if none came in time."""
-        if self._reading is None:
-            self._reading = _read_beside(self._descriptor, PIECE_BYTES)
-        await asyncio.wait((self._reading,), timeout=within)
-        if not self._reading.done():
-            return None
-        reading, self._reading = self._reading, None
-        return reading.result()
-
-    async def skip(self, length: int) -> bytes:
-        """Leave out the next `length` bytes. Returns the bytes that were read beyond them.
-
-        Raises:
-            BadParameter: the input has fewer bytes.
-        """
-        left, beyond = length, b""
-        while left > 0:
-            found = await self.read() or b""
-            if not found:
-                raise typer.BadParameter(f"--skip-bytes {length}: the input has {length - left} bytes")
-            beyond, left = found[left:], left - len(found)
-        return beyond
 
 
 class Appended:
@@ -354,32 +320,3 @@ def telling(appended: Appended) -> Iterator[None]:
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _read_beside(descriptor: int, count: int) -> "asyncio.Future[bytes]":
-    """Read in a thread, so that the connection is served while a pipe is silent.
-
-    Nothing waits for the thread: Ctrl-C ends the process while the thread still reads.
-    """
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[bytes] = loop.create_future()
-
-    def settle(piece: bytes, error: OSError | None) -> None:
-        if found.done():
-            return
-        if error is not None:
-            found.set_exception(error)
-        else:
-            found.set_result(piece)
-
-    def work() -> None:
-        piece, failed = b"", None
-        try:
-            piece = os.read(descriptor, count)
-        except OSError as error:
-            failed = error
-        with suppress(RuntimeError):  # The loop is closed, so the bytes are no longer needed.
-            loop.call_soon_threadsafe(settle, piece, failed)
-
-    Thread(target=work, daemon=True).start()
-    return found

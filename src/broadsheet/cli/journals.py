@@ -1,4 +1,4 @@
-"""Journals: `broadsheet journals`, which creates, lists, appends to, reads and deletes journals of a node.
+"""Journals: `broadsheet journals`, which creates, lists, appends to, reads, follows and deletes journals.
 
 Content and JSON go to standard output. Progress is shown on standard error if that is a terminal. The token
 comes from the environment, and there is no flag for it (access.5).
@@ -16,8 +16,11 @@ import msgspec
 import typer
 
 from broadsheet.base.time import SECOND
-from broadsheet.cli.append import Appended, Input, append_lines, append_pieces, append_whole, telling
+from broadsheet.cli.append import Appended, append_lines, append_pieces, append_whole, telling
 from broadsheet.cli.calling import call_node
+from broadsheet.cli.follow import EARLIEST, start_of
+from broadsheet.cli.follow import follow as follow_journal
+from broadsheet.cli.streams import STANDARD_INPUT_DESCRIPTOR, Input
 from broadsheet.client import Client
 from broadsheet.config import duration_of
 from broadsheet.journal.messages import LossReply
@@ -25,7 +28,6 @@ from broadsheet.journal.messages import LossReply
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Journals: append-only byte sequences.")
 
 STANDARD_INPUT: Final = Path("-")
-STANDARD_INPUT_DESCRIPTOR: Final = 0
 
 Address = Annotated[str, typer.Option(envvar="BROADSHEET_ADDRESS", help="The node's native door, host:port.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -209,6 +211,26 @@ def read(
             sink.close()
             told = {"journal": name, "begin": first, "end": at}
             _print(told, json, f"{name}: [{first}, {at}) to {output}")
+
+    call_node(address, work)
+
+
+@app.command()
+def follow(
+    name: Name,
+    *,
+    address: Address = DEFAULT_ADDRESS,
+    start: Annotated[
+        str, typer.Option("--from", help="Where to begin: earliest, latest, or an offset in bytes.")
+    ] = EARLIEST,
+    lines: Annotated[bool, typer.Option("--lines", help="Print each line when it is whole.")] = False,
+    patience: Annotated[str, typer.Option(help="How long the node may be away, as in `10m`.")] = "10m",
+) -> None:
+    """Print committed bytes as they come, until Ctrl-C, also while the node is restarted."""
+    begin, seconds = start_of(start, "--from"), duration_of(patience, "--patience") / SECOND
+
+    async def work(client: Client) -> None:
+        await follow_journal(client, name, begin, by_line=lines, patience=seconds)
 
     call_node(address, work)
 
