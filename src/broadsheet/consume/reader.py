@@ -25,7 +25,7 @@ from broadsheet.journal.client_requests import name_of
 from broadsheet.journal.core.spec import framing_of
 from broadsheet.journal.messages import Chunk
 from broadsheet.message.columns import Frames, frames_of
-from broadsheet.message.framing import FRAME_BYTES_MAX, HEADER, JSON_LINES, MAGIC, Framing, Kind
+from broadsheet.message.framing import HEADER, JSON_LINES, Framing, Kind, may_have_frame
 from broadsheet.message.position import Position
 from broadsheet.message.producer_state import ProducerIndex, begun, thinned
 from broadsheet.message.replay import Read, Rows, committed
@@ -105,7 +105,7 @@ class MessageReader:
                 rest += chunk.data
                 if len(rest) < BLOCK_BYTES and chunk.end < head:
                     continue
-                if not _may_have_frame(index.framing, rest, looked):
+                if not may_have_frame(index.framing, rest, looked):
                     looked = len(rest)
                     continue
                 content = bytes(rest)
@@ -249,17 +249,3 @@ def _following(found: Generator[Rows, None, ProducerIndex]) -> Rows | ProducerIn
     except StopIteration as ended:
         index: ProducerIndex = ended.value
         return index
-
-
-def _may_have_frame(framing: Framing, content: bytearray, looked: int) -> bool:
-    """Whether a frame may end in `content`; a long message comes in hundreds of pieces.
-
-    Args:
-        looked: in so many first bytes no line ends.
-    """
-    if len(content) > FRAME_BYTES_MAX:
-        return True  # The search for its end refuses it.
-    if framing.kind is Kind.JSON_LINES:
-        return content.find(b"\n", looked) >= 0
-    is_known = len(content) >= HEADER.size and content.startswith(MAGIC)
-    return not is_known or len(content) >= HEADER.size + int(HEADER.unpack_from(content)[1])

@@ -39,6 +39,11 @@ class Kind(Enum):
     FIXED = "fixed"
 
 
+@lru_cache(64)
+def _prefix(uuid_field: str) -> bytes:
+    return b"".join(b'{"%s":' % part.encode() for part in uuid_field.split(".")) + b'"'
+
+
 class Framing(msgspec.Struct, frozen=True):
     """A kind of framing with its one setting."""
 
@@ -48,7 +53,7 @@ class Framing(msgspec.Struct, frozen=True):
 
     def prefix(self) -> bytes:
         """The bytes of our publisher's JSON line before the text of the UUID."""
-        return b"".join(b'{"%s":' % part.encode() for part in self.uuid_field.split(".")) + b'"'
+        return _prefix(self.uuid_field)
 
     def closing(self) -> bytes:
         """The bytes of such a line between the text of the UUID and the message's own fields."""
@@ -194,6 +199,20 @@ def next_fixed(content: bytes, at: int) -> int:
             return begin
         at = begin + 1  # These bytes equal the magic word by accident: no frame is that long.
     return -1
+
+
+def may_have_frame(framing: Framing, content: bytes | bytearray, looked: int) -> bool:
+    """Whether a frame may end in `content`; a long message comes in hundreds of pieces.
+
+    Args:
+        looked: in so many first bytes no line ends.
+    """
+    if len(content) > FRAME_BYTES_MAX:
+        return True  # The search for its end refuses it.
+    if framing.kind is Kind.JSON_LINES:
+        return content.find(b"\n", looked) >= 0
+    is_known = len(content) >= HEADER.size and content.startswith(MAGIC)
+    return not is_known or len(content) >= HEADER.size + int(HEADER.unpack_from(content)[1])
 
 
 def refuse_long(length: int, offset: int) -> None:

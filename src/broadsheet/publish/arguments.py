@@ -1,7 +1,8 @@
 """Arguments: what callers of a publisher give, checked before anything is stamped."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from broadsheet.errors import InvalidArgument
 from broadsheet.message.framing import Framing, Kind
 from broadsheet.message.mapping import modulo
 
+PORTION_BYTES: Final = 256 << 10
+"""Messages up to this size together are stamped and appended as one piece."""
+MESSAGES_IN_A_ROW: Final = 1024
 Body = Buffer | str | Mapping[str, Any] | msgspec.Struct
 """A message: bytes or text as they are; anything else becomes one JSON object."""
 
@@ -32,6 +36,28 @@ def chosen(journal: str | Sequence[str], key: bytes | str | None) -> str:
         )
     names = sorted(journal)
     return names[modulo(key.encode() if isinstance(key, str) else bytes(key), len(names))]
+
+
+async def portions(framing: Framing, messages: Sequence[Body]) -> list[list[bytes]]:
+    """The bytes of messages, in portions that are appended each as one piece.
+
+    It lets others run between thousands of messages.
+
+    Raises:
+        InvalidArgument: as `body_of`, of any of them.
+    """
+    found: list[list[bytes]] = []
+    size = PORTION_BYTES
+    for number, message in enumerate(messages, 1):
+        if not number % MESSAGES_IN_A_ROW:
+            await asyncio.sleep(0)
+        body = body_of(framing, message)
+        size += len(body)
+        if size > PORTION_BYTES:
+            found.append([])
+            size = len(body)
+        found[-1].append(body)
+    return found
 
 
 def body_of(framing: Framing, message: Body) -> bytes:

@@ -195,7 +195,8 @@ class Lanes:
             return lane
 
     async def room(self) -> None:
-        """Return when another message may be put."""
+        """Return when another message may be put, and others have had their turn."""
+        await asyncio.sleep(0)
         while self._bytes > WAITING_BYTES_MAX:
             await self._room.wait()
 

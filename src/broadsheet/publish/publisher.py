@@ -27,7 +27,7 @@ from broadsheet.message.position import Position, positions_from_text, positions
 from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.message.uuid import PRODUCER_BYTES, producer_from
 from broadsheet.ports import Random, Time
-from broadsheet.publish.arguments import Body, body_of, chosen
+from broadsheet.publish.arguments import Body, chosen, portions
 from broadsheet.publish.commits import Commits
 from broadsheet.publish.lanes import Lanes, Spawn
 from broadsheet.publish.transaction import Transaction
@@ -137,10 +137,12 @@ class MessagePublisher:
         self._require_usable()
         lane = await self._lanes.lane(self._output(journal, key))
         sent: list[asyncio.Future[None]] = []
-        for body in [body_of(lane.framing, each) for each in messages]:
+        for bodies in await portions(lane.framing, messages):
             await self._lanes.room()
             self._require_usable()
-            sent.append(self._lanes.put(lane, self._outside.committed(lane.framing, body, self._time.wall())))
+            wall = self._time.wall()
+            stamped = [self._outside.committed(lane.framing, body, wall) for body in bodies]
+            sent.append(self._lanes.put(lane, b"".join(stamped)))
         for each in sent:
             await each
 

@@ -14,7 +14,7 @@ from broadsheet.errors import LocalProtocolError
 from broadsheet.message.position import Position
 from broadsheet.message.stamper import Intent, Stamper
 from broadsheet.ports import Time
-from broadsheet.publish.arguments import Body, body_of
+from broadsheet.publish.arguments import Body, portions
 from broadsheet.publish.lanes import Lanes
 
 Decide = Callable[[Sequence[Intent], Mapping[str, Position]], Coroutine[Any, Any, None]]
@@ -78,13 +78,14 @@ class Transaction:
     ) -> None:
         """Append messages to one journal in their order; otherwise as `publish`."""
         lane = await self._lanes.lane(self._output(journal, key))
-        for body in [body_of(lane.framing, each) for each in messages]:
+        for bodies in await portions(lane.framing, messages):
             await self._lanes.room()
             self._require_open()
-            stamped = self._stamper.pending(
-                lane.name, lane.framing, body, self._time.wall(), create_revision=lane.revision
-            )
-            sent = self._lanes.put(lane, stamped)
+            wall, stamp = self._time.wall(), self._stamper.pending
+            stamped = [
+                stamp(lane.name, lane.framing, body, wall, create_revision=lane.revision) for body in bodies
+            ]
+            sent = self._lanes.put(lane, b"".join(stamped))
             self._on_way[sent] = None
             sent.add_done_callback(self._answered)
 
