@@ -1,10 +1,10 @@
 """Messages of the public publisher and reader, beside appends and reads of the same bytes.
 
-One node, and one client in this process. *publish_many*: small JSON objects; its peer appends the same frames,
-rendered beforehand, 256 KiB at a time. *transactions*: so many messages in each; the same peer. *read*:
-`client.messages`; its peer is `client.journals.read` with each line decoded. Ratios are of messages per second,
-medians over rounds of the ratio within a round; sides alternate. What a ratio lacks is the price of UUIDs,
-order, sequencing, and of an object for each message.
+One node, and one client in this process. *publish_many*: small JSON objects; its peer appends the same
+frames, rendered beforehand, 256 KiB at a time. *transactions*: so many messages in each; the same peer.
+*read*: `client.messages`; its peer is `client.journals.read` with each line decoded. Ratios are of messages
+per second, medians over rounds of the ratio within a round; sides alternate. What a ratio lacks is the price
+of UUIDs, order, sequencing, and of an object for each message.
 
     python -m benchmarks.messages [--rounds 3] [--messages 50000] [--json]
 """

@@ -169,7 +169,9 @@ async def name_stream(context: Context, stream: LogStreamId) -> None:
 async def begin_log(
     context: Context, stream: LogStreamId, directory: str, *, seal: Seal, is_sealed: bool = False
 ) -> None:
-    """Write the seal, begin the log's stream anew with its checkpoint, and remove a seal without a reason.
+    """Write the seal and begin the log's stream anew with its checkpoint.
+
+    Afterwards the seal is removed, unless its reason is to stop appends.
 
     Args:
         is_sealed: the seal is in its file already.

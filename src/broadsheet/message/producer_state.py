@@ -62,7 +62,7 @@ def begun(framing: Framing, offset: ByteOffset = ByteOffset(0)) -> ProducerIndex
 
 
 def pruned(index: ProducerIndex) -> ProducerIndex:
-    """The index without the producers that are gone for good (journals.30).
+    """The index without the producers that are long silent; an open one leaves a tombstone (journals.30).
 
     A producer without an open span is dropped if it is `PRUNE_HORIZON` behind the newest clock *and* has no
     frame in the last GiB. A producer with an open span is replaced by a tombstone if it is `OPEN_HORIZON`

@@ -145,7 +145,7 @@ def _near(searched: bytes, digest: bytes) -> Iterator[int]:
 
 
 def may_reach(suspects: Sequence[bytes], end: ByteOffset, *, length_max: int) -> ByteOffset:
-    """The greatest end that the undecodable records among `suspects` may have had, as far as they show it.
+    """The greatest end that the undecodable records among `suspects` show; one that shows none adds nothing.
 
     If the end in a record's head agrees with the length of its content, that is the end. Otherwise the
     greatest end that the head or the length allows is taken.
