@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,7 +16,7 @@ from broadsheet.config import load
 from broadsheet.errors import ConfigError
 from broadsheet.node import Node, Settings
 from broadsheet.observe.logs import Level, Logs
-from broadsheet.runtime.data_dir import claim, prepare
+from broadsheet.runtime.data_dir import claim, prepare, usable
 from broadsheet.runtime.disk import LocalDisk
 from broadsheet.runtime.garbage import Heap
 from broadsheet.runtime.loop import run
@@ -66,7 +65,7 @@ def serve(
 async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeline_fd: int | None) -> None:
     os.umask(UMASK)
     prepare(root)
-    with _usable(root):
+    with usable(root):
         disk = LocalDisk(root)
         owned = claim(disk, root=str(root), node=settings.node.id, version=__version__)
     ports = system_ports(disk, crash=end_process)
@@ -82,7 +81,7 @@ async def _serve(settings: Settings, root: Path, *, ready_fd: int | None, lifeli
     node = Node(settings, ports, logs=logs)
     running = Running(node=settings.node.id, pid=os.getpid(), addresses={})
     try:
-        with _usable(root):
+        with usable(root):
             running.write(root)
             addresses = await _started(node, stop, forget=lambda: Running.forget(root))
             if addresses is None:
@@ -145,23 +144,6 @@ async def close_within(
         forget()
         end_process(TimeoutError(f"the node has not closed within {seconds:g} s, so it ends as it is"))
     await closing
-
-
-@contextmanager
-def _usable(root: Path) -> Iterator[None]:
-    """Report an error of the disk during the start as one of the data directory.
-
-    Raises:
-        ConfigError: the disk refused something; the text has its reason.
-    """
-    try:
-        yield
-    except OSError as error:
-        file = f" ({error.filename})" if error.filename else ""
-        raise ConfigError(
-            f"a node cannot start in data directory {root}: {error.strerror or error}{file}; "
-            "make room, or choose a directory that you may write"
-        ) from error
 
 
 def _stop_requested(lifeline_fd: int | None) -> asyncio.Event:

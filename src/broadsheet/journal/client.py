@@ -382,7 +382,7 @@ class Journals:
                 return found
 
     async def producer_index(self, name: str, offset: int) -> EncodedIndex:
-        """The producer index at the last index point at or below `offset` (journals.29).
+        """The producer index at the last index point at or below `offset`, made anew if it is missing.
 
         Raises:
             OffsetNotYetAvailable: `offset` is above the committed end.

@@ -88,7 +88,7 @@ class Context:
             self.scope.spawn(work, name="staging")
 
     def store(self, url: str) -> FragmentStore:
-        """The fragment store of a spec's `store`.
+        """The fragment store at `url`, which a spec names; the node's own if it is empty. Made once.
 
         Raises:
             ConfigError: the URL is of a kind that this node cannot reach.

@@ -9,7 +9,8 @@ format file, the directory is begun again. Each role has one subdirectory of the
 import errno
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +131,23 @@ def claim(disk: Disk, *, root: str, node: str, version: str) -> DataDir:
         lock.release()
         raise
     return DataDir(form, lock)
+
+
+@contextmanager
+def usable(root: Path) -> Iterator[None]:
+    """Report an error of the disk during the start as one of the data directory.
+
+    Raises:
+        ConfigError: the disk refused something; the text has its reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(
+            f"a node cannot start in data directory {root}: {error.strerror or error}{file}; "
+            "make room, or choose a directory that you may write"
+        ) from error
 
 
 def node_of(disk: Disk, root: str) -> str:

@@ -138,7 +138,7 @@ class LocalObjects:
         await self._workers.do(lambda: self._delete(name))
 
     def close(self) -> None:
-        """Close the directory; idempotent. A thread that is opening it now closes it by itself."""
+        """Close the object store; idempotent. A thread that opens its directory now closes that by itself."""
         self._is_closed = True
         if self._opening.acquire(blocking=False):
             try:

@@ -96,7 +96,9 @@ class SpanPartition(InputPartition):
 
 
 class Sources:
-    """The journals that a query reads, and the options by which it reads them."""
+    """What batch and stream share: a query's journals and options, where it starts, how it is cut into
+    tasks, and the reading of one task.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = Options(options, KNOWN, "source")

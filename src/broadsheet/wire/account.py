@@ -262,7 +262,7 @@ class Accounts:
         return waiter.holding is not None and waiter in self._waiting.get(waiter.holding.account, ())
 
     def _wake(self) -> None:
-        """Forget waiting connections that have room, in order; the first of an account that has none stops it.
+        """Forget waiting connections that have room; in an account the first that has none stops the rest.
 
         This runs whenever bytes are given back. Because of that stop it looks at one connection of each
         account, besides those that it eases. Below the floor nobody is stopped: a small request must get

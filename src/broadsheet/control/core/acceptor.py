@@ -55,7 +55,7 @@ class FlushAsked(Event, frozen=True):
 
 
 class Persist(Effect, frozen=True):
-    """Append `record` at `offset`; refuse it if that is not the log's next offset."""
+    """The acceptor wants `record` in its log stream at `offset`; refused if that is not the next offset."""
 
     token: Token
     offset: Offset

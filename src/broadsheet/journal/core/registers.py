@@ -61,7 +61,7 @@ NO_REGISTERS: Final = RegisterState(values={}, version=0, at=ByteOffset(0))
 
 
 def validate_condition(condition: Condition) -> None:
-    """Check names, values and numbers.
+    """Check a condition: its offset and attempt, how many registers it names, their names and values.
 
     Raises:
         InvalidArgument: the message says which one and why.

@@ -82,7 +82,7 @@ class SnapshotEncoded(Event, frozen=True):
 
 
 class Persist(Effect, frozen=True):
-    """Append `record` at `offset`; report `PersistRefused` if the log's next offset differs."""
+    """The map wants `record` in its log stream at `offset`; `PersistRefused` if that is not the next one."""
 
     token: Token
     offset: Offset

@@ -50,7 +50,7 @@ class StoppedState(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The file that stays beside the seal for an operator to read."""
+    """The report of an accepted loss of the key space: a file beside the seal, for an operator to read."""
 
     accepted: int
     reason: str
