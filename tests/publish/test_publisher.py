@@ -31,7 +31,7 @@ from broadsheet.journal.core.spec import FRAMING_LABEL
 from broadsheet.message.mapping import fnv1a32
 from broadsheet.message.position import Position
 from broadsheet.ports import Random
-from broadsheet.publish import lanes
+from broadsheet.publish import arguments, lanes
 from broadsheet.publish.publisher import MessagePublisher
 from broadsheet.runtime.entropy import Entropy
 from broadsheet.runtime.time import SystemTime
@@ -322,6 +322,7 @@ async def test_a_journal_that_was_made_again_gets_nothing_of_an_older_transactio
 async def test_a_publisher_that_is_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a fast program holds all that it has published in memory while the node is slow."""
     monkeypatch.setattr(lanes, "WAITING_BYTES_MAX", 100_000)
+    monkeypatch.setattr(arguments, "PORTION_BYTES", 5_000)
     gate = asyncio.Event()
 
     class Slow:

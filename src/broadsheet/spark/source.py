@@ -96,9 +96,7 @@ class SpanPartition(InputPartition):
 
 
 class Sources:
-    """What batch and stream share: a query's journals and options, where it starts, how it is cut into
-    tasks, and the reading of one task.
-    """
+    """A query's journals and options: where it starts, its cut into tasks, and the reading of one."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = Options(options, KNOWN, "source")
