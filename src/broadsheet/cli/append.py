@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 import typer
 
@@ -41,6 +41,16 @@ EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 """The exit status that a shell shows for a process ended by SIGTERM."""
 
 Advance = Callable[[int], None]
+
+
+class Progress(Protocol):
+    """How much of an input is done."""
+
+    count: int
+    in_flight: int
+
+    def report(self) -> str:
+        """What is done, what may be, and the options to go on with."""
 
 
 class Appended:
@@ -298,8 +308,8 @@ async def append_whole(client: Client, name: str, source: Input, appended: Appen
 
 
 @contextmanager
-def telling(appended: Appended) -> Iterator[None]:
-    """If Ctrl-C or SIGTERM ends the work, print how much is in the journal, and how much may be."""
+def telling(progress: Progress) -> Iterator[None]:
+    """If Ctrl-C or SIGTERM ends the work, print how much of the input is done, and how much may be."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     is_terminated = False
@@ -313,8 +323,8 @@ def telling(appended: Appended) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        if appended.count or appended.in_flight:
-            print(f"broadsheet: {appended.report()}", file=sys.stderr)
+        if progress.count or progress.in_flight:
+            print(f"broadsheet: {progress.report()}", file=sys.stderr)
         if is_terminated:
             raise typer.Exit(EXIT_TERMINATED) from None
         raise

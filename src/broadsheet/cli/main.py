@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "demo": "broadsheet.cli.demo",
     "metastore": "broadsheet.cli.metastore",
     "journals": "broadsheet.cli.journals",
+    "messages": "broadsheet.cli.messages",
     "keyspace": "broadsheet.cli.keyspace",
     "config": "broadsheet.cli.config",
     "doctor": "broadsheet.cli.doctor",
