@@ -209,6 +209,21 @@ async def test_a_run_that_was_sent_before_the_node_leaves_is_answered_and_none_i
         assert w.methods.log.content == b"sent"
 
 
+async def test_a_closing_node_does_not_wait_for_a_caller_whose_last_request_is_cancelled() -> None:
+    """Nothing is sent for a request that was cancelled: each such caller held a stop for `drain_timeout`."""
+    async with world() as w:
+        client = await w.client()
+        waiting = asyncio.create_task(client.call("test.wait", Echo(), reply=Echo))
+        await until(lambda: w.server.accounts.task_count)
+        closing = asyncio.create_task(w.server.close())
+        await until(lambda: not client.is_usable)
+        waiting.cancel()
+        async with asyncio.timeout(5):  # Half of the drain_timeout.
+            await closing
+
+        assert w.methods.cancelled == 1
+
+
 async def test_drain_has_an_end() -> None:
     """A stream that never ends does not keep a node from going away."""
     async with world(WireLimits(drain_timeout=Duration(30 * MILLISECOND))) as w:

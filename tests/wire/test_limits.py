@@ -523,6 +523,36 @@ async def test_an_upload_that_was_taken_whole_is_answered_after_its_token_expire
         await client.close()
 
 
+async def test_nothing_is_taken_of_an_upload_after_its_token_has_expired() -> None:
+    """S3: its handler heard of it when no message was left, and whoever sends fast has always one there."""
+    tokens = Tokens([KEY], audience="c1")
+    async with world(tokens=tokens) as w:
+
+        async def late(call: Call, request: Echo, stream: WireStream) -> Reply:
+            await w.methods.gate.wait()
+            return await w.methods.commit(call, request, stream)
+
+        next(each for each in w.methods.table if each.name == "test.sum").handler = late
+        client = await w.client(token=ending(tokens, w, Capability.APPEND))
+        upload = await client.open("test.sum", Echo())
+        await upload.send(None, (b"in time",))
+        (served,) = w.server.connections.values()
+        await until(lambda: served.queued_bytes)
+        before = served.queued_bytes
+        await until(lambda: w.ports.time.wall() >= (served.principal.expires or 0))
+        await until(lambda: served.next_deadline() is None)
+        await upload.send(None, (b"too late",))
+        upload.finish()
+        await until(lambda: served.machine.streams[upload.stream].has_peer_finished)
+        assert served.queued_bytes == before
+        w.methods.gate.set()
+
+        with pytest.raises(Unauthenticated):
+            await upload.reply(Sum)
+        assert w.methods.done == 0
+        await client.close()
+
+
 async def test_a_wrong_shape_is_unsupported_and_harmless() -> None:
     """A unary call of a STREAM method is an error of the caller, not of the connection."""
     async with world() as w:

@@ -483,11 +483,13 @@ class ServedStream(StreamEnd):
         return f.INITIAL_WINDOW_BYTES
 
     def on_message(self, event: MessageReceived) -> None:
-        """Queue a received message; end the stream if its method takes none."""
+        """Queue a received message, unless the stream has ended; end it if its method takes none."""
         if not self.method.is_receiving:
             error = InvalidArgument(f"{self.method.name} takes no messages")
             self.connection.end_stream(self.stream, error)
             return
+        if self._error is not None:
+            return  # Its token has expired: what comes now must not be taken for content.
         before = self.queued_bytes
         super().on_message(event)
         self.connection.backpressure.queued(self.queued_bytes - before)
@@ -920,8 +922,9 @@ class ServerConnection(ConnectionProtocol):
         )
 
     def end_of_read(self) -> None:
-        """After frames were taken."""
+        """After frames were taken: the last stream of a draining connection may have been cancelled."""
         super().end_of_read()
+        self._end_if_drained()
         if self.server.checked is not None:
             self._checked(self.server.checked)
 
@@ -1026,7 +1029,10 @@ class ServerConnection(ConnectionProtocol):
     def on_flushed(self) -> None:
         """Count unread answers; close a draining connection when its last stream is answered."""
         self.backpressure.count_unread()
-        if self.machine.phase is Phase.LEAVING and self.is_idle:
+        self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        if self.machine.phase is Phase.LEAVING and self.is_idle and not self.is_closing:
             hit("wire.drained")
             self.end("drained")
 
@@ -1066,8 +1072,7 @@ class ServerConnection(ConnectionProtocol):
             return
         self.machine.leave(Status.SHUTTING_DOWN, "the node is shutting down")
         self.flush()
-        if self.is_idle:
-            self.end("drained")
+        self._end_if_drained()
 
     # ------------------------------------------------------------------ events
 
